@@ -28,7 +28,7 @@ MAIN_HEADER = "hopsum_h"
 ORDER_OF_CHECKS = (
     *(Drop.TRUNCATED, Drop.BAD_CHECKSUM),
     *(reason for reason, _ in PACKET_CHECKS),
-    *(Drop.UNKNOWN_EPOCH, Drop.UNKNOWN_WORKER),
+    *(Drop.UNKNOWN_GENERATION, Drop.UNKNOWN_WORKER),
     *(reason for reason, _ in JOB_CHECKS),
     Drop.OP_MISMATCH,
 )

@@ -95,7 +95,7 @@ def examples() -> list[tuple[str, bytes, int]]:
     codes = (np.arange(1024) % 16).astype(np.uint8)
     small = pack_codes(codes).tobytes()
     wide = pack_codes(codes[:512], 16).tobytes()
-    place = {"slot": 3, "epoch": 0x65A1B2C3, "round": 5}
+    place = {"slot": 3, "generation": 0x65A1B2C3, "round": 5}
     update8 = Header(kind=Kind.UPDATE, op=Op.LOOKUP_ADD8, worker=1, count=1024, length=len(small), **place)
     update16 = Header(kind=Kind.UPDATE, op=Op.LOOKUP_ADD16, worker=1, count=512, length=len(wide), **place)
     lanes = np.arange(256, dtype=">u4").tobytes()

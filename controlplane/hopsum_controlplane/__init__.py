@@ -6,7 +6,7 @@
     membership   what a worker has to know of its job   shell        p4runtime-shell's prompt
     tables       what a job puts on a switch            plan         all of it, in the order of writing
     entries      changes to a switch as plain values    entry_transaction  written and removed with a memory of both
-    resource_allocator, slots, epochs, lanes   what is allocated and checked
+    resource_allocator, slots, generations, lanes   what is allocated and checked
     devices      one driver file per target             drop_simulator  losses on purpose at a switch
     trees        one job over a spine and its leaves
 
@@ -18,8 +18,8 @@ from __future__ import annotations
 from hopsum_controlplane.adoption import Adoption, AdoptionStatus
 from hopsum_controlplane.audit import Audit, RepairResult
 from hopsum_controlplane.drop_simulator import DropStats
-from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.membership import job_membership, write_membership
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity
@@ -33,8 +33,8 @@ __all__ = [
     "Audit",
     "ControlPlaneError",
     "DropStats",
-    "EpochAllocator",
     "FreeCapacity",
+    "GenerationAllocator",
     "Job",
     "JobSpec",
     "LeafEndpoint",

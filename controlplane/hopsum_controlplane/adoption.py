@@ -25,7 +25,7 @@ class Adoption:
     """One job of the database as it was found.
 
     RUNNING: complete, it goes on, and so do its counters; `changed` entries were restored. LOST, because of `reason`:
-    by rule E1 its epoch is over, what was left of it is gone from the switch, its slots are free.
+    by rule E1 its generation is over, what was left of it is gone from the switch, its slots are free.
     """
 
     job: Job
@@ -45,23 +45,23 @@ def moved(job: Job, switch: SwitchEndpoint) -> str:
 
 
 def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict[int, Adoption]:
-    """Return by epoch what `audit` found of `jobs`."""
-    findings = {finding.job.epoch: finding for finding in audit.findings}
+    """Return by generation what `audit` found of `jobs`."""
+    findings = {finding.job.generation: finding for finding in audit.findings}
     result = {}
     for job in jobs:
-        finding, reason = findings.get(job.epoch), moved(job, switch)
+        finding, reason = findings.get(job.generation), moved(job, switch)
         if finding is None:
-            result[job.epoch] = Adoption(job, AdoptionStatus.LOST if reason else AdoptionStatus.RUNNING, reason)
+            result[job.generation] = Adoption(job, AdoptionStatus.LOST if reason else AdoptionStatus.RUNNING, reason)
         else:
             status = AdoptionStatus.LOST if finding.lost else AdoptionStatus.RUNNING
-            result[job.epoch] = Adoption(job, status, str(finding), finding.missing, finding.changed)
+            result[job.generation] = Adoption(job, status, str(finding), finding.missing, finding.changed)
     return result
 
 
 def check_no_duplicates(jobs: Sequence[Job]) -> None:
-    """Raise ControlPlaneError when two of the jobs cannot stand on one switch, as far as names and epochs tell."""
-    for what in ("epoch", "name"):
-        values = [job.epoch if what == "epoch" else job.spec.name for job in jobs]
+    """Raise ControlPlaneError when two of the jobs cannot stand on one switch, as far as names and generations tell."""
+    for what in ("generation", "name"):
+        values = [job.generation if what == "generation" else job.spec.name for job in jobs]
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise ControlPlaneError(

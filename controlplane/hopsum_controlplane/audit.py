@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands on a switch, held against what should.
 
-What is compared: the tables whose entries belong to epochs, the address of the service, and the multicast groups of
-jobs. Layer-2 forwarding and the loss simulator are whoever's set them.
+What is compared: the tables whose entries belong to generations, the address of the service, and the multicast groups
+of jobs. Layer-2 forwarding and the loss simulator are whoever's set them.
 
     found, wanted by nobody                            foreign     removed
     found, of a job whose end is not confirmed yet     leftover    the removal goes on
@@ -10,7 +10,7 @@ jobs. Layer-2 forwarding and the loss simulator are whoever's set them.
     found with another action, decides sums            changed     the job is lost (rule S5)
     wanted, not found                                  missing     the job is lost: never inserted again (rule E1)
 
-A job that is lost ends on this switch: whatever is left of it goes, and its workers need a new epoch.
+A job that is lost ends on this switch: whatever is left of it goes, and its workers need a new generation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobFinding:
 
     @property
     def lost(self) -> bool:
-        """Return whether the job cannot go on under its epoch."""
+        """Return whether the job cannot go on under its generation."""
         return bool(self.missing) or any(decides_sums(change.wanted) for change in self.changed)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class JobFinding:
             parts.append(f"{len(self.missing)} of {self.entries} entries missing, among them {self.missing[0]}")
         if self.changed:
             parts.append(f"{len(self.changed)} of {self.entries} entries changed, among them {self.changed[0]}")
-        return f"job {self.job.spec.name!r}, epoch {self.job.epoch}: {'; '.join(parts)}"
+        return f"job {self.job.spec.name!r}, generation {self.job.generation}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Audit:
 
     @property
     def lost(self) -> tuple[Job, ...]:
-        """Return the jobs that cannot go on under their epochs: `SwitchController.repair` ends them."""
+        """Return the jobs that cannot go on under their generations: `SwitchController.repair` ends them."""
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def counts(self) -> dict[str, int]:
@@ -173,13 +173,15 @@ def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[DesiredJo
 
 
 def is_of_a_job(entity: Entity) -> bool:
-    """Return whether the entry is a job's: a group, or in a table of epochs or of half-words."""
+    """Return whether the entry is a job's: a group, or in a table of generations or of half-words."""
     if isinstance(entity, TableEntry):
         return entity.table in JOB_TABLES or is_half_word(entity)
     return isinstance(entity, MulticastGroup)
 
 
-def epochs_in(entities: Iterable[Entity], *tables: str) -> list[int]:
-    """Return the epochs that entries of these tables name, in ascending order."""
-    found = {entity.match["epoch"] for entity in entities if isinstance(entity, TableEntry) and entity.table in tables}
+def generations_in(entities: Iterable[Entity], *tables: str) -> list[int]:
+    """Return the generations that entries of these tables name, in ascending order."""
+    found = {
+        entity.match["generation"] for entity in entities if isinstance(entity, TableEntry) and entity.table in tables
+    }
     return sorted(found)

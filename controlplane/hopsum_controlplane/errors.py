@@ -41,7 +41,7 @@ class NotPrimaryError(ControlPlaneError):
 class SwitchStateLostError(ControlPlaneError):
     """The switch does not run our program any more, because it restarted or somebody pushed another.
 
-    All epochs on it are over.
+    All generations on it are over.
     """
 
 

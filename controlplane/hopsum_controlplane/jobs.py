@@ -213,18 +213,18 @@ def new_side_key() -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it stands on a switch: one epoch.
+    """A job as it stands on a switch: one generation.
 
     `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
     event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
     many codes the switch's program takes as a group, see `hopsum_wire.payload`: its workers pack them so. `ops` are
-    the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this epoch
-    know each other on their side channels, hexadecimal; empty in databases of before.
+    the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this
+    generation know each other on their side channels, hexadecimal; empty in databases of before.
     """
 
     spec: JobSpec
     switch: SwitchEndpoint
-    epoch: int
+    generation: int
     job_index: int
     region: SlotRange
     group: int
@@ -239,7 +239,7 @@ class Job:
         cls,
         spec: JobSpec,
         switch: SwitchEndpoint,
-        epoch: int,
+        generation: int,
         job_index: int,
         region: SlotRange,
         max_window: int | None = None,
@@ -249,7 +249,7 @@ class Job:
         """Return the job that this specification becomes at this place; the last three as a target declares them."""
         window = min(spec.slots, max_window or spec.slots)
         group = job_index + 1
-        return cls(spec, switch, epoch, job_index, region, group, window, code_group=code_group, ops=ops)
+        return cls(spec, switch, generation, job_index, region, group, window, code_group=code_group, ops=ops)
 
     @property
     def slot_base(self) -> int:

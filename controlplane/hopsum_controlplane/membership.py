@@ -7,7 +7,7 @@ of its UDP port, which no other worker there has. `side_channels` overrides that
 or where peers talk over another network. Workers whose timing has `flush_after_s` want side channels at any quorum:
 FLUSH closes a sum at `min_quorum`.
 
-The key of the side channels, 32 random bytes, is made for each epoch. Files are written with mode 0600.
+The key of the side channels, 32 random bytes, is made for each generation. Files are written with mode 0600.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.files import write_atomically
 from hopsum_controlplane.jobs import MAX_UDP_PORT, Job
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint, format_membership
 
 Address = tuple[str, int]
@@ -44,7 +44,7 @@ def job_membership(
         send_to: by rank, the (IPv4, UDP port) that it sends to; the switch's service for the others.
         side_channels: (IPv4 address, TCP port) of every rank; True: that of its UDP port; False: none; "auto": as True
             if sums may be without a worker, quorum < workers.
-        resume: the continuation of the stream of the epochs before.
+        resume: the continuation of the stream of the generations before.
         leaves: by rank, the number of the leaf that it is below; none of the workers that a root has itself.
 
     Raises:
@@ -67,7 +67,7 @@ def job_membership(
         )
     return JobMembership(
         job=job.spec.name,
-        epoch=job.epoch,
+        generation=job.generation,
         slots=job.slots,
         window=job.window,
         quorum=job.quorum,

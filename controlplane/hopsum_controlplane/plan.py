@@ -11,7 +11,7 @@ from hopsum_controlplane.program import V1MODEL, Program
 from hopsum_controlplane.tables import admit, lookup, reply, tree
 
 JOB_TABLES = V1MODEL.job_tables
-"""The tables of software switches whose entries belong to epochs."""
+"""The tables of software switches whose entries belong to generations."""
 
 _SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.PARENTS}
 
@@ -50,6 +50,6 @@ def decides_sums(entity: Entity) -> bool:
     """Return whether what is summed depends on the entry: who is admitted, as whom, where to, by which table.
 
     The others only say where results go. With one of those wrong for a while no slot holds anything that it should
-    not; with one of these it may, and rule S5 wants them constant in an epoch.
+    not; with one of these it may, and rule S5 wants them constant in a generation.
     """
     return isinstance(entity, TableEntry) and (entity.table in _SUMMING_TABLES or lookup.is_half_word(entity))

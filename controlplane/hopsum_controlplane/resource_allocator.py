@@ -5,7 +5,7 @@
                         reserved -- release --> free
     free -- take --> taken
 
-A taken allocation is free again only when the switch has confirmed that its epoch is gone (rule S1).
+A taken allocation is free again only when the switch has confirmed that its generation is gone (rule S1).
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 
 A job's life on the switch (rules S1, S5, E1, R3):
 
-  create   allot job index, slots, epoch -> write half-words -> lookup, rewrite, workers, group -> jobs: live
+  create   allot job index, slots, generation -> write half-words -> lookup, rewrite, workers, group -> jobs: live
            any failure: remove what was written, the last first, and give everything back
   adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
   delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
            any failure: keep them; delete or repair again goes on where it stopped
 
 The `jobs` entry is the switch of life: everything else stands before it comes and until it has gone. Slots
-and job index are free again only when the switch has confirmed that all entries of their epoch are gone, so
-no region ever has two epochs; an epoch is never used again, whatever happened.
+and job index are free again only when the switch has confirmed that all entries of their generation are gone, so
+no region ever has two generations; a generation is never used again, whatever happened.
 """
 
 from __future__ import annotations
@@ -22,14 +22,22 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hopsum_controlplane.adoption import Adoption, adoptions, check_no_duplicates, moved
-from hopsum_controlplane.audit import Audit, DesiredJob, RepairResult, compare, epochs_in, is_of_a_job, read_installed
+from hopsum_controlplane.audit import (
+    Audit,
+    DesiredJob,
+    RepairResult,
+    compare,
+    generations_in,
+    is_of_a_job,
+    read_installed,
+)
 from hopsum_controlplane.capabilities import validate_capabilities, validate_lookups
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.drop_simulator import DropStats, clear_losses, read_drop_stats, set_loss
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.entry_transaction import EntryTransaction
-from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.generations import MAX_GENERATION, GenerationAllocator
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
@@ -68,7 +76,7 @@ class SwitchController:
         device: Device,
         switch: SwitchEndpoint,
         *,
-        epochs: EpochAllocator | None = None,
+        generations: GenerationAllocator | None = None,
         clock: Callable[[], float] = time.time,
         remove_existing: bool = False,
         adopt: Sequence[Job] = (),
@@ -77,11 +85,11 @@ class SwitchController:
         switch.check()
         self._device = device
         self._switch = switch
-        self._epochs = epochs if epochs is not None else EpochAllocator()
+        self._generations = generations if generations is not None else GenerationAllocator()
         self._clock = clock
         self._allocator = ResourceAllocator(slots)
-        self._installed: dict[int, _InstalledJob] = {}  # by epoch: everything that is not confirmed gone
-        self._used_epochs: set[int] = set()
+        self._installed: dict[int, _InstalledJob] = {}  # by generation: everything that is not confirmed gone
+        self._used_generations: set[int] = set()
         self.taken_over = RepairResult()
         """Entries that were removed and restored when it took the switch over."""
         self._adoptions = self._take_over(adopt, remove_existing)
@@ -93,17 +101,17 @@ class SwitchController:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """Return the jobs that hold slots, in the order of their epochs: live, or not yet confirmed gone."""
-        return tuple(self._installed[epoch].job for epoch in sorted(self._installed))
+        """Return the jobs that hold slots, in the order of their generations: live, or not yet confirmed gone."""
+        return tuple(self._installed[generation].job for generation in sorted(self._installed))
 
     @property
     def ending(self) -> tuple[Job, ...]:
         """Return those of `jobs` that are not yet confirmed gone: `delete_job` or `repair` tries again."""
-        return tuple(job for job in self.jobs if self._installed[job.epoch].ending)
+        return tuple(job for job in self.jobs if self._installed[job.generation].ending)
 
     @property
     def adoptions(self) -> Mapping[int, Adoption]:
-        """Return by epoch what became of the jobs that this controller was constructed with."""
+        """Return by generation what became of the jobs that this controller was constructed with."""
         return MappingProxyType(self._adoptions)
 
     @property
@@ -128,11 +136,11 @@ class SwitchController:
         *,
         job_index: int | None = None,
         region: SlotRange | None = None,
-        epoch: int | None = None,
+        generation: int | None = None,
     ) -> Job:
         """Make a job: when this returns, the switch serves it.
 
-        `job_index` and `region`, reserved together or free, and `epoch`, never used before, are chosen here unless
+        `job_index` and `region`, reserved together or free, and `generation`, never used before, are chosen here unless
         given. Raises ControlPlaneError when the specification is wrong, there is no room, or the switch fails;
         nothing of the job is left then, and a reservation stays one. When even the removal fails, the message says
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
@@ -141,7 +149,7 @@ class SwitchController:
         validate_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
         if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
-        installed = self._allot(spec, job_index, region, epoch)
+        installed = self._allot(spec, job_index, region, generation)
         try:
             for step in installed.plan.steps:
                 installed.transaction.write(step)
@@ -183,12 +191,14 @@ class SwitchController:
         alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
         """
         lost = [
-            self._installed[finding.job.epoch] for finding in audit.findings if finding.lost and self._runs(finding.job)
+            self._installed[finding.job.generation]
+            for finding in audit.findings
+            if finding.lost and self._runs(finding.job)
         ]
-        gone = {finding.job.epoch: finding.missing for finding in audit.findings}
+        gone = {finding.job.generation: finding.missing for finding in audit.findings}
         for installed in lost:
             installed.ending = True
-            installed.transaction.forget(gone[installed.job.epoch])
+            installed.transaction.forget(gone[installed.job.generation])
         ending = [installed for installed in self._installed.values() if installed.ending]
         for installed in ending:
             self._end(installed)
@@ -241,16 +251,16 @@ class SwitchController:
         return read_drop_stats(self._device)
 
     def _known(self, job: Job) -> _InstalledJob:
-        installed = self._installed.get(job.epoch)
+        installed = self._installed.get(job.generation)
         if installed is None or installed.job != job:
             raise ControlPlaneError(
-                f"no job {job.spec.name!r} with epoch {job.epoch} here",
+                f"no job {job.spec.name!r} with generation {job.generation} here",
                 hint="it was deleted, or is another controller's",
             )
         return installed
 
     def _runs(self, job: Job) -> bool:
-        return job.epoch in self._installed and not self._installed[job.epoch].ending
+        return job.generation in self._installed and not self._installed[job.generation].ending
 
     def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
         """Adopt what stands of the jobs in the database, and see that nobody else's job does."""
@@ -259,17 +269,19 @@ class SwitchController:
             self._allocator.take(job.slots, job.job_index, job.region)
             wants = plan(job, self._device.program)
             transaction = EntryTransaction(self._device, wants.steps)
-            self._installed[job.epoch] = _InstalledJob(job, wants, transaction, ending=bool(moved(job, self._switch)))
-            self._use_epoch(job.epoch)
+            self._installed[job.generation] = _InstalledJob(
+                job, wants, transaction, ending=bool(moved(job, self._switch))
+            )
+            self._use_generation(job.generation)
         standing = read_installed(self._device, thorough=True)
-        for epoch in epochs_in(standing.values(), *JOB_TABLES):
-            self._use_epoch(epoch)
+        for generation in generations_in(standing.values(), *JOB_TABLES):
+            self._use_generation(generation)
         audit = self._compare(standing, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity)]
         if foreign and not remove_existing:
             raise ControlPlaneError(
-                f"{len(foreign)} entries of another controller stand here, live epochs "
-                f"{epochs_in(foreign, admit.JOBS)}",
+                f"{len(foreign)} entries of another controller stand here, live generations "
+                f"{generations_in(foreign, admit.JOBS)}",
                 where=self._device.where,
                 hint="use that controller, or remove them, which cuts their workers off",
             )
@@ -277,7 +289,7 @@ class SwitchController:
         return adoptions(adopt, audit, self._switch)
 
     def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
-        ordered = [self._installed[epoch] for epoch in sorted(self._installed)]
+        ordered = [self._installed[generation] for generation in sorted(self._installed)]
         wanted = [DesiredJob(installed.job, installed.entities, installed.ending) for installed in ordered]
         if not thorough:
             wanted = [replace(each, entities=without_half_words(each.entities)) for each in wanted]
@@ -286,7 +298,7 @@ class SwitchController:
     def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:
         ours = {entity.key() for installed in self._installed.values() for entity in installed.entities}
         going = [entity for entity in foreign if entity.key() not in ours]
-        admitting = [entity for entity in going if epochs_in([entity], admit.JOBS)]
+        admitting = [entity for entity in going if generations_in([entity], admit.JOBS)]
         rest = [entity for entity in going if entity not in admitting]
         EntryTransaction(self._device, [rest, admitting]).remove()
         return *admitting, *rest
@@ -312,36 +324,40 @@ class SwitchController:
         return [] if standing[entry.key()] == entry else [Modify(entry)]  # the same address with another MAC
 
     def _allot(
-        self, spec: JobSpec, job_index: int | None, region: SlotRange | None, epoch: int | None
+        self, spec: JobSpec, job_index: int | None, region: SlotRange | None, generation: int | None
     ) -> _InstalledJob:
         (index, slots), reserved = self._allocator.take(spec.slots, job_index, region)
         try:
-            epoch = self._epochs.allot(self._clock()) if epoch is None else self._check_epoch(epoch)
-            self._use_epoch(epoch)
+            generation = (
+                self._generations.allot(self._clock()) if generation is None else self._check_generation(generation)
+            )
+            self._use_generation(generation)
             events = tuple(self._read_events(index))
         except BaseException:
             self._allocator.free(Allocation(index, slots), keep_reserved=reserved)
             raise
         device, can = self._device, self._device.capabilities
-        place = (self._switch, epoch, index, slots, can.max_window, device.program.code_group, can.ops)
+        place = (self._switch, generation, index, slots, can.max_window, device.program.code_group, can.ops)
         job = replace(Job.at(spec, *place), events_at_start=events)
         installed = _InstalledJob(job, plan(job, device.program), EntryTransaction(self._device), reserved=reserved)
-        self._installed[epoch] = installed
+        self._installed[generation] = installed
         return installed
 
-    def _check_epoch(self, epoch: int) -> int:
-        if not 1 <= epoch <= MAX_EPOCH:
-            raise ControlPlaneError(f"epoch {epoch}", hint=f"epochs are 1 .. {MAX_EPOCH}")
-        if epoch in self._used_epochs:
+    def _check_generation(self, generation: int) -> int:
+        if not 1 <= generation <= MAX_GENERATION:
+            raise ControlPlaneError(f"generation {generation}", hint=f"generations are 1 .. {MAX_GENERATION}")
+        if generation in self._used_generations:
             raise ControlPlaneError(
-                f"epoch {epoch} has been on this switch before", where=self._device.where, hint="allot another"
+                f"generation {generation} has been on this switch before",
+                where=self._device.where,
+                hint="allot another",
             )
-        return epoch
+        return generation
 
-    def _use_epoch(self, epoch: int) -> None:
-        """Note an epoch that stands here, or will. A job that comes must not have had it before."""
-        self._used_epochs.add(epoch)
-        self._epochs.observe(epoch)
+    def _use_generation(self, generation: int) -> None:
+        """Note a generation that stands here, or will. A job that comes must not have had it before."""
+        self._used_generations.add(generation)
+        self._generations.observe(generation)
 
     def _read_events(self, job_index: int) -> list[int]:
         cells = self._device.read_counter("job_events", job_index * JOB_EVENTS, JOB_EVENTS)
@@ -363,7 +379,7 @@ class SwitchController:
     def _end(self, installed: _InstalledJob) -> None:
         installed.ending = True
         installed.transaction.remove()
-        del self._installed[installed.job.epoch]
+        del self._installed[installed.job.generation]
         self._allocator.free(
             Allocation(installed.job.job_index, installed.job.region), keep_reserved=installed.reserved
         )

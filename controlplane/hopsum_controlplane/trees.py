@@ -2,13 +2,13 @@
 """One job over a tree of switches: a spine, and a leaf for each rack of workers.
 
     TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
-    TreeController   the same epoch on all switches, made and ended in the order of rule T7
+    TreeController   the same generation on all switches, made and ended in the order of rule T7
 
 A job's life (rules S1, T7; each switch's own part as in switch_controller.py)
 
-  create   check every part on its switch -> one epoch for all -> the spine's job -> the leaves' jobs: live
+  create   check every part on its switch -> one generation for all -> the spine's job -> the leaves' jobs: live
            any failure: end what was made, the last first
-  delete   end the leaves' jobs, then the spine's: no switch admits the epoch any more; only then a new one is made
+  delete   end the leaves' jobs, then the spine's: no switch admits the generation any more; only then a new one is made
            any failure: go on with the others, then raise; delete again ends what is left
 
 A leaf's number at the spine is the lowest rank of its rack. Codes are looked up at the leaves: only they have tables,
@@ -21,12 +21,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.membership import Address, SideChannels, job_membership
 from hopsum_controlplane.switch_controller import SwitchController
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership
 
 
@@ -97,16 +97,16 @@ class TreeSpec:
 
 @dataclass(frozen=True)
 class TreeJob:
-    """A job as it stands on the switches of a tree: one epoch, a Job on each."""
+    """A job as it stands on the switches of a tree: one generation, a Job on each."""
 
     spec: TreeSpec
     spine: Job
     leaves: tuple[Job, ...]
 
     @property
-    def epoch(self) -> int:
-        """Return the epoch, the same on all switches."""
-        return self.spine.epoch
+    def generation(self) -> int:
+        """Return the generation, the same on all switches."""
+        return self.spine.generation
 
     @property
     def window(self) -> int:
@@ -139,19 +139,19 @@ class TreeJob:
 class TreeController:
     """Makes and ends jobs over one spine and its leaves, each switch with a Controller of its own. Not thread-safe.
 
-    `epochs` allots for all of them: give the Controllers the same one. `clock` gives unix seconds.
+    `generations` allots for all of them: give the Controllers the same one. `clock` gives unix seconds.
     """
 
     def __init__(
         self,
         spine: SwitchController,
         leaves: Sequence[SwitchController],
-        epochs: EpochAllocator,
+        generations: GenerationAllocator,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._spine, self._leaves = spine, tuple(leaves)
-        self._epochs, self._clock = epochs, clock
+        self._generations, self._clock = generations, clock
 
     def create_job(self, spec: TreeSpec) -> TreeJob:
         """Make a job: when this returns, all switches serve it.
@@ -163,11 +163,11 @@ class TreeController:
         placed = list(zip((self._spine, *self._leaves), (top, *below), strict=True))
         for controller, part in placed:
             controller.check(part)
-        epoch = self._epochs.allot(self._clock())
+        generation = self._generations.allot(self._clock())
         made: list[tuple[SwitchController, Job]] = []
         try:
             for controller, part in placed:
-                made.append((controller, controller.create_job(part, epoch=epoch)))
+                made.append((controller, controller.create_job(part, generation=generation)))
         except BaseException:
             _end_all(made[::-1])
             raise
@@ -186,7 +186,9 @@ class TreeController:
             if job in controller.jobs
         ]
         if not standing:
-            raise ControlPlaneError(f"no tree job {tree.spec.name!r} with epoch {tree.epoch}", hint="it was deleted")
+            raise ControlPlaneError(
+                f"no tree job {tree.spec.name!r} with generation {tree.generation}", hint="it was deleted"
+            )
         failures = _end_all(standing)
         if failures:
             raise failures[0]

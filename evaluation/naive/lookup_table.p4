@@ -4,7 +4,7 @@
     }
     table NAME(lookup) {
         key = {
-            hdr.hopsum.epoch : exact @name("epoch");
+            hdr.hopsum.generation : exact @name("generation");
             hdr.codes8.NAME(c) : exact @name("code");
         }
         actions = { NAME(set); @defaultonly no_table; }

@@ -8,8 +8,8 @@ from hopsum_wire.errors import HopsumError
 __all__ = [
     "AllReduceError",
     "AllReduceTimeoutError",
-    "EpochEndedError",
     "FellBehindError",
+    "GenerationEndedError",
     "HopsumError",
     "RankLeftError",
     "ResultLostError",
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class AllReduceError(HopsumError):
-    """An all-reduce has no result. The epoch is over for this worker, unless the subclass says otherwise."""
+    """An all-reduce has no result. The generation is over for this worker, unless the subclass says otherwise."""
 
 
 class AllReduceTimeoutError(AllReduceError, TimeoutError):
@@ -48,7 +48,7 @@ class FellBehindError(ResultLostError):
 class WorkersReplacedError(AllReduceError):
     """An all-reduce ended without a result, on all ranks alike, since workers were replaced. `ranks`: theirs.
 
-    The epoch is not over: the job goes on with the newcomers, whose state comes from the others.
+    The generation is not over: the job goes on with the newcomers, whose state comes from the others.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
@@ -56,5 +56,5 @@ class WorkersReplacedError(AllReduceError):
         self.ranks = ranks
 
 
-class EpochEndedError(HopsumError):
-    """The epoch takes no more chunks: an all-reduce failed in it, or its rounds are used up."""
+class GenerationEndedError(HopsumError):
+    """The generation takes no more chunks: an all-reduce failed in it, or its rounds are used up."""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the drop
+// Admission: is this packet well formed, and from a worker of a live generation? The first check that fails names the drop
 // reason; nothing behind Admit sees such a packet. `form`, `jobs`, `workers` and Lookup's table collect in one stage;
-// `verdict` judges. Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1). An
+// `verdict` judges. Only the generation ties a packet to a job: a generation that is not in `jobs` does not exist (rule S1). An
 // observer is an entry of `workers` without a bit: it may PROBE and nothing else.
 
 control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig, in bool is_local) {
@@ -60,7 +60,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
     }
 
     table jobs {
-        key = { hdr.hopsum.epoch : exact @name("epoch"); }
+        key = { hdr.hopsum.generation : exact @name("generation"); }
         actions = { job; @defaultonly NoAction; }
         const default_action = NoAction;
         size = (bit<32>) MAX_JOBS;
@@ -77,7 +77,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
 
     table workers {
         key = {
-            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.generation  : exact @name("generation");
             hdr.hopsum.worker : exact @name("worker");
         }
         actions = { admit; @defaultonly NoAction; }
@@ -125,7 +125,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
 #define OF_SLOT OF_WORKER, 0 &&& 0xf800, 0 &&& 0x8000
         const entries = {
             (true, _, _, _, _, _, _, _, _, _, _, _, _, _, _)            : refuse(DROP_BAD_CHECKSUM);
-            (_, 0, 0, _, _, _, _, _, _, _, _, _, _, _, _)               : refuse(DROP_UNKNOWN_EPOCH);
+            (_, 0, 0, _, _, _, _, _, _, _, _, _, _, _, _)               : refuse(DROP_UNKNOWN_GENERATION);
             (_, 0, _, 0, _, _, _, _, _, _, _, _, _, _, _)               : refuse(DROP_UNKNOWN_WORKER);
             (OF_WORKER, _, 0, _, _, _, _, _, _)                         : refuse(DROP_BAD_SLOT);
             (OF_SLOT, 0, _, _, _, _, _)                                 : refuse(DROP_BAD_ROUND);

@@ -11,7 +11,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
 
     table lookup {
         key = {
-            hdr.hopsum.epoch : exact @name("epoch");
+            hdr.hopsum.generation : exact @name("generation");
             hdr.hopsum.op    : exact @name("op");
         }
         actions = { load_table8; @defaultonly no_table; }

@@ -69,7 +69,7 @@ control Rewrite(inout headers_t hdr, inout egress_intrinsic_metadata_for_deparse
 
     table rewrite {
         key = {
-            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.generation  : exact @name("generation");
             hdr.hopsum.worker : exact @name("worker");
         }
         actions = { to_worker; @defaultonly no_worker; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slot protocol: which of a slot's two copies, what the copy holds, and what this packet means to it.
 //
-// tag = epoch, round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
+// tag = generation, round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
 // Nobody but this control writes these registers. Each is accessed at most once per pass, in this order: tag, op, seen
 // (two), ctr, contributors (two). The tables between them have constant entries; `class` says more with each.
 //
@@ -14,15 +14,15 @@ const int<8> FINAL = -64;               // ctr of a complete round; else how man
 
 const bit<4> NO_EVENT = 15;             // a cell of job_events that says nothing
 
-const bit<8> CLASS_NEW       = 1;       // another epoch, or a newer round
+const bit<8> CLASS_NEW       = 1;       // another generation, or a newer round
 const bit<8> CLASS_SAME      = 2;       // the round that the copy holds, a new contributor
 const bit<8> CLASS_DUPLICATE = 3;
 const bit<8> CLASS_OLD       = 4;       // an older round
 const bit<8> CLASS_MISMATCH  = 5;       // the round that the copy holds, with another op
-const bit<8> CLASS_EMPTY     = 6;       // PROBE: nothing of this epoch
+const bit<8> CLASS_EMPTY     = 6;       // PROBE: nothing of this generation
 const bit<8> CLASS_PROBED    = 7;
 
-struct tag_t { bit<32> round; bit<32> epoch; }
+struct tag_t { bit<32> round; bit<32> generation; }
 struct seen_t { bit<32> bits; bit<32> round; }
 
 #define IF_SEEN_LOW(w) (CLASS_SAME, 32w1 << w &&& 32w1 << w, _, 32w1 << w &&& 32w1 << w, _) : close_();
@@ -69,14 +69,14 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         const entries = { 1 : open_close_(); }
     }
 
-    // ---- tag. Newer round or another epoch: overwritten, 0 returned; else the held round. Reading: 0 of another
-    // epoch.
+    // ---- tag. Newer round or another generation: overwritten, 0 returned; else the held round. Reading: 0 of another
+    // generation.
     Register<tag_t, bit<16>>(COPIES) tag;
     RegisterAction<tag_t, bit<16>, bit<32>>(tag) update_tag = {
         void apply(inout tag_t held, out bit<32> result) {
-            if (held.epoch != hdr.hopsum.epoch || held.round < hdr.hopsum.round) {
+            if (held.generation != hdr.hopsum.generation || held.round < hdr.hopsum.round) {
                 held.round = hdr.hopsum.round;
-                held.epoch = hdr.hopsum.epoch;
+                held.generation = hdr.hopsum.generation;
                 result = 0;
             } else {
                 result = held.round;
@@ -86,7 +86,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     RegisterAction<tag_t, bit<16>, bit<32>>(tag) read_tag = {
         void apply(inout tag_t held, out bit<32> result) {
             result = 0;
-            if (held.epoch == hdr.hopsum.epoch) { result = held.round; }
+            if (held.generation == hdr.hopsum.generation) { result = held.round; }
         }
     };
     action do_update_tag() { hdr.hopsum.held = update_tag.execute(COPY); }

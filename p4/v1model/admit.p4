@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the
+// Admission: is this packet well formed, and from a worker of a live generation? The first check that fails names the
 // drop reason; nothing behind Admit sees such a packet.
-// Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1).
+// Only the generation ties a packet to a job: a generation that is not in `jobs` does not exist (rule S1).
 // In a tree of switches a sender may be a relative (tree.p4): then Relatives has said who it is, and kinds exist that
 // nobody else may send. A job with a parent is a leaf's.
 // An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
@@ -21,12 +21,12 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
         meta.has_parent = 1;
         meta.parent_port = parent_port;
     }
-    action unknown_epoch() { meta.drop_reason = DROP_UNKNOWN_EPOCH; }
+    action unknown_generation() { meta.drop_reason = DROP_UNKNOWN_GENERATION; }
 
     table jobs {
-        key = { hdr.hopsum.epoch : exact @name("epoch"); }
-        actions = { job; leaf_job; @defaultonly unknown_epoch; }
-        const default_action = unknown_epoch;
+        key = { hdr.hopsum.generation : exact @name("generation"); }
+        actions = { job; leaf_job; @defaultonly unknown_generation; }
+        const default_action = unknown_generation;
         size = MAX_JOBS;
     }
 
@@ -41,7 +41,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
 
     table workers {
         key = {
-            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.generation  : exact @name("generation");
             hdr.hopsum.worker : exact @name("worker");
         }
         actions = { admit; @defaultonly unknown_worker; }

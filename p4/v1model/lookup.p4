@@ -52,7 +52,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
     // An entry with the action of the other op would look up lanes that are not there: builders never write one.
     table lookup {
         key = {
-            hdr.hopsum.epoch : exact @name("epoch");
+            hdr.hopsum.generation : exact @name("generation");
             hdr.hopsum.op    : exact @name("op");
         }
         actions = { load_table8; load_table16; @defaultonly no_table; }

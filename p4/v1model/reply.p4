@@ -88,7 +88,7 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     table rewrite {
         key = {
-            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.generation  : exact @name("generation");
             hdr.hopsum.worker : exact @name("worker");
         }
         actions = { to_worker; @defaultonly no_worker; }

@@ -2,7 +2,7 @@
 // The slot protocol: which of a slot's two copies, what the copy holds, and what this packet means to it. A switch with
 // a parent (a leaf) closes a round where a root completes it; RESULT and STALE come from the parent alone. Each register is read and written at most once per packet.
 //
-// tag = epoch ++ round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
+// tag = generation ++ round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
 // Nobody but this control writes these registers.
 
 const bit<32> COPIES = 2 * (bit<32>) MAX_SLOTS;
@@ -13,7 +13,7 @@ const bit<8> COUNT_FINAL  = 255;        // the round is complete
 
 const bitmap_t ALL_CHILDREN = 0xffffffffffffffff;
 
-const bit<2> CLASS_NEW  = 0;            // another epoch, or a newer round
+const bit<2> CLASS_NEW  = 0;            // another generation, or a newer round
 const bit<2> CLASS_SAME = 1;            // the round that the copy holds
 const bit<2> CLASS_OLD  = 2;            // an older round
 
@@ -112,7 +112,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         meta.held = held_tag[31:0];
     }
 
-    // What the copy holds, if it is of this epoch.
+    // What the copy holds, if it is of this generation.
     action report() {
         meta.reply = REPLY_STATE;
         meta.state = STATE_COLLECTING;
@@ -131,7 +131,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             relay();
             count();
         } else if (hdr.hopsum.kind == KIND_PROBE) {
-            if (held_tag[63:32] != hdr.hopsum.epoch) {
+            if (held_tag[63:32] != hdr.hopsum.generation) {
                 report_empty();
             } else {
                 report();
@@ -145,9 +145,9 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             count();
         } else {
             class_ = CLASS_OLD;
-            if (held_tag[63:32] != hdr.hopsum.epoch || hdr.hopsum.round > held_tag[31:0]) {
+            if (held_tag[63:32] != hdr.hopsum.generation || hdr.hopsum.round > held_tag[31:0]) {
                 class_ = CLASS_NEW;
-                if (held_tag[63:32] == hdr.hopsum.epoch && new_ctr != COUNT_FINAL) {
+                if (held_tag[63:32] == hdr.hopsum.generation && new_ctr != COUNT_FINAL) {
                     event = EVENT_FAULT;
                     count();
                 }
@@ -165,7 +165,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 if (class_ != CLASS_OLD && new_ctr != COUNT_FINAL) {
                     take();
                     if (class_ == CLASS_NEW) {
-                        tag.write(meta.copy, hdr.hopsum.epoch ++ hdr.hopsum.round);
+                        tag.write(meta.copy, hdr.hopsum.generation ++ hdr.hopsum.round);
                         op.write(meta.copy, hdr.hopsum.op);
                         seen.write(meta.copy, ALL_CHILDREN);
                     }
@@ -197,7 +197,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 count();
 
                 if (class_ == CLASS_NEW) {
-                    tag.write(meta.copy, hdr.hopsum.epoch ++ hdr.hopsum.round);
+                    tag.write(meta.copy, hdr.hopsum.generation ++ hdr.hopsum.round);
                     op.write(meta.copy, hdr.hopsum.op);
                 }
                 if (class_ != CLASS_OLD) {

@@ -21,7 +21,7 @@ control Relatives(inout headers_t hdr, inout metadata_t meta) {
 
     table leaves {
         key = {
-            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.generation  : exact @name("generation");
             hdr.hopsum.worker : exact @name("number");
         }
         actions = { leaf; NoAction; }
@@ -30,7 +30,7 @@ control Relatives(inout headers_t hdr, inout metadata_t meta) {
     }
 
     table parents {
-        key = { hdr.hopsum.epoch : exact @name("epoch"); }
+        key = { hdr.hopsum.generation : exact @name("generation"); }
         actions = { parent; NoAction; }
         const default_action = NoAction;
         size = MAX_JOBS;
@@ -59,7 +59,7 @@ control Climb(inout headers_t hdr, inout standard_metadata_t standard_metadata) 
     action no_parent() { mark_to_drop(standard_metadata); }
 
     table climb {
-        key = { hdr.hopsum.epoch : exact @name("epoch"); }
+        key = { hdr.hopsum.generation : exact @name("generation"); }
         actions = { to_parent; @defaultonly no_parent; }
         const default_action = no_parent;
         size = MAX_JOBS;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may speak: rank, port and source address must be one worker's of a live epoch."""
+"""Who may speak: rank, port and source address must be one worker's of a live generation."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class FirstFailingCheckCounts(SwitchCase):
         job = self.job(2, slots=4)
         frame = update(job, 1, lanes32(2**31), slot=9, round=0)
         frame = altered(frame, "ipv4", src=1)
-        frame = altered(frame, "hopsum", epoch=job.epoch + 7, worker=40, version=7, kind=9, flags=3, op=99)
+        frame = altered(frame, "hopsum", generation=job.generation + 7, worker=40, version=7, kind=9, flags=3, op=99)
         frame = altered(frame, "udp", length=3)
         frame = altered(frame, "ipv4", checksum=0xDEAD)
         # port, reason, and what mends it
@@ -88,7 +88,7 @@ class FirstFailingCheckCounts(SwitchCase):
             (0, Drop.BAD_FLAGS, "hopsum", {"flags": 0}),
             (0, Drop.BAD_OP, "hopsum", {"op": 7}),
             (0, Drop.BAD_LENGTH, "udp", {"length": 8 + 32 + 1024}),
-            (0, Drop.UNKNOWN_EPOCH, "hopsum", {"epoch": job.epoch}),
+            (0, Drop.UNKNOWN_GENERATION, "hopsum", {"generation": job.generation}),
             (0, Drop.UNKNOWN_WORKER, "hopsum", {"worker": 1}),
             (0, Drop.WRONG_PORT, "hopsum", {}),
             (1, Drop.WRONG_SOURCE, "ipv4", {"src": 0x0A000102}),

@@ -29,7 +29,7 @@ class WorkerOfAnotherJob(SwitchCase):
     def runTest(self) -> None:
         one, two = self.job(2), self.job(2)
         self.assertEqual(one.spec.workers[0].port, two.spec.workers[0].port)
-        self.refused(0, altered(update(one, 0, lanes32(1)), "hopsum", epoch=two.epoch), Drop.WRONG_SOURCE)
+        self.refused(0, altered(update(one, 0, lanes32(1)), "hopsum", generation=two.generation), Drop.WRONG_SOURCE)
         self.added(two, 0, lanes32(5))
         self.assert_lanes(self.completed(two, 1, lanes32(6)), 11)
 
@@ -86,7 +86,9 @@ class AllSlotsOfTheSwitch(SwitchCase):
 
 
 class AllJobsOfTheSwitch(SwitchCase):
-    """64 jobs of one worker, the same addresses in all: only the epoch tells them apart, and each has its counters."""
+    """64 jobs of one worker, the same addresses in all: only the generation tells them apart, and each has its
+    counters.
+    """
 
     def runTest(self) -> None:
         workers = make_workers(1)

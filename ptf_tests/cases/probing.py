@@ -60,7 +60,7 @@ class OlderAndNewerRounds(SwitchCase):
             self.holds(job, asker, State.EMPTY, round=round_)
 
 
-class LeftoversOfAnotherEpoch(SwitchCase):
+class LeftoversOfAnotherGeneration(SwitchCase):
     """What the job before left in the slot is not this job's: EMPTY."""
 
     def runTest(self) -> None:
@@ -73,7 +73,7 @@ class LeftoversOfAnotherEpoch(SwitchCase):
         self.assertEqual(job.slot_base, before.slot_base)
         for round_ in (1, 2):
             self.holds(job, job.spec.workers[0], State.EMPTY, round=round_)
-        self.refused(0, probe(before, before.spec.workers[0]), Drop.UNKNOWN_EPOCH)
+        self.refused(0, probe(before, before.spec.workers[0]), Drop.UNKNOWN_GENERATION)
 
 
 class LateWorkersAreNotInTheSum(SwitchCase):
@@ -146,7 +146,7 @@ class RefusedQuestions(SwitchCase):
                 ({"op": Op.ADD32}, Drop.BAD_OP),
                 ({"op": 8}, Drop.BAD_OP),
                 ({"length": 1024}, Drop.BAD_LENGTH),
-                ({"epoch": job.epoch + 1}, Drop.UNKNOWN_EPOCH),
+                ({"generation": job.generation + 1}, Drop.UNKNOWN_GENERATION),
                 ({"worker": 66}, Drop.UNKNOWN_WORKER),
                 ({"slot": job.slots}, Drop.BAD_SLOT),
                 ({"round": 0}, Drop.BAD_ROUND),
@@ -170,8 +170,10 @@ class ForeignAskers(SwitchCase):
         one = self.job(2, observers=(make_observer(),))
         two = self.job(2, observers=(make_observer(job=1, rank=65),))
         observer = one.spec.observers[0]
-        self.refused(7, altered(probe(one, observer), "hopsum", epoch=two.epoch), Drop.UNKNOWN_WORKER)
-        self.refused(7, altered(probe(one, observer), "hopsum", epoch=two.epoch, worker=65), Drop.WRONG_SOURCE)
+        self.refused(7, altered(probe(one, observer), "hopsum", generation=two.generation), Drop.UNKNOWN_WORKER)
+        self.refused(
+            7, altered(probe(one, observer), "hopsum", generation=two.generation, worker=65), Drop.WRONG_SOURCE
+        )
         self.refused(0, altered(probe(one, one.spec.workers[0]), "hopsum", worker=64), Drop.WRONG_PORT)
         self.refused(7, altered(probe(one, observer), "hopsum", worker=0), Drop.WRONG_PORT)
 

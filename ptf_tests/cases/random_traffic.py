@@ -30,8 +30,8 @@ def _any_field(rng: random.Random, job: Job, frame: bytes) -> bytes:
     return altered(frame, "hopsum", **{name: rng.choice((rng.randrange(8), rng.getrandbits(bits)))})
 
 
-def _other_epoch(rng: random.Random, job: Job, frame: bytes) -> bytes:
-    return altered(frame, "hopsum", epoch=job.epoch + rng.choice((-2, -1, 1, 2)))
+def _other_generation(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    return altered(frame, "hopsum", generation=job.generation + rng.choice((-2, -1, 1, 2)))
 
 
 def _cut(rng: random.Random, job: Job, frame: bytes) -> bytes:
@@ -67,7 +67,7 @@ def _trailer(rng: random.Random, job: Job, frame: bytes) -> bytes:
 FAULTS: tuple[Fault, ...] = (
     _any_field,
     _any_field,
-    _other_epoch,
+    _other_generation,
     _cut,
     _flip,
     _round_zero,
@@ -101,13 +101,13 @@ class _RandomTraffic(SwitchCase):
         pool = {op: [rng.randbytes(up_bytes(op)) for _ in range(POOL)] for op in Op}
         pool[Op.MAX32] = [self._small(payload) for payload in pool[Op.MAX32]]
         jobs = [self._job(index) for index in range(3)]
-        rounds = {(job.epoch, slot): 1 for job in jobs for slot in range(job.slots)}
+        rounds = {(job.generation, slot): 1 for job in jobs for slot in range(job.slots)}
         for number in range(PACKETS):
             if number == PACKETS // 2:
                 jobs[0] = self._replace(jobs[0], rounds)
             job = rng.choice(jobs)
             slot = rng.randrange(job.slots)
-            now = rounds[job.epoch, slot]
+            now = rounds[job.generation, slot]
             round_ = max(1, now + rng.choices((0, -1, -2, 1, 2), (40, 6, 4, 1, 1))[0])
             op = Op(1 + (slot + round_) % len(Op))
             sender = rng.choice(job.spec.members if rng.random() < 0.2 else job.spec.workers)
@@ -123,7 +123,7 @@ class _RandomTraffic(SwitchCase):
                 port = rng.choice((port, port, port, rng.choice(PORTS)))
             self.send(port, frame)
             if self.outcome.drop is Drop.NONE and self._complete(job, slot, now):
-                rounds[job.epoch, slot] += 1
+                rounds[job.generation, slot] += 1
 
     def _job(self, index: int) -> Job:
         workers = (2, 3, 5)[index]
@@ -136,12 +136,12 @@ class _RandomTraffic(SwitchCase):
         """End a job in the middle of its rounds; the next one gets its slots."""
         self.end_job(job)
         successor = self._job(0)
-        rounds.update({(successor.epoch, slot): 1 for slot in range(successor.slots)})
+        rounds.update({(successor.generation, slot): 1 for slot in range(successor.slots)})
         return successor
 
     def _complete(self, job: Job, slot: int, round_: int) -> bool:
         copy = self.oracle.registers.copies[(job.slot_base + slot) * 2 + (round_ & 1)]
-        return (copy.epoch, copy.round, copy.ctr) == (job.epoch, round_, 255)
+        return (copy.generation, copy.round, copy.ctr) == (job.generation, round_, 255)
 
     def _small(self, payload: bytes) -> bytes:
         return bytes(byte & 0x7F if i % 4 == 0 else byte for i, byte in enumerate(payload))

@@ -60,7 +60,7 @@ class NewerRoundOverAnUnfinishedOne(SwitchCase):
 
 
 class UpToTheLastRound(SwitchCase):
-    """Rounds compare as unsigned numbers up to 2^32 - 1; beyond there is a new epoch, not round 0."""
+    """Rounds compare as unsigned numbers up to 2^32 - 1; beyond there is a new generation, not round 0."""
 
     def runTest(self) -> None:
         job = self.job(2)
@@ -84,7 +84,7 @@ class RoundZero(SwitchCase):
 
 
 class WhatStaleCarries(SwitchCase):
-    """Operation, slot, round, epoch and count of the packet; round and contributors of the copy; nothing else."""
+    """Operation, slot, round, generation and count of the packet; round and contributors of the copy; nothing else."""
 
     def runTest(self) -> None:
         job = self.job(3)
@@ -92,7 +92,15 @@ class WhatStaleCarries(SwitchCase):
         self.added(job, 0, lanes32(1), slot=2, round=7)
         reply = self.stale(job, 1, lanes32(1), slot=2, round=5, held=7, op=Op.OR, count=99, flags=Flag.FLUSH)
         expected = Header(
-            kind=Kind.STALE, op=Op.OR, worker=1, slot=2, epoch=job.epoch, round=5, held=7, contributors=0b101, count=99
+            kind=Kind.STALE,
+            op=Op.OR,
+            worker=1,
+            slot=2,
+            generation=job.generation,
+            round=5,
+            held=7,
+            contributors=0b101,
+            count=99,
         )
         self.assertEqual(reply, expected)
         self.assert_lanes(self.completed(job, 1, lanes32(1), slot=2, round=7), 3)

@@ -294,7 +294,7 @@ class StrangersToTheTree(TreeCase):
         result = from_relative(leaf, above, Kind.RESULT, lanes32(1), by=range(4))
         partial = from_relative(spine, below, Kind.PARTIAL, lanes32(1), by=(0, 1))
         for frame, port in ((result, above.port), (partial, below.port)):
-            self.refused(port, altered(frame, "hopsum", epoch=flat.epoch), Drop.BAD_KIND)
+            self.refused(port, altered(frame, "hopsum", generation=flat.generation), Drop.BAD_KIND)
             self.refused(port + 8 & 7 ^ 1, frame, Drop.WRONG_PORT)
             self.refused(port, altered(frame, "ipv4", src=1), Drop.WRONG_SOURCE)
             self.refused(port, altered(frame, "udp", src_port=9), Drop.WRONG_SOURCE)

@@ -21,7 +21,7 @@ from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint
 
 from ..transport.server import LOCALHOST, UdpSwitch
 
-EPOCH, SLOTS, WINDOW = 41, 16, 8
+GENERATION, SLOTS, WINDOW = 41, 16, 8
 EAGER = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
 PATIENT = Timing(retransmit_s=30.0, retransmit_max_s=30.0, deadline_s=60.0)
 """A slow machine is no loss: nothing is sent twice."""
@@ -97,11 +97,11 @@ class Cluster:
             self.links.append(RecordingLink(link if self.mishaps is None else LossyLink(link, self.mishaps, rng)))
         members = [self._member(rank, local) for rank, local in enumerate(locals_)]
         quorum = self.quorum or self.workers
-        job = JobConfig(EPOCH, 0, 0, SLOTS, tuple(members), quorum, table=self.table, code_group=self.code_group)
+        job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, table=self.table, code_group=self.code_group)
         self.aggregator.add_job(job)
         self.membership = JobMembership(
             "test",
-            EPOCH,
+            GENERATION,
             SLOTS,
             WINDOW,
             quorum,

@@ -17,7 +17,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, W
 from hopsum.transport.batches import LinkStatistics
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import TransportStatistics
-from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.generations import Resume, Sealed
 
 WAIT_S = 60
 
@@ -38,7 +38,7 @@ class StageTransport(RepairingTransport):
         self.stream: list[Exchanged] = []
         self.limit: int | None = None
         self.calls: list[tuple[Any, ...]] = []
-        self.worker = Worker(Membership(epoch=70, rank=0, workers=1, slots=8))  # with nothing in progress
+        self.worker = Worker(Membership(generation=70, rank=0, workers=1, slots=8))  # with nothing in progress
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics())
         self._events: list[AllReduceDone | AllReduceFailed] = []
         self._woken = False
@@ -83,7 +83,7 @@ class StageTransport(RepairingTransport):
 
     def resume(
         self,
-        epoch: int,
+        generation: int,
         peers: Mapping[int, tuple[str, int]],
         resume: Resume,
         rack: tuple[int, ...] | None = None,
@@ -91,13 +91,13 @@ class StageTransport(RepairingTransport):
         key: bytes,
     ) -> None:
         with self.changed:
-            self.calls.append(("resume", epoch))
+            self.calls.append(("resume", generation))
             if resume.start is not None:
                 self.limit = resume.start
 
-    def go_on(self, start_epoch: int, start: int) -> None:
+    def go_on(self, start_generation: int, start: int) -> None:
         with self.changed:
-            self.calls.append(("go_on", start_epoch, start))
+            self.calls.append(("go_on", start_generation, start))
             self.limit = None
             self.changed.notify_all()
 

@@ -20,10 +20,10 @@ import pytest
 from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.communicator import CommunicatorClosedError
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum_wire.membership import MembershipError
 
-from .cluster import ASKING, EPOCH, HASTY, PATIENT, Cluster
+from .cluster import ASKING, GENERATION, HASTY, PATIENT, Cluster
 
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
@@ -52,15 +52,15 @@ def test_a_deadline_reaches_the_future_and_everything_behind_it(stack: ExitStack
     first, second = (agent.submit(X, feedback=feedback) for _ in range(2))
     with pytest.raises(AllReduceTimeoutError) as raised:
         first.result(WAIT_S)
-    assert f"epoch {EPOCH}, rank 0, slot 0, round 1, UPDATE sent" in str(raised.value)
+    assert f"generation {GENERATION}, rank 0, slot 0, round 1, UPDATE sent" in str(raised.value)
     assert "1 of 1 chunks lack their result" in str(raised.value)
     with pytest.raises(
-        EpochEndedError, match=f"rank 0 is no longer in epoch {EPOCH}.*: no result from switch 127"
+        GenerationEndedError, match=f"rank 0 is no longer in generation {GENERATION}.*: no result from switch 127"
     ) as over:
         second.result(WAIT_S)
     assert over.value.__cause__ is raised.value
     np.testing.assert_array_equal(feedback.residual, 2 * X)
-    with pytest.raises(EpochEndedError, match="Make a new agent with a membership of a new epoch"):
+    with pytest.raises(GenerationEndedError, match="Make a new agent with a membership of a new generation"):
         agent.submit(X)
 
 
@@ -84,7 +84,7 @@ def test_a_codec_that_fails_ends_its_rank_and_then_the_others(stack: ExitStack, 
     with pytest.raises(ZeroDivisionError, match=f"no {phase} today"):
         futures[0].result(WAIT_S)
     np.testing.assert_array_equal(feedback[0].residual, X)
-    with pytest.raises(EpochEndedError, match=f"no {phase} today"):
+    with pytest.raises(GenerationEndedError, match=f"no {phase} today"):
         broken.submit(X)
     if phase in ("ranges", "encode"):
         with pytest.raises(
@@ -159,7 +159,7 @@ def test_a_program_that_forgets_close_ends(stack: ExitStack, tmp_path: Path) -> 
     worker = {"ip": "127.0.0.1", "udp_port": 9, "send_to": {"ip": "127.0.0.1", "udp_port": 9}}
     document = {
         "job": "alone",
-        "epoch": 1,
+        "generation": 1,
         "slots": 4,
         "window": 4,
         "quorum": 2,

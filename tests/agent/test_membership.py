@@ -16,7 +16,7 @@ from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, jo
 from hopsum_controlplane.membership import write_file
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import Op
-from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.generations import Decided, Resume
 from hopsum_wire.membership import Endpoint, MembershipError, parse_membership, read_membership
 
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
@@ -39,7 +39,14 @@ def path(tmp_path: Path) -> Path:
 def test_what_the_control_plane_writes_is_read(path: Path) -> None:
     write_membership(make_job(), path, {1: ("127.0.0.1", 5555)})
     read = read_membership(path)
-    assert (read.job, read.epoch, read.slots, read.window, read.quorum, read.table) == ("train", 77, 64, 32, 2, TABLE)
+    assert (read.job, read.generation, read.slots, read.window, read.quorum, read.table) == (
+        "train",
+        77,
+        64,
+        32,
+        2,
+        TABLE,
+    )
     assert read.switch == Endpoint("10.0.0.254", 24677)
     assert [worker.rank for worker in read.workers] == [0, 1]
     assert read.worker(0).endpoint.address == ("10.0.0.1", 4000)
@@ -109,7 +116,7 @@ def test_a_file_that_comes_later_is_waited_for(path: Path) -> None:
     writer = threading.Timer(0.1, write_membership, (make_job(), path))
     writer.start()
     try:
-        assert read_membership(path, wait_s=30).epoch == 77
+        assert read_membership(path, wait_s=30).generation == 77
     finally:
         writer.join()
 
@@ -147,10 +154,10 @@ def change(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 FAULTS: list[tuple[str, Any, str]] = [
-    ("epoch", KeyError, "epoch is missing"),
-    ("epoch", 0, r"epoch is 0, not an integer of 1 \.\. 4294967295"),
-    ("epoch", "7", "epoch is '7', not an integer"),
-    ("epoch", True, "epoch is True, not an integer"),
+    ("generation", KeyError, "generation is missing"),
+    ("generation", 0, r"generation is 0, not an integer of 1 \.\. 4294967295"),
+    ("generation", "7", "generation is '7', not an integer"),
+    ("generation", True, "generation is True, not an integer"),
     ("job", "", "job is '', not a text"),
     ("slots", 4096, r"slots is 4096, not an integer of 1 \.\. 2048"),
     ("window", 65, r"window is 65, not an integer of 1 \.\. 64"),
@@ -202,7 +209,7 @@ def test_unknown_keys_are_a_newer_controllers(path: Path) -> None:
 RESUME: dict[str, Any] = {
     "base": 64,
     "start": 200,
-    "start_epoch": 77,
+    "start_generation": 77,
     "allreduces": 9,
     "replaced": [1],
     "decided": [{"first": 70, "end": 80, "ranks": [0]}, {"first": 90, "end": 91, "ranks": [0, 1]}],
@@ -217,7 +224,7 @@ def resumed(path: Path, **changed: Any) -> str:
 def test_how_a_job_goes_on(path: Path) -> None:
     decided = (Decided(70, 80, (0,)), Decided(90, 91, (0, 1)))
     assert parse_membership(resumed(path)).resume == Resume(64, 200, 77, 9, (1,), decided)
-    nobody = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": [], "decided": []}
+    nobody = {"start": None, "start_generation": 0, "allreduces": None, "replaced": [], "decided": []}
     assert parse_membership(resumed(path, **nobody)).resume == Resume(64, None, 0, None, (), ())
     assert read_membership(path).resume is None
     assert parse_membership(path.read_text()[:-2] + ', "resume": null}').resume is None
@@ -228,8 +235,8 @@ def test_how_a_job_goes_on(path: Path) -> None:
     [
         ({"base": 65}, "resume.base is 65, no multiple of the window 32"),
         ({"start": 63}, r"resume.start is 63, not an integer of 64 \.\."),
-        ({"start": None}, "resume.start_epoch is 77, not an integer of 0 .. 0"),
-        ({"start_epoch": 0}, "resume.start_epoch is 0, not an integer of 1 .."),
+        ({"start": None}, "resume.start_generation is 77, not an integer of 0 .. 0"),
+        ({"start_generation": 0}, "resume.start_generation is 0, not an integer of 1 .."),
         ({"allreduces": None}, "resume.allreduces is None"),
         ({"replaced": [2]}, r"resume.replaced is \[2\], not ranks of 0 .. 1, each once"),
         ({"replaced": []}, r"resume.replaced is \[\] with a start"),

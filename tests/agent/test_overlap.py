@@ -15,7 +15,7 @@ from hopsum.agent import Agent
 from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.communicator import Span
-from hopsum.errors import EpochEndedError, HopsumError
+from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum_wire import Op
 
 from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
@@ -159,7 +159,7 @@ def test_a_group_that_does_not_end_is_an_error(stack: ExitStack) -> None:
     with pytest.raises(HopsumError, match=r"in an open group, and none followed within 0\.3 s"):
         future.result(WAIT_S)
     np.testing.assert_array_equal(feedback.residual, X)
-    with pytest.raises(EpochEndedError):
+    with pytest.raises(GenerationEndedError):
         agent.submit(X)
 
 
@@ -206,7 +206,7 @@ def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitS
     while True:
         try:
             broken.submit(X)
-        except EpochEndedError:  # the failure is known, while vector 0 is still on its way
+        except GenerationEndedError:  # the failure is known, while vector 0 is still on its way
             break
     assert not any(future.done() for future in futures)
     opened.set()
@@ -214,7 +214,7 @@ def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitS
     np.testing.assert_array_equal(other.result(WAIT_S).mean, X)
     with pytest.raises(ZeroDivisionError, match="no ranges today"):
         futures[1].result(WAIT_S)
-    with pytest.raises(EpochEndedError, match="no ranges today"):
+    with pytest.raises(GenerationEndedError, match="no ranges today"):
         futures[2].result(WAIT_S)
     assert np.abs(feedback[0].residual).max() < 1e-3
     for each in feedback[1:]:

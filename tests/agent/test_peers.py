@@ -21,13 +21,13 @@ from hopsum.errors import RankLeftError, ResultLostError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
-from hopsum.transport.side_proof import Dialler, EpochKey
+from hopsum.transport.side_proof import Dialler, GenerationKey
 from hopsum_wire import Op
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
 from ..transport.server import LOCALHOST
-from .cluster import EAGER, EPOCH, Cluster
+from .cluster import EAGER, GENERATION, Cluster
 
 WAIT_S = 90
 WORKERS = 3
@@ -151,7 +151,7 @@ def test_a_socket_that_listens_already_is_used(stack: ExitStack) -> None:
 def newcomer(stack: ExitStack) -> Agent:
     """Return the agent of a rank that is new in a job that goes on; nobody else is there."""
     cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
-    cluster.membership = replace(cluster.membership, resume=Resume(0, 0, EPOCH, 3, (2,), ()))
+    cluster.membership = replace(cluster.membership, resume=Resume(0, 0, GENERATION, 3, (2,), ()))
     return cluster.agent(2, "fixed")
 
 
@@ -214,8 +214,8 @@ def test_a_forged_message_is_counted_and_harms_nothing(stack: ExitStack) -> None
     agents = cluster.agents("fixed")
     sides = cluster.membership.side_channels
     assert sides is not None
-    found = PeerMessage(PeerKind.FOUND, 1, EPOCH, 0, 1, Op.ADD32, 0b11, b"\xff" * 1024).pack()
-    dialler = Dialler(1, 0, EpochKey(EPOCH, bytes(32)), bytes(16))
+    found = PeerMessage(PeerKind.FOUND, 1, GENERATION, 0, 1, Op.ADD32, 0b11, b"\xff" * 1024).pack()
+    dialler = Dialler(1, 0, GenerationKey(GENERATION, bytes(32)), bytes(16))
     for said in (len(found).to_bytes(4, "big") + found, dialler.hello + bytes(32) + found):
         with socket.create_connection(sides[0], timeout=WAIT_S) as intruder, suppress(OSError):
             intruder.sendall(said)

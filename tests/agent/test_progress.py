@@ -75,7 +75,8 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     first, second = (
         stack.enter_context(
             UdpTransport(
-                seat.endpoint.address, seat.send_to.address, epoch=cluster.membership.epoch, rank=seat.rank, workers=2,
+                seat.endpoint.address, seat.send_to.address, generation=cluster.membership.generation,
+                rank=seat.rank, workers=2,
                 slots=8, timing=EAGER, link=link,
             )
         )

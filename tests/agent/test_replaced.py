@@ -17,8 +17,8 @@ from hopsum.agent.network import Failed, ResumeCommand, StallDetector
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.results import CommunicatorClosedError
 from hopsum.communicator.task import Task
-from hopsum.errors import EpochEndedError, WorkersReplacedError
-from hopsum_wire.epochs import Resume
+from hopsum.errors import GenerationEndedError, WorkersReplacedError
+from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
 from .stage_transport import WAIT_S, StageTransport
@@ -28,12 +28,14 @@ PEERS = {0: ("127.0.0.1", 1)}
 SAME = Resume(0, None, 0, None, (), ())
 
 
-def new(start: int, epoch: int = 71, allreduces: int = 0) -> Resume:
-    return Resume(0, start, epoch, allreduces, (1,), ())
+def new(start: int, generation: int = 71, allreduces: int = 0) -> Resume:
+    return Resume(0, start, generation, allreduces, (1,), ())
 
 
-def go_on(start: int, allreduces: int, epoch: int = 71) -> ResumeCommand:
-    return ResumeCommand(epoch, start, allreduces, WorkersReplacedError("the promised one was not submitted", (1,)))
+def go_on(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
+    return ResumeCommand(
+        generation, start, allreduces, WorkersReplacedError("the promised one was not submitted", (1,))
+    )
 
 
 class Stand:
@@ -47,7 +49,7 @@ class Stand:
             make_codec("fixed", workers=1, backend="numpy"),
             ReductionContext(0, 0, 0),
             self.transport,
-            epoch=70,
+            generation=70,
             overlap=True,
             follow_s=60.0,
             trace=None,
@@ -61,10 +63,10 @@ class Stand:
         self.engine.inbox.put(task)
         return task
 
-    def change(self, resume: Resume, epoch: int = 71) -> int:
+    def change(self, resume: Resume, generation: int = 71) -> int:
         sealed, begun = self.engine.network.seal()
-        assert sealed.epoch == 70
-        self.engine.network.resume(epoch, PEERS, resume, key=bytes(32))
+        assert sealed.generation == 70
+        self.engine.network.resume(generation, PEERS, resume, key=bytes(32))
         return begun
 
     def _hear_silence(self) -> None:
@@ -93,7 +95,7 @@ def replaced(task: Task) -> bool:
     return isinstance(task.future.exception(WAIT_S), WorkersReplacedError)
 
 
-def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
+def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
     with opened() as stand:
         first = stand.submit(0)
         stand.transport.wait_for_phases(1)
@@ -226,11 +228,11 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
         stand.change(new(2))
         stand.engine.inbox.put(go_on(2, 1))
         behind = stand.submit(1)
-        stand.engine.inbox.put(go_on(3, 2, epoch=72))
+        stand.engine.inbox.put(go_on(3, 2, generation=72))
         further = stand.submit(2)
-        stand.engine.inbox.put(Failed(None, EpochEndedError("given up")) if failed else CLOSE)
+        stand.engine.inbox.put(Failed(None, GenerationEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
-            with pytest.raises(EpochEndedError if failed else CommunicatorClosedError):
+            with pytest.raises(GenerationEndedError if failed else CommunicatorClosedError):
                 task.future.result(WAIT_S)
 
 

@@ -17,7 +17,7 @@ from hopsum.agent import Agent
 from hopsum.codec import Codec, CollectivePhase, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator.signature import LANES, MOST, CallSignature, MismatchError, Signer, signed, unsigned
-from hopsum.errors import EpochEndedError
+from hopsum.errors import GenerationEndedError
 from hopsum_wire import Op
 
 from .cluster import Cluster
@@ -146,7 +146,7 @@ def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) 
         with pytest.raises(MismatchError, match=words):
             raise error
     for agent in agents:
-        with pytest.raises(EpochEndedError, match="the ranks are not at the same all-reduce"):
+        with pytest.raises(GenerationEndedError, match="the ranks are not at the same all-reduce"):
             agent.submit(np.ones(2, np.float32))
 
 

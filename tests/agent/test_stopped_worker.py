@@ -31,7 +31,7 @@ from ..diagnosis.rig import PickySwitch, membership
 from ..transport.server import LOCALHOST, job_for
 from .stepping_worker import RETRANSMIT_S
 
-WORKERS, STEPS, ELEMENTS, SLOTS, EPOCH = 3, 3, 10_000, 16, 41
+WORKERS, STEPS, ELEMENTS, SLOTS, GENERATION = 3, 3, 10_000, 16, 41
 STOPPED, STOPPED_AT = 2, 4
 """The rank that is stopped, and by how many of its chunks: in the middle of the first all-reduce."""
 WAIT_S = 60.0
@@ -65,9 +65,9 @@ class Crew:
         self._has_stopped = False
         switch = stack.enter_context(PickySwitch(self.aggregator, self._hear))
         addresses = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(WORKERS)]
-        job = job_for(addresses, epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
+        job = job_for(addresses, generation=GENERATION, slots=SLOTS, table=tuple(range(16)))
         self.aggregator.add_job(replace(job, quorum=quorum))
-        document = membership(addresses, switch.address, epoch=EPOCH, slots=SLOTS, window=8, quorum=quorum)
+        document = membership(addresses, switch.address, generation=GENERATION, slots=SLOTS, window=8, quorum=quorum)
         for entry in document["workers"]:
             entry["side_port"] = free_port()
             document["side_key"] = bytes(range(32)).hex()

@@ -17,7 +17,7 @@ from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import Communicator
 from hopsum.config import ConfigError
 from hopsum.connection import UrlError
-from hopsum.errors import EpochEndedError, HopsumError
+from hopsum.errors import GenerationEndedError, HopsumError
 
 from .ranks import run_ranks, vectors
 
@@ -199,7 +199,7 @@ class TestNoJob:
         url = "memory://afresh?workers=2"
         with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):
             hopsum.allreduce(np.ones(2), url)
-        with pytest.raises(EpochEndedError):
+        with pytest.raises(GenerationEndedError):
             hopsum.allreduce(np.ones(2), url)
         hopsum.disconnect()
         with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):

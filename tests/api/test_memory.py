@@ -14,7 +14,7 @@ import hopsum
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError, RankLeftError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, RankLeftError
 from hopsum.memory import InProcessGroupOptions, _arrivals
 
 from .ranks import CODECS, run_ranks, vectors
@@ -159,7 +159,7 @@ def test_a_rank_that_fails_alone_fails_the_others(monkeypatch: pytest.MonkeyPatc
         assert "rank 1 failed: no room" in str(waits.exception())
         assert feedback.residual.tolist() == [1, 1], "what was not delivered is back"
         for job in (first, second):
-            with pytest.raises(EpochEndedError, match="Connect all ranks again"):
+            with pytest.raises(GenerationEndedError, match="Connect all ranks again"):
                 job.submit(np.ones(2, np.float32))
 
 
@@ -169,8 +169,8 @@ def test_what_is_queued_behind_a_failure_is_over_too() -> None:
         xs = np.array([[1, 2], [3, 4], [5, np.nan]], np.float32)
         futures = [job.submit(x, feedback=kept) for x, kept in zip(xs, feedback, strict=True)]
         assert isinstance(futures[0].exception(60), AllReduceTimeoutError)
-        assert isinstance(futures[1].exception(60), EpochEndedError)
-        assert isinstance(futures[2].exception(60), EpochEndedError)
+        assert isinstance(futures[1].exception(60), GenerationEndedError)
+        assert isinstance(futures[2].exception(60), GenerationEndedError)
         assert [kept.residual.tolist() for kept in feedback] == [[1, 2], [3, 4], [0, 0]], "NaN is dropped"
 
 

@@ -33,7 +33,7 @@ def test_figures(capsys: pytest.CaptureFixture[str]) -> None:
                 assert 0 < report[f"{key}_min"] <= report[key] <= report[f"{key}_max"]
             else:
                 assert report[key] is None
-        leaks = [report[f"{target}.{leak}"] for leak in ("leaked_entries", "leaked_slots", "epochs_used_twice")]
+        leaks = [report[f"{target}.{leak}"] for leak in ("leaked_entries", "leaked_slots", "generations_used_twice")]
         assert leaks == ([0, 0, 0] if there else [None, None, None])
     assert (report["jobs"], report["workers"], report["times"], report["slots_per_job"]) == (3, 2, 1, 682)
 

@@ -76,9 +76,9 @@ def test_a_healthy_job_then_one_that_is_over(testbed: Bed, sockets: list[socket.
     done = doctor(str(path), "--rank", "0", "--timeout", "0.2")
     assert done.returncode == 1
     assert "switch failed, 3 not made" in done.stdout
-    assert f"(1) epoch {job.epoch} is over" in " ".join(done.stdout.split())
+    assert f"(1) generation {job.generation} is over" in " ".join(done.stdout.split())
     changed = {name: count - drops[name] for name, count in controller.drop_counters().items() if count != drops[name]}
-    assert set(changed) == {"unknown_epoch"}
+    assert set(changed) == {"unknown_generation"}
 
 
 def test_an_observer_asks_while_the_worker_runs(testbed: Bed, sockets: list[socket.socket], tmp_path: Path) -> None:

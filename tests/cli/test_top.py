@@ -180,7 +180,7 @@ def test_coming_last_is_by_far(cluster: Cluster, address: str, took_s: list[floa
     assert document(before, look(cluster, address))["jobs"][0]["late"] == late
 
 
-def test_a_new_epoch_has_no_rates_yet(cluster: Cluster, address: str) -> None:
+def test_a_new_generation_has_no_rates_yet(cluster: Cluster, address: str) -> None:
     crew = cluster.run("train")
     before = look(cluster, address)
     cluster.clock.sleep(1)

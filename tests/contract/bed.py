@@ -45,29 +45,29 @@ def parent(number: int) -> ParentConfig:
     return ParentConfig(number, 30, 0x020000000600, 0x0A000600)
 
 
-def make_jobs(rng: random.Random, epoch: int = 7) -> tuple[JobConfig, ...]:
-    """Five jobs, of this epoch and the next ones: of any quorum and all tables; without tables; of ranks at both ends
-    of the bitmap; of a leaf; of a spine with a worker of its own and, now and then, a parent.
+def make_jobs(rng: random.Random, generation: int = 7) -> tuple[JobConfig, ...]:
+    """Five jobs, of this generation and the next ones: of any quorum and all tables; without tables; of ranks at both
+    ends of the bitmap; of a leaf; of a spine with a worker of its own and, now and then, a parent.
     """
     count = rng.randint(1, 4)
     quorum = rng.randint(1, count)
     first = JobConfig(
-        epoch, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
+        generation, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
         table=TABLE, table16=TABLE16, observers=(worker(64),),
     )  # fmt: skip
-    second = JobConfig(epoch + 1, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
+    second = JobConfig(generation + 1, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
     ranks = (0, 31, 32, 63)
     third = JobConfig(
-        epoch + 2, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
+        generation + 2, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
         table16=TABLE16, observers=(worker(0xFFFF), worker(65)),
     )  # fmt: skip
     fourth = JobConfig(
-        epoch + 3, 7, 3, 2, tuple(map(worker, (4, 5))), quorum=rng.randint(1, 2), table=TABLE, table16=TABLE16,
+        generation + 3, 7, 3, 2, tuple(map(worker, (4, 5))), quorum=rng.randint(1, 2), table=TABLE, table16=TABLE16,
         parent=parent(4),
     )  # fmt: skip
     quorum = rng.randint(1, 3)
     fifth = JobConfig(
-        epoch + 4, 8, 5, 1, (worker(6),), quorum=quorum, min_quorum=rng.randint(1, quorum), table=TABLE,
+        generation + 4, 8, 5, 1, (worker(6),), quorum=quorum, min_quorum=rng.randint(1, quorum), table=TABLE,
         leaves=(leaf(0, 0b0011), leaf(63, 1 << 63 | 0b1100)), parent=parent(0) if rng.random() < 0.4 else None,
     )  # fmt: skip
     return first, second, third, fourth, fifth
@@ -89,9 +89,9 @@ class Bed:
         return bed
 
     def replace_jobs(self, jobs: tuple[JobConfig, ...]) -> None:
-        """End all jobs and begin these, which may have the slots of the others but none of their epochs."""
+        """End all jobs and begin these, which may have the slots of the others but none of their generations."""
         for old in self.jobs:
-            self.oracle.remove_job(old.epoch)
+            self.oracle.remove_job(old.generation)
         for name in ("jobs", "workers", "lookup", "rewrite", "leaves", "parents", "climb"):
             table = self.engine.tables[one(PROGRAM.tables, name)]
             for entry in table.entries():
@@ -129,7 +129,7 @@ class Bed:
         held = self.oracle.registers
         return [
             (
-                copy.epoch << 32 | copy.round,
+                copy.generation << 32 | copy.round,
                 held.ops[index],
                 copy.seen,
                 copy.ctr,
@@ -157,24 +157,26 @@ class Bed:
     def _configure_job(self, job: JobConfig, group: int) -> None:
         params = (job.job_index, job.slot_base, job.slots, job.quorum, job.min_quorum, group)
         if job.parent is None:
-            self._insert("jobs", (job.epoch,), "job", *params)
+            self._insert("jobs", (job.generation,), "job", *params)
         else:
             above = job.parent
-            self._insert("jobs", (job.epoch,), "leaf_job", *params, above.port)
-            self._insert("parents", (job.epoch,), "parent", above.port, above.ip)
-            self._insert("climb", (job.epoch,), "to_parent", above.rank, SWITCH.mac, above.mac, SWITCH.ip, above.ip)
+            self._insert("jobs", (job.generation,), "leaf_job", *params, above.port)
+            self._insert("parents", (job.generation,), "parent", above.port, above.ip)
+            self._insert(
+                "climb", (job.generation,), "to_parent", above.rank, SWITCH.mac, above.mac, SWITCH.ip, above.ip
+            )
         self.engine.multicast.insert(group, [PortCopy(w.port, w.rank) for w in job.children])
         for below in job.leaves:
-            key, bit = (job.epoch, below.rank), 1 << below.rank
+            key, bit = (job.generation, below.rank), 1 << below.rank
             self._insert("leaves", key, "leaf", bit, below.members, below.port, below.ip)
             self._insert("rewrite", key, "to_worker", SWITCH.mac, below.mac, SWITCH.ip, below.ip, below.udp_port)
         if job.table is not None:
-            self._insert("lookup", (job.epoch, Op.LOOKUP_ADD8), "load_table8", *broadcast(job.table, 1))
+            self._insert("lookup", (job.generation, Op.LOOKUP_ADD8), "load_table8", *broadcast(job.table, 1))
         if job.table16 is not None:
-            self._insert("lookup", (job.epoch, Op.LOOKUP_ADD16), "load_table16", *broadcast(job.table16, 2))
+            self._insert("lookup", (job.generation, Op.LOOKUP_ADD16), "load_table16", *broadcast(job.table16, 2))
         for members, bit in ((job.workers, 1), (job.observers, 0)):
             for w in members:
-                key = (job.epoch, w.rank)
+                key = (job.generation, w.rank)
                 self._insert("workers", key, "admit", bit << w.rank, w.port, w.ip, w.udp_port)
                 self._insert("rewrite", key, "to_worker", SWITCH.mac, w.mac, SWITCH.ip, w.ip, w.udp_port)
 

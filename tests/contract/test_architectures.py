@@ -47,7 +47,7 @@ DIFFERENCES = {
     "tna: table lookup_words.word[*].lookup_right": HALF_WORDS,
     "v1model: size of lookup.lookup: 128": WIDE,
     "tna: size of lookup.lookup: 64": WIDE,
-    "v1model: default of admit.jobs: unknown_epoch()": ONE_TABLE_EACH,
+    "v1model: default of admit.jobs: unknown_generation()": ONE_TABLE_EACH,
     "tna: default of admit.jobs: NoAction()": ONE_TABLE_EACH,
     "v1model: default of admit.workers: unknown_worker()": ONE_TABLE_EACH,
     "tna: default of admit.workers: NoAction()": ONE_TABLE_EACH,

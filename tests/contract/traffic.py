@@ -107,7 +107,7 @@ class Traffic:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
         sender = rng.choice(job.observers) if job.observers and rng.random() < 0.03 else rng.choice(job.workers)
         header = Header(
-            kind=Kind.UPDATE, op=op, worker=sender.rank, slot=slot, epoch=job.epoch, round=round_,
+            kind=Kind.UPDATE, op=op, worker=sender.rank, slot=slot, generation=job.generation, round=round_,
             flags=Flag.FLUSH if rng.random() < 0.12 else 0, count=rng.randrange(1 << 16), length=len(payload),
             held=rng.choice((0, 0, 1, rng.getrandbits(32))), contributors=rng.choice((0, 0, rng.getrandbits(64))),
         )  # fmt: skip
@@ -120,7 +120,8 @@ class Traffic:
         sender = rng.choice([*job.leaves, *([job.parent] if job.parent else [])])
         slot, round_ = rng.randrange(job.slots), self._round()
         header = Header(
-            kind=rng.choice((Kind.RESULT, Kind.RESULT, Kind.STALE)), op=Op(1 + (slot + round_) % 7), epoch=job.epoch,
+            kind=rng.choice((Kind.RESULT, Kind.RESULT, Kind.STALE)), op=Op(1 + (slot + round_) % 7),
+            generation=job.generation,
             worker=sender.rank, slot=slot, round=round_, count=rng.randrange(1 << 16), held=rng.getrandbits(32),
             contributors=rng.getrandbits(64),
         )  # fmt: skip
@@ -139,7 +140,7 @@ class Traffic:
         rng = self._rng
         job = rng.choice(self._jobs)
         sender = rng.choice((*job.workers, *job.observers))
-        header = Header(kind=Kind.PROBE, worker=sender.rank, epoch=job.epoch, slot=rng.randrange(job.slots))
+        header = Header(kind=Kind.PROBE, worker=sender.rank, generation=job.generation, slot=rng.randrange(job.slots))
         return _hopsum(sender, replace(header, round=self._round(), count=rng.randrange(1 << 16)), b"")
 
     def _arp(self) -> Sent:

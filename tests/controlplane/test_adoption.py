@@ -12,7 +12,7 @@ from hopsum_controlplane import (
     AdoptionStatus,
     Allocation,
     ControlPlaneError,
-    EpochAllocator,
+    GenerationAllocator,
     Job,
     JobSpec,
     SwitchController,
@@ -58,13 +58,13 @@ def test_complete_jobs_go_on(
     written = device.updates
     controller = connect(device, adopt=recorded_jobs)
     assert device.updates == written
-    assert {epoch: adoption.status for epoch, adoption in controller.adoptions.items()} == {
-        job.epoch: AdoptionStatus.RUNNING for job in recorded_jobs
+    assert {generation: adoption.status for generation, adoption in controller.adoptions.items()} == {
+        job.generation: AdoptionStatus.RUNNING for job in recorded_jobs
     }
     assert controller.jobs == tuple(recorded_jobs)
     third = controller.create_job(make_spec("third"))
     assert (third.job_index, third.slot_base) == (2, 32)
-    assert third.epoch > max(job.epoch for job in recorded_jobs)
+    assert third.generation > max(job.generation for job in recorded_jobs)
     controller.delete_job(recorded_jobs[0])
     assert device.entities == desired(switch_endpoint, recorded_jobs[1], third)
 
@@ -92,10 +92,10 @@ def test_an_incomplete_job_is_lost(
     device.write([Delete(gone)])
     device.batches.clear()
     controller = connect(device, adopt=recorded_jobs)
-    adoption = controller.adoptions[first.epoch]
+    adoption = controller.adoptions[first.generation]
     assert (adoption.status, adoption.missing, adoption.changed) == (AdoptionStatus.LOST, (gone,), ())
     assert f"1 of {ENTRIES} entries missing, among them {gone}" in adoption.reason
-    assert controller.adoptions[second.epoch].status is AdoptionStatus.RUNNING
+    assert controller.adoptions[second.generation].status is AdoptionStatus.RUNNING
     assert all(isinstance(update, Delete) for batch in device.batches for update in batch), "by rule E1"
     assert device.entities == desired(switch_endpoint, second)
     assert controller.create_job(make_spec("first")).slot_base == first.slot_base
@@ -107,14 +107,16 @@ def test_a_switch_that_forgot_is_not_filled_again(
     device.set_pipeline_config(PipelineConfig(b"", ""))
     device.batches.clear()
     controller = connect(device, adopt=recorded_jobs)
-    assert [controller.adoptions[job.epoch].status for job in recorded_jobs] == [
+    assert [controller.adoptions[job.generation].status for job in recorded_jobs] == [
         AdoptionStatus.LOST,
         AdoptionStatus.LOST,
     ]
     assert device.entities == desired(switch_endpoint)
     assert (controller.jobs, controller.free_capacity.slots) == ((), 2048)
-    with pytest.raises(ControlPlaneError, match=f"epoch {recorded_jobs[0].epoch} has been on this switch before"):
-        controller.create_job(recorded_jobs[0].spec, epoch=recorded_jobs[0].epoch)
+    with pytest.raises(
+        ControlPlaneError, match=f"generation {recorded_jobs[0].generation} has been on this switch before"
+    ):
+        controller.create_job(recorded_jobs[0].spec, generation=recorded_jobs[0].generation)
 
 
 def test_changed_entries(
@@ -124,8 +126,8 @@ def test_changed_entries(
     wanted = reply.rewrite(first)[1]
     device.write([Modify(altered(wanted)), Modify(altered(admit.workers(second)[2]))])
     adoptions = connect(device, adopt=recorded_jobs).adoptions
-    assert [adoptions[job.epoch].status for job in recorded_jobs] == [AdoptionStatus.RUNNING, AdoptionStatus.LOST]
-    assert adoptions[first.epoch].changed == ((wanted, altered(wanted)),)
+    assert [adoptions[job.generation].status for job in recorded_jobs] == [AdoptionStatus.RUNNING, AdoptionStatus.LOST]
+    assert adoptions[first.generation].changed == ((wanted, altered(wanted)),)
     assert device.entities == desired(switch_endpoint, first)
 
 
@@ -134,7 +136,9 @@ def test_jobs_of_nobody_stop_it(
 ) -> None:
     first, second = recorded_jobs
     before = dict(device.entities)
-    with pytest.raises(ControlPlaneError, match=rf"{ENTRIES} entries of another .* live epochs \[{second.epoch}\]"):
+    with pytest.raises(
+        ControlPlaneError, match=rf"{ENTRIES} entries of another .* live generations \[{second.generation}\]"
+    ):
         connect(device, adopt=[first])
     assert device.entities == before
     controller = connect(device, adopt=[first], remove_existing=True)
@@ -147,7 +151,7 @@ def test_a_service_that_has_moved(device: FakeDevice, recorded_jobs: list[Job]) 
     controller = SwitchController(device, elsewhere, adopt=recorded_jobs)
     assert [adoption.status for adoption in controller.adoptions.values()] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
     assert "made for the service at 10.0.0.254 (02:00:00:00:00:aa), which is at 10.0.0.250" in (
-        controller.adoptions[recorded_jobs[0].epoch].reason
+        controller.adoptions[recorded_jobs[0].generation].reason
     )
     assert device.entities == desired(elsewhere)
 
@@ -158,7 +162,7 @@ def test_a_service_that_has_moved(device: FakeDevice, recorded_jobs: list[Job]) 
         ({"job_index": 0}, "job index 0 is taken"),
         ({"region": SlotRange(15, 16)}, r"slots 15 \.\. 30 are asked for, 0 \.\. 15 are taken"),
         ({"region": SlotRange(2040, 16)}, r"slots 2040 \.\. 2055 of a switch that has 2048"),
-        ({"epoch": NOW + 1}, f"two of the 2 jobs to adopt have the epoch {NOW + 1}"),
+        ({"generation": NOW + 1}, f"two of the 2 jobs to adopt have the generation {NOW + 1}"),
     ],
 )
 def test_books_that_contradict_themselves(
@@ -195,7 +199,7 @@ def test_an_adoption_that_fails_is_repeated(
         except ControlPlaneError:
             device.repair()
             controller = connect(device, adopt=jobs, remove_existing=True)
-        fates = [controller.adoptions[job.epoch].status for job in jobs]
+        fates = [controller.adoptions[job.generation].status for job in jobs]
         assert fates == [AdoptionStatus.LOST, AdoptionStatus.LOST, AdoptionStatus.RUNNING]
         assert device.entities == desired(switch_endpoint, moved)
         k += 1
@@ -223,20 +227,20 @@ def test_what_a_crashed_creation_left_is_ended(
         connect(device, adopt=[job])
     except ControlPlaneError:
         device.repair()
-    assert connect(device, adopt=[job]).adoptions[job.epoch].status is AdoptionStatus.LOST
+    assert connect(device, adopt=[job]).adoptions[job.generation].status is AdoptionStatus.LOST
     assert device.entities == desired(switch_endpoint)
 
 
 def test_allotments_that_the_books_choose(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
-    epochs = EpochAllocator()
-    controller = connect(device, epochs=epochs)
+    generations = GenerationAllocator()
+    controller = connect(device, generations=generations)
     place = controller.reserve(100)
     assert place == Allocation(0, SlotRange(0, 100))
     assert controller.free_capacity == (1948, 1948, 63)
     assert controller.create_job(make_spec("other")).slot_base == 100, "what is reserved is not given away"
-    epoch = epochs.allot(NOW)
-    job = controller.create_job(make_spec(slots=100), job_index=0, region=place.region, epoch=epoch)
-    assert (job.epoch, job.job_index, job.region, job.group) == (epoch, 0, place.region, 1)
+    generation = generations.allot(NOW)
+    job = controller.create_job(make_spec(slots=100), job_index=0, region=place.region, generation=generation)
+    assert (job.generation, job.job_index, job.region, job.group) == (generation, 0, place.region, 1)
     controller.delete_job(job)
     assert controller.reserve(100, at=place) == place
     controller.release(place)
@@ -265,8 +269,8 @@ def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_sp
         ({"region": SlotRange(8, 16)}, r"slots 8 \.\. 23 are asked for, 0 \.\. 15 are taken"),
         ({"region": SlotRange(56, 16)}, r"slots 56 \.\. 71 of a switch that has 64"),
         ({"region": SlotRange(16, 8)}, "a range of 8 slots for a job of 16"),
-        ({"epoch": 0}, r"epoch 0; epochs are 1 \.\. "),
-        ({"epoch": job.epoch}, f"epoch {job.epoch} has been on this switch before"),
+        ({"generation": 0}, r"generation 0; generations are 1 \.\. "),
+        ({"generation": job.generation}, f"generation {job.generation} has been on this switch before"),
     ]
     for change, message in wrong:
         with pytest.raises(ControlPlaneError, match=message):

@@ -49,9 +49,9 @@ def altered(entity: Entity) -> Entity:
 
 
 STRANGERS: list[Entity] = [
-    TableEntry("workers", {"epoch": 5, "worker": 0}, "admit", dict.fromkeys(("worker_bit", "port", "address"), 1)),
-    TableEntry("rewrite", {"epoch": 5, "worker": 0}, "to_worker", {"dst_port": 1}),
-    TableEntry("jobs", {"epoch": 5}, "job", {"slot_base": 0}),
+    TableEntry("workers", {"generation": 5, "worker": 0}, "admit", dict.fromkeys(("worker_bit", "port", "address"), 1)),
+    TableEntry("rewrite", {"generation": 5, "worker": 0}, "to_worker", {"dst_port": 1}),
+    TableEntry("jobs", {"generation": 5}, "job", {"slot_base": 0}),
     MulticastGroup(9, (Replica(1, 1),)),
     TableEntry("switch_address", {"address": 1}, "local", {"mac": 2}),
 ]
@@ -88,7 +88,9 @@ def test_a_job_of_which_an_entry_is_missing_is_never_filled_up(
     assert audit.lost == (job,)
     assert audit.counts()["missing"] == 1
     (line,) = audit.in_words()
-    assert line.startswith(f"lost: job 'job', epoch {job.epoch}: 1 of {ENTRIES} entries missing, among them {gone}")
+    assert line.startswith(
+        f"lost: job 'job', generation {job.generation}: 1 of {ENTRIES} entries missing, among them {gone}"
+    )
     repair = controller.repair(audit)
     assert (repair.lost, repair.ended, controller.jobs) == ((job,), (job,), (other,))
     assert device.entities == desired(switch_endpoint, other)
@@ -96,7 +98,7 @@ def test_a_job_of_which_an_entry_is_missing_is_never_filled_up(
     assert controller.audit().clean
     again = controller.create_job(make_spec("job"))
     assert again.slot_base == job.slot_base
-    assert again.epoch > other.epoch
+    assert again.generation > other.generation
 
 
 @pytest.mark.parametrize("k", range(ENTRIES))
@@ -238,8 +240,8 @@ def test_whatever_happens_the_switch_ends_up_as_it_should(
             match choose.randrange(4):
                 case 0:
                     job = controller.create_job(make_spec(f"job {step}", workers=choose.randint(1, 4)))
-                    assert job.epoch not in seen
-                    seen.add(job.epoch)
+                    assert job.generation not in seen
+                    seen.add(job.generation)
                 case 1 if running:
                     controller.delete_job(choose.choice(running))
                 case 2 if device.entities:
@@ -250,7 +252,7 @@ def test_whatever_happens_the_switch_ends_up_as_it_should(
         except ControlPlaneError:
             if choose.random() < 0.5:
                 device.repair()
-                controller = connect(device, adopt=controller.jobs, epochs=controller._epochs)
+                controller = connect(device, adopt=controller.jobs, generations=controller._generations)
     device.repair()
     controller.repair(controller.audit())
     assert controller.ending == ()

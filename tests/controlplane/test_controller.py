@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, EpochAllocator, JobSpec, SwitchController, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, GenerationAllocator, JobSpec, SwitchController, SwitchEndpoint
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry, Update
 from hopsum_controlplane.testing import Failure, FakeDevice
@@ -57,7 +57,7 @@ def test_what_a_job_is_given(make_spec: MakeSpec, connect: Connect) -> None:
     controller = connect(FakeDevice())
     first = controller.create_job(make_spec("a", slots=100))
     second = controller.create_job(make_spec("b", slots=28))
-    assert (first.epoch, first.job_index, first.slot_base, first.slots, first.group, first.quorum) == (
+    assert (first.generation, first.job_index, first.slot_base, first.slots, first.group, first.quorum) == (
         NOW + 1,
         0,
         0,
@@ -65,12 +65,12 @@ def test_what_a_job_is_given(make_spec: MakeSpec, connect: Connect) -> None:
         1,
         3,
     )
-    assert (second.epoch, second.job_index, second.slot_base, second.group) == (NOW + 2, 1, 100, 2)
+    assert (second.generation, second.job_index, second.slot_base, second.group) == (NOW + 2, 1, 100, 2)
     assert controller.jobs == (first, second)
 
     controller.delete_job(first)
     third = controller.create_job(make_spec("c", slots=64))
-    assert (third.epoch, third.job_index, third.slot_base) == (NOW + 3, 0, 0)
+    assert (third.generation, third.job_index, third.slot_base) == (NOW + 3, 0, 0)
 
 
 def test_the_window_is_what_the_target_can_take(make_spec: MakeSpec, connect: Connect) -> None:
@@ -110,7 +110,7 @@ def test_a_failed_creation_leaves_nothing(make_spec: MakeSpec, connect: Connect,
     device.repair()
     job = controller.create_job(make_spec(slots=2048))
     assert (job.slot_base, job.job_index) == (0, 0)
-    assert job.epoch == NOW + 2, "the epoch of a failed creation must not come back"
+    assert job.generation == NOW + 2, "the generation of a failed creation must not come back"
 
 
 def test_the_failures_above_were_all_there_are(make_spec: MakeSpec, connect: Connect) -> None:
@@ -211,13 +211,13 @@ def test_wrong_requests_write_nothing(make_spec: MakeSpec, connect: Connect) -> 
         controller.create_job(make_spec("a"))
     with pytest.raises(ControlPlaneError, match="no 49 contiguous slots"):
         controller.create_job(make_spec("b", slots=49))
-    with pytest.raises(ControlPlaneError, match="no job 'a' with epoch"):
-        controller.delete_job(replace(job, epoch=1))
+    with pytest.raises(ControlPlaneError, match="no job 'a' with generation"):
+        controller.delete_job(replace(job, generation=1))
     assert device.updates == written
     controller.delete_job(job)
-    with pytest.raises(ControlPlaneError, match="no job 'a' with epoch"):
+    with pytest.raises(ControlPlaneError, match="no job 'a' with generation"):
         controller.delete_job(job)
-    with pytest.raises(ControlPlaneError, match="no job 'a' with epoch"):
+    with pytest.raises(ControlPlaneError, match="no job 'a' with generation"):
         controller.job_counters(job)
 
 
@@ -234,16 +234,18 @@ def test_a_new_controller_refuses_what_another_left(make_spec: MakeSpec, connect
     job = connect(device).create_job(make_spec())
     before = dict(device.entities)
     with pytest.raises(
-        ControlPlaneError, match=f"9 entries of another controller stand here, live epochs .{job.epoch}"
+        ControlPlaneError, match=f"9 entries of another controller stand here, live generations .{job.generation}"
     ):
         connect(device)
     assert device.entities == before
 
     device.batches.clear()
     controller = connect(device, remove_existing=True)
-    assert tables_of(device.batches[0]) == ["jobs"], "the old epoch is dead before anything else goes"
-    assert [entity for entity in device.entities.values() if "epoch" in getattr(entity, "match", {})] == []
-    assert controller.create_job(make_spec()).epoch == job.epoch + 1, "the clock stands still: epochs must not"
+    assert tables_of(device.batches[0]) == ["jobs"], "the old generation is dead before anything else goes"
+    assert [entity for entity in device.entities.values() if "generation" in getattr(entity, "match", {})] == []
+    assert controller.create_job(make_spec()).generation == job.generation + 1, (
+        "the clock stands still: generations must not"
+    )
 
 
 def test_the_switch_address_is_written_once(connect: Connect) -> None:
@@ -263,10 +265,10 @@ def test_another_mac_replaces_the_one_that_stands(connect: Connect) -> None:
     assert [entry.params for entry in device.read_table("switch_address")] == [{"mac": 0x0200000000BB}]
 
 
-def test_controllers_may_share_an_allocator_of_epochs(make_spec: MakeSpec, connect: Connect) -> None:
-    epochs = EpochAllocator()
-    jobs = [connect(FakeDevice(), epochs=epochs).create_job(make_spec()) for _ in range(3)]
-    assert len({job.epoch for job in jobs}) == 3
+def test_controllers_may_share_an_allocator_of_generations(make_spec: MakeSpec, connect: Connect) -> None:
+    generations = GenerationAllocator()
+    jobs = [connect(FakeDevice(), generations=generations).create_job(make_spec()) for _ in range(3)]
+    assert len({job.generation for job in jobs}) == 3
 
 
 def test_events_are_counted_from_the_start_of_the_job(make_spec: MakeSpec, connect: Connect) -> None:
@@ -298,7 +300,7 @@ def test_drops_have_names(connect: Connect) -> None:
     drops = connect(device).drop_counters()
     assert {reason: packets for reason, packets in drops.items() if packets} == {
         "truncated": 4,
-        "unknown_epoch": 2,
+        "unknown_generation": 2,
         "no_route": 1,
         "observer": 5,
         "simulated": 6,

@@ -22,7 +22,7 @@ from hopsum_wire.p4runtime import p4runtime_pb2
 P4INFO = """
 tables {
   preamble { id: 33554433 name: "Ingress.police.workers" alias: "workers" }
-  match_fields { id: 1 name: "epoch" bitwidth: 32 match_type: EXACT }
+  match_fields { id: 1 name: "generation" bitwidth: 32 match_type: EXACT }
   match_fields { id: 2 name: "worker" bitwidth: 9 match_type: EXACT }
   size: 128
 }
@@ -52,7 +52,7 @@ def info() -> P4Info:
 def entry(**changes: object) -> TableEntry:
     values = {
         "table": "workers",
-        "match": {"epoch": 0, "worker": 300},
+        "match": {"generation": 0, "worker": 300},
         "action": "admit",
         "params": {"mask": 256},
     }
@@ -123,7 +123,7 @@ def test_padded_values_are_read(info: P4Info) -> None:
     message.table_entry.match[0].exact.value = b"\x00\x00\x00\x05"
     read = decode_entity(info, message)
     assert isinstance(read, TableEntry)
-    assert read.match == {"epoch": 5, "worker": 300}
+    assert read.match == {"generation": 5, "worker": 300}
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_padded_values_are_read(info: P4Info) -> None:
     [
         (entry(table="worker"), "no table 'worker' among its 3; nearest names: workers, "),
         (entry(action="admits"), "no action 'admits' among its 2; nearest names: admit, "),
-        (entry(match={"epoch": 1, "rank": 2}), "no key of table workers 'rank'"),
-        (entry(match={"epoch": 1}), "no value for worker"),
+        (entry(match={"generation": 1, "rank": 2}), "no key of table workers 'rank'"),
+        (entry(match={"generation": 1}), "no value for worker"),
         (entry(params={}), "no value for mask"),
-        (entry(match={"epoch": 1, "worker": 512}), "worker = 512 does not fit bit<9>"),
+        (entry(match={"generation": 1, "worker": 512}), "worker = 512 does not fit bit<9>"),
         (entry(params={"mask": -1}), "mask = -1 does not fit bit<64>"),
         (TableEntry("routes", {"dst": 1}, "deny"), "key dst of table routes is not matched exactly"),
     ],
@@ -158,6 +158,6 @@ def test_a_file_that_is_no_p4info() -> None:
 
 
 def test_values_in_words() -> None:
-    assert str(entry()) == "workers[epoch=0, worker=300] -> admit(mask=256)"
-    assert str(entry(params={"mask": 1 << 2047})) == "workers[epoch=0, worker=300] -> admit(mask=<2048 bits>)"
+    assert str(entry()) == "workers[generation=0, worker=300] -> admit(mask=256)"
+    assert str(entry(params={"mask": 1 << 2047})) == "workers[generation=0, worker=300] -> admit(mask=<2048 bits>)"
     assert str(Delete(MulticastGroup(3, (Replica(1, 0),)))) == "delete multicast group 3 of 1/0"

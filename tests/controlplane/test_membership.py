@@ -31,7 +31,7 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
     write_membership(job, path, {1: ("127.0.0.1", 5555)})
     assert json.loads(path.read_text()) == {
         "job": "job",
-        "epoch": 77,
+        "generation": 77,
         "slots": 16,
         "window": 8,
         "quorum": 2,
@@ -87,13 +87,13 @@ def test_side_channels_where_a_sum_may_be_without_a_worker(job: Job) -> None:
     assert sides(document_of(job, side_channels=given)) == [(None, 7000), ("127.0.0.1", 7000)]
 
 
-def test_a_side_key_for_each_epoch_where_there_are_side_channels(job: Job, tmp_path: Path) -> None:
+def test_a_side_key_for_each_generation_where_there_are_side_channels(job: Job, tmp_path: Path) -> None:
     document = document_of(job, side_channels=True)
     assert re.fullmatch("[0-9a-f]{64}", document["side_key"])
-    assert document_of(job, side_channels=True) == document, "whoever asks for the epoch's is told the same"
+    assert document_of(job, side_channels=True) == document, "whoever asks for the generation's is told the same"
     assert "side_key" not in document_of(job, side_channels=False)
-    next_epoch = Job.at(job.spec, job.switch, job.epoch + 1, job.job_index, job.region)
-    assert document_of(next_epoch, side_channels=True)["side_key"] != document["side_key"]
+    next_generation = Job.at(job.spec, job.switch, job.generation + 1, job.job_index, job.region)
+    assert document_of(next_generation, side_channels=True)["side_key"] != document["side_key"]
     assert document["side_key"] not in repr(job)
     path = tmp_path / "membership.json"
     write_membership(job, path, side_channels=True)

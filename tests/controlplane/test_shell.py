@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SHELL = "from hopsum_controlplane.shell import open_shell; open_shell({address!r}, {options})"
 LOOK = """
-print("epochs", [int.from_bytes(entry.match["epoch"].exact.value, "big") for entry in table_entry["jobs"].read()])
-exit
+print("generations", [int.from_bytes(entry.match["generation"].exact.value, "big") for entry in
+table_entry["jobs"].read()]) exit
 """
 
 
@@ -52,7 +52,7 @@ def test_a_look_leaves_everything_as_it_is(
         job = controller.create_job(make_spec())
         done = run_shell(switch.address, tmp_path, "0", LOOK)
         assert done.returncode == 0, done.stderr
-        assert f"epochs [{job.epoch}]" in done.stdout, done.stdout + done.stderr
+        assert f"generations [{job.generation}]" in done.stdout, done.stdout + done.stderr
         assert device.read_table("jobs")
         controller.delete_job(job)
 

@@ -148,7 +148,7 @@ def test_a_new_controller_removes_what_it_is_told_to(
     controller = SwitchController(device, switch_endpoint, remove_existing=True)
     assert standing(device) == expected()
     assert device.read_groups() == []
-    assert controller.create_job(make_spec()).epoch > old.epoch
+    assert controller.create_job(make_spec()).generation > old.generation
 
 
 def test_two_switches_in_one_process(

@@ -20,13 +20,13 @@ from hopsum_controlplane.tables.loss import Direction
 
 from .conftest import TABLE16
 
-EPOCH = 0x66554433
+GENERATION = 0x66554433
 
 
 @pytest.fixture
 def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, observer: WorkerEndpoint) -> Job:
     spec = make_spec(workers=3, quorum=2, min_quorum=1, table16=TABLE16, observers=(observer,))
-    return Job(spec, switch_endpoint, EPOCH, 5, SlotRange(32, 16), group=6, window=16)
+    return Job(spec, switch_endpoint, GENERATION, 5, SlotRange(32, 16), group=6, window=16)
 
 
 def test_address(job: Job) -> None:
@@ -39,7 +39,7 @@ def test_admit(job: Job) -> None:
     assert admit.jobs(job) == [
         TableEntry(
             "jobs",
-            {"epoch": EPOCH},
+            {"generation": GENERATION},
             "job",
             {"job_index": 5, "slot_base": 32, "slots": 16, "quorum": 2, "min_quorum": 1, "group": 6},
         )
@@ -48,7 +48,7 @@ def test_admit(job: Job) -> None:
     assert workers == [
         TableEntry(
             "workers",
-            {"epoch": EPOCH, "worker": rank},
+            {"generation": GENERATION, "worker": rank},
             "admit",
             {"worker_bit": 1 << rank, "port": rank + 1, "address": 0x0A000001 + rank, "udp_port": 4000 + rank},
         )
@@ -56,7 +56,7 @@ def test_admit(job: Job) -> None:
     ]
     assert observer == TableEntry(
         "workers",
-        {"epoch": EPOCH, "worker": 64},
+        {"generation": GENERATION, "worker": 64},
         "admit",
         {"worker_bit": 0, "port": 7, "address": 0x0A0000C8, "udp_port": 6000},
     )
@@ -67,7 +67,7 @@ def test_reply(job: Job) -> None:
     assert [entry.match["worker"] for entry in reply.rewrite(job)] == [0, 1, 2, 64]
     assert reply.rewrite(job)[1] == TableEntry(
         "rewrite",
-        {"epoch": EPOCH, "worker": 1},
+        {"generation": GENERATION, "worker": 1},
         "to_worker",
         {
             "src_mac": 0x0200000000AA,
@@ -83,7 +83,7 @@ def test_reply(job: Job) -> None:
 def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str, lane_bytes: int) -> None:
     entry = lookup.lookup(job)[index]
     table = (job.spec.table, job.spec.table16)[index] or ()
-    assert (entry.table, entry.match, entry.action) == ("lookup", {"epoch": EPOCH, "op": op}, action)
+    assert (entry.table, entry.match, entry.action) == ("lookup", {"generation": GENERATION, "op": op}, action)
     assert list(entry.params) == [f"c{number}" for number in range(16)]
 
     def lanes(value: int) -> bytes:
@@ -97,7 +97,7 @@ def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str,
 def test_a_job_without_a_table_has_no_lookup(
     make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
 ) -> None:
-    job = Job(make_spec(table=None), switch_endpoint, EPOCH, 0, SlotRange(0, 16), group=1, window=16)
+    job = Job(make_spec(table=None), switch_endpoint, GENERATION, 0, SlotRange(0, 16), group=1, window=16)
     assert lookup.lookup(job) == []
 
 
@@ -106,7 +106,7 @@ def test_a_job_has_the_lookup_of_its_table_alone(
     make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, table: str
 ) -> None:
     spec = make_spec(**{"table": None, table: TABLE16 if table == "table16" else tuple(range(16))})
-    (entry,) = lookup.lookup(Job(spec, switch_endpoint, EPOCH, 0, SlotRange(0, 16), group=1, window=16))
+    (entry,) = lookup.lookup(Job(spec, switch_endpoint, GENERATION, 0, SlotRange(0, 16), group=1, window=16))
     assert entry.match["op"] == (2 if table == "table16" else 1)
 
 

@@ -113,7 +113,7 @@ def test_a_restarted_switch_is_never_filled_again(
     controller = SwitchController(device, switch_endpoint)
     old = jobs_of(controller, make_spec)
     rig.restart()
-    with pytest.raises(SwitchStateLostError, match="its jobs need new epochs"):
+    with pytest.raises(SwitchStateLostError, match="its jobs need new generations"):
         controller.audit()
     with pytest.raises(SwitchStateLostError):
         controller.delete_job(old[0])
@@ -124,7 +124,7 @@ def test_a_restarted_switch_is_never_filled_again(
     controller.repair(audit)
     assert read_installed(device) == desired(switch_endpoint)
     new = jobs_of(controller, make_spec)
-    assert min(job.epoch for job in new) > max(job.epoch for job in old)
+    assert min(job.generation for job in new) > max(job.generation for job in old)
     assert read_installed(device) == desired(switch_endpoint, *new)
     assert controller.audit().clean
 
@@ -138,12 +138,12 @@ def test_a_new_controller_adopts(
     again = ReconnectingDevice(rig.open, pipeline.cookie)
     assert not ensure_pipeline(again, pipeline)
     controller = SwitchController(again, switch_endpoint, adopt=old)
-    assert [controller.adoptions[job.epoch].status for job in old] == [AdoptionStatus.LOST, AdoptionStatus.RUNNING]
+    assert [controller.adoptions[job.generation].status for job in old] == [AdoptionStatus.LOST, AdoptionStatus.RUNNING]
     assert read_installed(again) == desired(switch_endpoint, old[1])
     rig.restart()
     ensure_pipeline(again, pipeline)
     later = SwitchController(again, switch_endpoint, adopt=controller.jobs)
-    assert later.adoptions[old[1].epoch].status is AdoptionStatus.LOST
+    assert later.adoptions[old[1].generation].status is AdoptionStatus.LOST
     assert read_installed(again) == desired(switch_endpoint)
 
 
@@ -197,7 +197,7 @@ def test_two_controllers(
     assert (first.jobs, first.ending) == ((job, other), ())
     with rig.open(election_id=(3, 0)) as again:
         third = SwitchController(again, switch_endpoint, adopt=first.jobs)
-        assert [third.adoptions[old.epoch].status for old in (job, other)] == [
+        assert [third.adoptions[old.generation].status for old in (job, other)] == [
             AdoptionStatus.RUNNING,
             AdoptionStatus.LOST,
         ]

@@ -54,7 +54,7 @@ def update(job: Job, rank: int, codes: np.ndarray, **changes: int) -> bytes:
         src_port=worker.udp_port,
     )
     payload = pack_codes(codes).tobytes()
-    header = Header(kind=Kind.UPDATE, op=Op.LOOKUP_ADD8, worker=rank, slot=3, epoch=job.epoch, round=1)
+    header = Header(kind=Kind.UPDATE, op=Op.LOOKUP_ADD8, worker=rank, slot=3, generation=job.generation, round=1)
     return build_frame(path, replace(header, count=CODES, length=len(payload), **changes), payload)
 
 
@@ -97,7 +97,7 @@ def test_only_packets_of_the_job_are_admitted(
     job = controller.create_job(make_spec(workers=WORKERS, slots=16))
     codes = np.zeros(CODES, dtype=np.uint8)
     elsewhere = replace(job, spec=replace(job.spec, workers=make_spec(workers=WORKERS + 1).workers[1:]))
-    cables[1].send(update(job, 0, codes, epoch=job.epoch + 1))
+    cables[1].send(update(job, 0, codes, generation=job.generation + 1))
     cables[1].send(update(job, 0, codes, worker=WORKERS))
     cables[2].send(update(job, 0, codes))
     cables[1].send(update(elsewhere, 0, codes))
@@ -109,7 +109,7 @@ def test_only_packets_of_the_job_are_admitted(
 
     drops = controller.drop_counters()
     assert {reason: packets for reason, packets in drops.items() if packets} == {
-        "unknown_epoch": 1,
+        "unknown_generation": 1,
         "unknown_worker": 1,
         "wrong_port": 1,
         "wrong_source": 1,
@@ -120,4 +120,4 @@ def test_only_packets_of_the_job_are_admitted(
     new = controller.create_job(make_spec(workers=1))
     cables[1].send(update(new, 0, codes))
     cables[1].recv(2048)
-    assert controller.drop_counters()["unknown_epoch"] == 2
+    assert controller.drop_counters()["unknown_generation"] == 2

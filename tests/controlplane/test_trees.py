@@ -13,7 +13,7 @@ import pytest
 
 from hopsum_controlplane import (
     ControlPlaneError,
-    EpochAllocator,
+    GenerationAllocator,
     JobSpec,
     LeafEndpoint,
     LeafGroup,
@@ -54,13 +54,13 @@ def spec(*sizes: int, **options: Any) -> TreeSpec:
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 1), (4, 4)], ids=str)
 def test_sums_are_exact_with_loss_on_every_link(sizes: tuple[int, ...]) -> None:
-    """Two epochs one after the other, on the same registers."""
+    """Two generations one after the other, on the same registers."""
     for seed in range(SCALE):
         rng = random.Random(seed)
         fabric = Fabric(Network(rng, LOSSY), sizes)
         for _ in range(2):
             tree = fabric.trees.create_job(replace(spec(*sizes, table=TABLE), racks=fabric.racks))
-            fabric.run(tree.epoch, 4, [make_task(rng, sum(sizes)) for _ in range(4)])
+            fabric.run(tree.generation, 4, [make_task(rng, sum(sizes)) for _ in range(4)])
             fabric.trees.delete_job(tree)
 
 
@@ -70,7 +70,7 @@ def test_every_operation_through_the_tree() -> None:
     tree = fabric.trees.create_job(spec(2, 2))
     tasks = {task.op: task for task in (make_task(rng, 4) for _ in range(80))}
     assert set(tasks) == set(Op)
-    fabric.run(tree.epoch, 4, list(tasks.values()))
+    fabric.run(tree.generation, 4, list(tasks.values()))
 
 
 def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
@@ -79,7 +79,7 @@ def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
     chunks = task.payloads.shape[1]
     fabric = Fabric(Network(random.Random(2), CALM), (4, 4))
     tree = fabric.trees.create_job(spec(4, 4))
-    fabric.run(tree.epoch, 4, [task])
+    fabric.run(tree.generation, 4, [task])
     in_tree = dict(fabric.frames)
     assert in_tree == {(1, 0): chunks, (0, 1): chunks, (2, 0): chunks, (0, 2): chunks}
     fabric.trees.delete_job(tree)
@@ -87,7 +87,7 @@ def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
     fabric.forward_to_spine()
     members = tuple(replace(one, port=1 + at) for at, rack in enumerate(fabric.racks) for one in rack.workers)
     flat = fabric.controllers[0].create_job(JobSpec("flat", members, 4, TABLE, table16=TABLE16))
-    fabric.run(flat.epoch, 4, [task], flat=True)
+    fabric.run(flat.generation, 4, [task], flat=True)
     assert fabric.frames == {link: 4 * frames for link, frames in in_tree.items()}
 
 
@@ -96,7 +96,7 @@ def test_what_the_switches_counted() -> None:
     tree = fabric.trees.create_job(spec(2, 2))
     task = make_task(random.Random(4), 4)
     chunks = task.payloads.shape[1]
-    fabric.run(tree.epoch, 4, [task])
+    fabric.run(tree.generation, 4, [task])
     cells = [device.engine.counters for device in fabric.devices]
     events = [
         {
@@ -120,29 +120,29 @@ def devices(p4info: P4Info) -> list[FakeDevice]:
 
 @pytest.fixture
 def trees(devices: list[FakeDevice]) -> TreeController:
-    epochs = EpochAllocator()
+    generations = GenerationAllocator()
     controllers = [
-        SwitchController(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S)
+        SwitchController(device, endpoint(node), generations=generations, clock=lambda: CLOCK_S)
         for node, device in enumerate(devices)
     ]
-    return TreeController(controllers[0], controllers[1:], epochs, clock=lambda: CLOCK_S)
+    return TreeController(controllers[0], controllers[1:], generations, clock=lambda: CLOCK_S)
 
 
 def standing(devices: list[FakeDevice]) -> list[int]:
     return [len(device.entities) for device in devices]
 
 
-def test_one_epoch_on_all_switches(trees: TreeController, devices: list[FakeDevice]) -> None:
+def test_one_generation_on_all_switches(trees: TreeController, devices: list[FakeDevice]) -> None:
     before = standing(devices)
     tree = trees.create_job(spec(2, 2))
-    assert {job.epoch for job in (tree.spine, *tree.leaves)} == {tree.epoch}
+    assert {job.generation for job in (tree.spine, *tree.leaves)} == {tree.generation}
     with pytest.raises(ControlPlaneError, match="a job 'tree' exists"):
         trees.create_job(spec(2, 2))
     trees.delete_job(tree)
     assert standing(devices) == before
-    with pytest.raises(ControlPlaneError, match="no tree job 'tree' with epoch"):
+    with pytest.raises(ControlPlaneError, match="no tree job 'tree' with generation"):
         trees.delete_job(tree)
-    assert trees.create_job(spec(2, 2)).epoch > tree.epoch
+    assert trees.create_job(spec(2, 2)).generation > tree.generation
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from hopsum.protocol.worker import Membership, Worker
 from hopsum_controlplane import (
-    EpochAllocator,
+    GenerationAllocator,
     LeafGroup,
     SwitchController,
     SwitchEndpoint,
@@ -38,7 +38,7 @@ from hopsum_switch.state.multicast import PortCopy
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 
-from ..protocol.network import TIMING, Epoch, Network, Task
+from ..protocol.network import TIMING, Generation, Network, Task
 
 CLOCK_S = 1_000_000.0
 UPLINK = 1
@@ -105,19 +105,19 @@ class Fabric:
     def __init__(self, network: Network, sizes: Sequence[int]) -> None:
         self.network = network
         self.devices = [EngineDevice(node) for node in range(1 + len(sizes))]
-        epochs = EpochAllocator()
+        generations = GenerationAllocator()
         self.controllers = [
-            SwitchController(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S)
+            SwitchController(device, endpoint(node), generations=generations, clock=lambda: CLOCK_S)
             for node, device in enumerate(self.devices)
         ]
-        self.trees = TreeController(self.controllers[0], self.controllers[1:], epochs, clock=lambda: CLOCK_S)
+        self.trees = TreeController(self.controllers[0], self.controllers[1:], generations, clock=lambda: CLOCK_S)
         self.racks = tuple(
             LeafGroup(tuple(worker_at(sum(sizes[:rack]) + i, 10 + i) for i in range(size)), UPLINK, 1 + rack)
             for rack, size in enumerate(sizes)
         )
         self.frames: Counter[tuple[int, int]] = Counter()
         """By (from switch, to switch)."""
-        self.epoch: Epoch | None = None
+        self.generation: Generation | None = None
 
     def forward_to_spine(self) -> None:
         """Let the leaves forward plain frames between their workers and the spine, for a flat layout."""
@@ -125,10 +125,10 @@ class Fabric:
             stations = {worker.mac: worker.port for worker in rack.workers} | {endpoint(0).mac: UPLINK}
             device.write([Insert(entry) for entry in forward.l2(stations)])
 
-    def run(self, epoch: int, slots: int, tasks: list[Task], *, flat: bool = False) -> None:
+    def run(self, generation: int, slots: int, tasks: list[Task], *, flat: bool = False) -> None:
         """Let real workers reduce these tasks; every worker must have numpy's bytes."""
         count = sum(len(rack.workers) for rack in self.racks)
-        workers = [Worker(Membership(epoch, rank, count, slots), TIMING) for rank in range(count)]
+        workers = [Worker(Membership(generation, rank, count, slots), TIMING) for rank in range(count)]
         self.network.hosts = dict(enumerate(workers))
         running = _Running(self.network, None, tasks, workers, ahead=2)  # type: ignore[arg-type]
         running.fabric, running.flat = self, flat
@@ -162,7 +162,7 @@ class Fabric:
         self.network.hosts[Header.unpack(reply).worker].receive_datagram(reply, self.network.now)
 
 
-class _Running(Epoch):
+class _Running(Generation):
     fabric: Fabric
     flat: bool
 

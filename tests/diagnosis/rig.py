@@ -18,7 +18,7 @@ from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Header
 
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
-EPOCH, SLOTS = 41, 8
+GENERATION, SLOTS = 41, 8
 TABLE = tuple(range(16))
 PATIENT = Patience(answer_s=60.0, refusal_s=0.05, settle_s=0.05, probes=10)
 """For what answers: it does so at once, or when the machine lets it."""
@@ -44,7 +44,7 @@ def membership(workers: list[tuple[str, int]], switch: tuple[str, int], **change
         return {"ip": address[0], "udp_port": address[1]}
 
     listed = [{"rank": rank, **endpoint(at), "send_to": endpoint(switch)} for rank, at in enumerate(workers)]
-    document = {"job": "digits", "epoch": EPOCH, "slots": SLOTS, "window": SLOTS, "quorum": len(workers)}
+    document = {"job": "digits", "generation": GENERATION, "slots": SLOTS, "window": SLOTS, "quorum": len(workers)}
     tables = {"table": list(TABLE), "table16": None, "wire_version": WIRE_VERSION}
     return {**document, **tables, "switch": endpoint(switch), "workers": listed, **changes}
 
@@ -60,7 +60,7 @@ class Job:
         *,
         known: bool = True,
         switch_slots: int = SLOTS,
-        switch_epoch: int = EPOCH,
+        switch_generation: int = GENERATION,
         hears: Callable[[Header], Header | None] = lambda header: header,
         **changes: Any,
     ) -> None:
@@ -68,7 +68,9 @@ class Job:
         self.switch = stack.enter_context(PickySwitch(self.aggregator, hears))
         self.addresses = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
         if known:
-            self.aggregator.add_job(job_for(self.addresses, epoch=switch_epoch, slots=switch_slots, table=TABLE))
+            self.aggregator.add_job(
+                job_for(self.addresses, generation=switch_generation, slots=switch_slots, table=TABLE)
+            )
         self.document = membership(self.addresses, self.switch.address, **changes)
         self.path = folder / "membership.json"
         self.write()

@@ -132,7 +132,7 @@ def test_entries_that_somebody_else_writes(practice: Practice) -> None:
 
     def write() -> None:
         entry = next(e for e in practice.switch.entities.values() if isinstance(e, TableEntry) and e.table == "jobs")
-        foreign = TableEntry(entry.table, {**entry.match, "epoch": 77}, entry.action, entry.params)
+        foreign = TableEntry(entry.table, {**entry.match, "generation": 77}, entry.action, entry.params)
         practice.switch.entities[foreign.key()] = foreign
         practice.cluster.clock.sleep(practice.cluster.config.reconcile_interval_s)
         for worker in crew:
@@ -301,7 +301,7 @@ def test_every_drop_has_a_fix(practice: Practice, reason: Drop) -> None:
     assert "see docs/protocol.md" not in row["fix"]
 
 
-def test_epochs_that_follow_one_another(practice: Practice) -> None:
+def test_generations_that_follow_one_another(practice: Practice) -> None:
     crew = practice.cluster.run("train")
 
     def fight() -> None:
@@ -310,7 +310,7 @@ def test_epochs_that_follow_one_another(practice: Practice) -> None:
             crew[0].join()
             crew[0].membership()
 
-    row = fails(practice.examine(fight), "epochs")
+    row = fails(practice.examine(fight), "generations")
     assert row["begun"] == {"train": 3}
     assert "rank 1 was started again" in row["fix"]
 
@@ -327,8 +327,8 @@ def test_a_switch_that_does_not_take_a_job(practice: Practice) -> None:
 
 def test_a_clock_that_is_wrong(practice: Practice) -> None:
     crew = practice.cluster.run("train")
-    epoch = crew[0].epoch
-    row = fails(practice.examine(now_s=epoch - 3600.0), "clock")
+    generation = crew[0].generation
+    row = fails(practice.examine(now_s=generation - 3600.0), "clock")
     assert row["ahead_s"] == {"train": 3600}
 
 
@@ -346,7 +346,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, di
 
 
 def test_the_command(practice: Practice, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", practice.cluster.clock)  # epochs are of that clock
+    monkeypatch.setattr(time, "time", practice.cluster.clock)  # generations are of that clock
     here = ("--controller", practice.service.address)
     practice.cluster.run("train")
     assert doctor(capsys, *here, "--stuck-after", "0")[0] == 0

@@ -26,11 +26,11 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import Header, Kind, Op
 
 from ..transport.server import LOCALHOST, address_bits, job_for
-from .rig import BRIEF, EPOCH, PATIENT, SLOTS, Job, membership
+from .rig import BRIEF, GENERATION, PATIENT, SLOTS, Job, membership
 
 WAIT_S = 60
 CHECKS = [
-    "membership", "rank", "address", "route", "neighbour", "mtu", "port", "switch", "epoch", "slots", "round trip",
+    "membership", "rank", "address", "route", "neighbour", "mtu", "port", "switch", "generation", "slots", "round trip",
     "peers", "buffer", "offload",
 ]  # fmt: skip
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
@@ -56,8 +56,8 @@ def assert_only_failure(report: DiagnosisReport, check: str, skipped: str = "") 
     assert not report.good
 
 
-AFTER_RANK = "address, route, neighbour, mtu, port, switch, epoch, slots, round trip, peers"
-AFTER_SWITCH = "epoch, slots, round trip"
+AFTER_RANK = "address, route, neighbour, mtu, port, switch, generation, slots, round trip, peers"
+AFTER_SWITCH = "generation, slots, round trip"
 
 
 def test_all_is_well_and_the_job_can_begin_afterwards(make: Callable[..., Job]) -> None:
@@ -88,8 +88,8 @@ def test_only_probes_are_sent(make: Callable[..., Job]) -> None:
 
     job = make(hears=note)
     examine(job.write(), 0, patience=PATIENT)
-    assert {(header.kind, header.worker, header.epoch, header.length) for header in heard} == {
-        (Kind.PROBE, 0, EPOCH, 0)
+    assert {(header.kind, header.worker, header.generation, header.length) for header in heard} == {
+        (Kind.PROBE, 0, GENERATION, 0)
     }
     assert not job.aggregator.drops
 
@@ -99,11 +99,13 @@ def test_below_a_leaf_only_the_own_rack_is_missing(make: Callable[..., Job]) -> 
     job = make(4, known=False)
     for entry, leaf in zip(job.document["workers"], (0, 0, 2, 2), strict=True):
         entry["leaf"] = leaf
-    rack = job_for(job.addresses[:2], epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
+    rack = job_for(job.addresses[:2], generation=GENERATION, slots=SLOTS, table=tuple(range(16)))
     job.aggregator.add_job(replace(rack, parent=ParentConfig(0, 9, 0x020000000001, 0x0A0000F0)))
     for slot, ranks in ((0, (0,)), (1, (0, 1))):
         for rank in ranks:
-            sent = Header(kind=Kind.UPDATE, op=Op.ADD32, worker=rank, slot=slot, epoch=EPOCH, round=1, length=1024)
+            sent = Header(
+                kind=Kind.UPDATE, op=Op.ADD32, worker=rank, slot=slot, generation=GENERATION, round=1, length=1024
+            )
             ip, port = job.addresses[rank]
             job.aggregator.receive(rank, address_bits(ip), port, sent.pack() + bytes(1024))
     report = examine(job.write(), 0, patience=PATIENT)
@@ -168,7 +170,7 @@ def test_no_membership_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [({"epoch": 0}, "epoch is 0"), ({"wire_version": 99}, "is for wire version 99")]
+    ("change", "message"), [({"generation": 0}, "generation is 0"), ({"wire_version": 99}, "is for wire version 99")]
 )
 def test_a_membership_file_that_does_not_fit(make: Callable[..., Job], change: dict[str, int], message: str) -> None:
     report = examine(make(**change).write(), 0, patience=PATIENT)
@@ -209,7 +211,7 @@ def test_an_address_that_is_not_here(make: Callable[..., Job]) -> None:
     job = make()
     job.document["workers"][0]["ip"] = "192.0.2.1"
     report = examine(job.write(), 0, patience=PATIENT)
-    assert_only_failure(report, "address", "route, neighbour, mtu, port, switch, epoch, slots, round trip, peers")
+    assert_only_failure(report, "address", "route, neighbour, mtu, port, switch, generation, slots, round trip, peers")
     assert "192.0.2.1 is no address of this host, which has" in report["address"].finding
     assert "127.0.0.1 (lo)" in report["address"].finding
 
@@ -238,17 +240,17 @@ def test_a_switch_that_is_silent(make: Callable[..., Job]) -> None:
     report = examine(job.write(), 0, patience=BRIEF)
     assert_only_failure(report, "switch", AFTER_SWITCH)
     assert "is silent" in report["switch"].finding
-    assert report["switch"].facts["causes"][0].startswith(f"epoch {EPOCH} is over")
-    assert "(1) epoch 41 is over" in report["switch"].fix
-    assert report["epoch"].finding == "nothing to be learnt without switch"
+    assert report["switch"].facts["causes"][0].startswith(f"generation {GENERATION} is over")
+    assert "(1) generation 41 is over" in report["switch"].fix
+    assert report["generation"].finding == "nothing to be learnt without switch"
 
 
-def test_another_epoch_answers(make: Callable[..., Job]) -> None:
-    """No switch of ours does this: it is what a switch that ignores epochs would do."""
-    job = make(switch_epoch=EPOCH + 1, hears=lambda header: replace(header, epoch=EPOCH + 1))
+def test_another_generation_answers(make: Callable[..., Job]) -> None:
+    """No switch of ours does this: it is what a switch that ignores generations would do."""
+    job = make(switch_generation=GENERATION + 1, hears=lambda header: replace(header, generation=GENERATION + 1))
     report = examine(job.write(), 0, patience=PATIENT)
-    assert_only_failure(report, "epoch", "slots")
-    assert report["epoch"].finding == "the switch answers for epoch 42, the membership is of 41"
+    assert_only_failure(report, "generation", "slots")
+    assert report["generation"].finding == "the switch answers for generation 42, the membership is of 41"
 
 
 def test_fewer_slots_on_the_switch(make: Callable[..., Job]) -> None:

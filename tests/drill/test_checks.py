@@ -95,7 +95,7 @@ class Training:
         return {
             "kind": "step",
             "step": step,
-            "epoch": 1,
+            "generation": 1,
             "digest": digest(self.weights),
             "contributors": [int(each) for each in bits],
             "applied": self.probes.of(applied),

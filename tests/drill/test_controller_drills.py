@@ -71,7 +71,7 @@ def entry_of(device: FakeDevice, table: str) -> TableEntry:
 
 
 def foreign(device: FakeDevice) -> None:
-    device.write([Insert(TableEntry("jobs", {"epoch": 5}, "job", {}))])
+    device.write([Insert(TableEntry("jobs", {"generation": 5}, "job", {}))])
 
 
 def left_group(device: FakeDevice) -> None:
@@ -130,10 +130,10 @@ def test_controllers_that_leave_a_difference_are_seen(tmp_path: Path) -> None:
     for found in (SOUND._replace(after=["lacks workers[...]"]), SOUND._replace(audited=["foreign: jobs[...]"])):
         with pytest.raises(DrillError, match="after the death before join 3, switch and database differ"):
             judged(context, found)
-    with pytest.raises(DrillError, match="the job that trains has epoch 8 instead of 7"):
-        judged(context, SOUND, SOUND._replace(epochs={"train": 8}))
-    with pytest.raises(DrillError, match="the job that trains has epoch 0"):
-        judged(context, SOUND._replace(epochs={}))
+    with pytest.raises(DrillError, match="the job that trains has generation 8 instead of 7"):
+        judged(context, SOUND, SOUND._replace(generations={"train": 8}))
+    with pytest.raises(DrillError, match="the job that trains has generation 0"):
+        judged(context, SOUND._replace(generations={}))
     with pytest.raises(DrillError, match="did not take over: exit status 1"):
         judged(context, 5, status=1)
     with pytest.raises(DrillError, match="ended with status 1 in join"):

@@ -35,7 +35,7 @@ def write(training: TrainingJob, rank: int, kind: str, **fields: object) -> None
     Journal(training.plan.journal(rank)).write(kind, **fields)
 
 
-@pytest.mark.parametrize("text", ["rank 2: epoch 7 is over: rank 1 left", "ranks 1 have not joined", "ranks 0, 1"])
+@pytest.mark.parametrize("text", ["rank 2: generation 7 is over: rank 1 left", "ranks 1 have not joined", "ranks 0, 1"])
 def test_others_know_by_their_log_or_an_error(training: TrainingJob, text: str) -> None:
     write(training, 0, "log", text=text, logger="hopsum.agent.progress")
     write(training, 0, "log", text=text, logger="hopsum.rpc.change")
@@ -62,12 +62,12 @@ def test_news_that_came_late_or_of_another_rank_is_no_news(
     ("kind", "fields", "told"),
     [
         ("void", {"error": "WorkersReplacedError", "text": "ranks 1 were replaced"}, "WorkersReplacedError: ranks 1"),
-        ("step", {"epoch": 8, "step": 1}, "2 epochs"),
+        ("step", {"generation": 8, "step": 1}, "2 generations"),
     ],
 )
 def test_a_break_is_seen(training: TrainingJob, kind: str, fields: dict[str, object], told: str) -> None:
     for rank in range(3):
-        write(training, rank, "step", epoch=7, step=0)
+        write(training, rank, "step", generation=7, step=0)
     require_no_break(training)
     write(training, 2, kind, **fields)
     with pytest.raises(DrillError, match=told):

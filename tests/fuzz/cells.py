@@ -16,8 +16,8 @@ from ..contract.bed import PROGRAM, VECTOR_BYTES, VECTORS, Bed, one
 Words = NDArray[np.uint64]
 WIDTHS = {"tag": 64, "op": 8, "seen": 64, "ctr": 8, "contributors": 64}
 NAMES = (*WIDTHS, *(f"values{number}" for number in range(VECTORS)))
-DEAD_EPOCHS = 1 << 31
-"""Epochs from here on are never admitted."""
+DEAD_GENERATIONS = 1 << 31
+"""Generations from here on are never admitted."""
 
 
 class Image:
@@ -28,11 +28,11 @@ class Image:
 
     @classmethod
     def noise(cls, bed: Bed, rng: np.random.Generator) -> Image:
-        """Fill engine and oracle with the same noise, of epochs that never live."""
+        """Fill engine and oracle with the same noise, of generations that never live."""
         image = cls({name: cells(bed.engine, name).rows.copy() for name in NAMES})
         for name, words in image.words.items():
             words[:] = rng.integers(0, 1 << min(64, WIDTHS.get(name, 64)), words.shape, dtype=np.uint64)
-        image.words["tag"] |= np.uint64(DEAD_EPOCHS << 32)
+        image.words["tag"] |= np.uint64(DEAD_GENERATIONS << 32)
         for name, words in image.words.items():
             cells(bed.engine, name).rows[:] = words
         held = bed.oracle.registers
@@ -52,7 +52,7 @@ class Image:
         for index in (index for job in bed.jobs for index in copies_of(job)):
             held = bed.oracle.registers
             copy = held.copies[index]
-            numbers = (copy.epoch << 32 | copy.round, held.ops[index], copy.seen, copy.ctr, copy.contributors)
+            numbers = (copy.generation << 32 | copy.round, held.ops[index], copy.seen, copy.ctr, copy.contributors)
             for name, number in zip(WIDTHS, numbers, strict=True):
                 self.words[name][index, 0] = number
             for name, values in zip(NAMES[5:], held.values[index].reshape(VECTORS, VECTOR_BYTES), strict=True):

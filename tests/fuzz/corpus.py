@@ -2,8 +2,8 @@
 """Valid frames by the thousand: those of workers, observers and other switches of five jobs, of hosts, and of others.
 
 A corpus holds frames of every member, op and kind; `draw` copies rows of it and writes into each what is of the moment:
-epoch, slot, round and the fields that are carried through. Rounds advance with the number of frames drawn, and most
-members agree on the op of a round, so that sums come about.
+generation, slot, round and the fields that are carried through. Rounds advance with the number of frames drawn, and
+most members agree on the op of a round, so that sums come about.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class Corpus:
             ),
         )
         frames = Frames(self._rows[choice], self._lengths[choice], self._ports[choice], self._layers[choice])
-        epoch = np.array([each.epoch for each in jobs])[job]
-        self._stamp(frames, np.flatnonzero((kinds < 2) | (kinds == 4)), epoch, slot, round_)
+        generation = np.array([each.generation for each in jobs])[job]
+        self._stamp(frames, np.flatnonzero((kinds < 2) | (kinds == 4)), generation, slot, round_)
         return frames
 
     def _members(self, count: int, job: Ints, jobs: tuple[JobConfig, ...], kinds: Ints) -> Ints:
@@ -148,10 +148,10 @@ class Corpus:
         observes = (observers > 0) & (self._rng.random(count) < np.where(kinds == 1, 0.4, 0.02))
         return np.where(observes, last, (self._rng.random(count) * workers).astype(np.int64))
 
-    def _stamp(self, frames: Frames, at: Ints, epoch: Ints, slot: Ints, round_: Ints) -> None:
+    def _stamp(self, frames: Frames, at: Ints, generation: Ints, slot: Ints, round_: Ints) -> None:
         rng, count = self._rng, len(at)
         header = frames.rows[at, HOPSUM_AT:FRAME_OVERHEAD_BYTES].view(HOPSUM_DTYPE)[:, 0]
-        header["epoch"], header["slot"], header["round"] = epoch[at], slot[at], round_[at]
+        header["generation"], header["slot"], header["round"] = generation[at], slot[at], round_[at]
         header["count"] = rng.integers(0, 1 << 16, count)
         header["held"] = rng.integers(0, 1 << 32, count) * (rng.random(count) < 0.1)
         noise = rng.integers(0, 1 << 62, count) * (rng.random(count) < 0.1)

@@ -28,7 +28,7 @@ STRANGER = WORKERS
 """Number of the sender that is no worker."""
 
 
-def datagram(rng: random.Random, epoch: int, progress: int) -> tuple[int, bytes]:
+def datagram(rng: random.Random, generation: int, progress: int) -> tuple[int, bytes]:
     """Return a sender and what it sends."""
     rank = rng.randrange(WORKERS)
     what = rng.random()
@@ -38,7 +38,8 @@ def datagram(rng: random.Random, epoch: int, progress: int) -> tuple[int, bytes]
         return rng.randrange(WORKERS + 1), rng.randbytes(rng.choice((1, 31, 32, 1472, 1473, 9000, LONGEST)))
     op = rng.choice(list(Op))
     header = Header(
-        kind=Kind.UPDATE, op=op, worker=rank, slot=rng.randrange(SLOTS), epoch=epoch, round=1 + progress // 1000,
+        kind=Kind.UPDATE, op=op, worker=rank, slot=rng.randrange(SLOTS), generation=generation,
+        round=1 + progress // 1000,
         length=up_bytes(op), count=rng.randrange(1 << 16),
     )  # fmt: skip
     valid = header.pack() + rng.randbytes(header.length)
@@ -87,7 +88,7 @@ class Siege:
             sockets = [*(member.socket for member in members), stranger]
             for burst in range(-(-datagrams // BURST)):
                 for _ in range(BURST):
-                    sender, data = datagram(self.rng, self.stage.job.epoch, self.sent)
+                    sender, data = datagram(self.rng, self.stage.job.generation, self.sent)
                     self.sent += _offer(sockets[sender], data)
                 self._await_taken()
                 self.memory_kib.append(resident_kib(pid))
@@ -110,7 +111,7 @@ class Siege:
     def probe(self, member: Member) -> Header:
         """Return what the switch answers to a member's PROBE."""
         number = self.rng.getrandbits(31) | 1
-        asked = Header(kind=Kind.PROBE, worker=member.rank, slot=5, round=number, epoch=self.stage.job.epoch)
+        asked = Header(kind=Kind.PROBE, worker=member.rank, slot=5, round=number, generation=self.stage.job.generation)
         member.socket.send(asked.pack())
         give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:

@@ -8,7 +8,7 @@ Of every batch
     counters     drops by reason and events of jobs are the verdicts' and the oracle's
     registers    all cells of all copies: those of the jobs as the oracle has them, all others as they were before
 
-The registers start as noise of epochs that never live. Jobs end and others take their slots now and then, since a
+The registers start as noise of generations that never live. Jobs end and others take their slots now and then, since a
 mutated round can take a copy for ever. Now and then a batch also goes through the interpreter, from the same registers,
 with a Coverage beside it.
 """
@@ -93,7 +93,7 @@ class Rig:
         self._drops: Counter[int] = Counter()
         """By verdicts alone."""
         self._outputs = Outputs(OUTPUTS, OUTPUT_BYTES)
-        self._epoch = 10
+        self._generation = 10
         self._watch = watch
 
     def run(self, frames: int) -> None:
@@ -196,8 +196,8 @@ class Rig:
         assert not (wrong := self.image.differences(self.bed)), f"{where}: wrong copies {wrong}"
 
     def _replace_jobs(self) -> None:
-        jobs = make_jobs(self._jobs_rng, self._epoch)
-        self._epoch += len(jobs)
+        jobs = make_jobs(self._jobs_rng, self._generation)
+        self._generation += len(jobs)
         self.bed.replace_jobs(jobs)
         self.corpus.restart()
         self.tally.jobs += len(jobs)

@@ -78,7 +78,7 @@ def _other_quorum(bed: Bed) -> None:
     job = bed.jobs[2]
     table = bed.engine.tables[one(PROGRAM.tables, "jobs")]
     params = (job.job_index, job.slot_base, job.slots, job.quorum - 1, 1, 3)
-    table.modify(table.find((Exact(job.epoch),)), one(PROGRAM.actions, "job"), params)
+    table.modify(table.find((Exact(job.generation),)), one(PROGRAM.actions, "job"), params)
 
 
 def _other_port(bed: Bed) -> None:

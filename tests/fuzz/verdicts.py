@@ -142,7 +142,7 @@ class Members:
     """What the jobs say of the sender of each frame."""
 
     known: Bools
-    """Its epoch is one."""
+    """Its generation is one."""
     member: Bools
     observes: Bools
     not_below: Bools
@@ -157,14 +157,14 @@ class Members:
 
 def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]:
     """Return what the jobs say, and where a frame is of a kind that its job's tree has."""
-    kind, epoch, rank = view.hopsum("kind"), view.hopsum("epoch"), view.hopsum("worker")
+    kind, generation, rank = view.hopsum("kind"), view.hopsum("generation"), view.hopsum("worker")
     inside = view.contributors()
     count = len(kind)
     flags, numbers = np.zeros((4, count), np.bool_), np.zeros((4, count), np.int64)
     found = Members(*flags, *numbers, np.zeros((8, count), np.bool_))
     relative = np.zeros(count, np.bool_)
     for job in jobs:
-        of_job = epoch == job.epoch
+        of_job = generation == job.generation
         found.known |= of_job
         found.slots[of_job] = job.slots
         found.tables[Op.LOOKUP_ADD8] |= of_job & (job.table is not None)
@@ -190,7 +190,7 @@ def _membership(view: View, found: Members, update: Bools, partial: Bools, op: I
     other_source |= view(UDP_FIELDS, UDP_AT, "src_port") != found.udp_port
     has_table = (op > 2) | found.tables[np.clip(op, 0, 7), np.arange(len(op))]
     return [
-        (~found.known, Drop.UNKNOWN_EPOCH),
+        (~found.known, Drop.UNKNOWN_GENERATION),
         (~found.member, Drop.UNKNOWN_WORKER),
         (view.frames.ports != found.port, Drop.WRONG_PORT),
         (other_source, Drop.WRONG_SOURCE),

@@ -12,10 +12,10 @@ from .rules import RULES
 CHECKS: Final[dict[str, str]] = {
     "sum": "a RESULT is one contribution of each of its contributors, all of one chunk, and of nobody else",
     "quorum": "a RESULT has at least min_quorum contributors with FLUSH, quorum contributors without",
-    "agreement": "no two members of an epoch accept different results of one chunk",
+    "agreement": "no two members of a generation accept different results of one chunk",
     "settle": "who finds its bit set finds inside exactly the contribution that it stands for, else nothing of its own",
     "live": "from every state, with all packets in flight lost, fair retransmission brings everybody every result",
-    "late": "no packet of another round or epoch changes a copy, or is taken for a current result",
+    "late": "no packet of another round or generation changes a copy, or is taken for a current result",
     "repair": "a result that one live worker holds and another lacks is on the switch or kept by a live worker",
     "nostale": "with quorum n, no worker is told STALE for a round that it waits for",
     "hint": "every contributor named in a STALE holds all results of that slot before the round that it names as held",
@@ -53,8 +53,8 @@ class Config:
     """Budget: the switch loses all registers and entries."""
     give_ups: int = 0
     """Budget: the controller gives up on a worker that is alive but silent."""
-    spare_epochs: int = 0
-    """Budget: epoch changes without a cause (a restarted controller)."""
+    spare_generations: int = 0
+    """Budget: generation changes without a cause (a restarted controller)."""
     lowerings: int = 0
     """Budget: the controller lowers the quorum by one in flight."""
     clears: str = "seen"

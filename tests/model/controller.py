@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller and the faults: what happens besides packets.
 
-    duties   steps of an epoch change (E1 - E4), and a crashed worker's part in it; they happen when they can
+    duties   steps of a generation change (E1 - E4), and a crashed worker's part in it; they happen when they can
     faults   what the Config allows to go wrong, each out of a budget
 
-Epoch change: run -> seal -> join -> run
-    seal    the old epoch is removed from the switch; workers seal and report what they hold, or are given up on
-    join    decided = union of the reports; a new epoch over the rest; workers fetch what they lack, discard what is
-            not decided, and join; the switch is told the new epoch, in any order
-    A worker lost before it joined, or the source of a decided result: back to seal, for yet another epoch.
+Generation change: run -> seal -> join -> run
+    seal    the old generation is removed from the switch; workers seal and report what they hold, or are given up on
+    join    decided = union of the reports; a new generation over the rest; workers fetch what they lack, discard what
+            is not decided, and join; the switch is told the new generation, in any order
+    A worker lost before it joined, or the source of a decided result: back to seal, for yet another generation.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Controller:
         self.config, self.rules = config, rules
 
     def first_control(self) -> Control:
-        """Return the controller of the first epoch, admitted."""
+        """Return the controller of the first generation, admitted."""
         config = self.config
         earlier = tuple(-1 - position for position in range(4 * config.slots))
         budget = Budget(
-            config.crashes, config.restarts, config.give_ups, config.spare_epochs, config.lowerings,
+            config.crashes, config.restarts, config.give_ups, config.spare_generations, config.lowerings,
             clears=int(not config.on("only_packets_write")), reencodes=int(not config.on("frozen_payload")),
         )  # fmt: skip
         streams = (earlier, tuple(range(config.chunks)))
@@ -52,7 +52,7 @@ class Controller:
     # ---- duties -------------------------------------------------------------------------------------
 
     def duties(self, control: Control, workers: Workers) -> Iterator[Change]:
-        """Yield every step that an epoch change can take now. Raises RuleError: agreement or repair."""
+        """Yield every step that a generation change can take now. Raises RuleError: agreement or repair."""
         if control.phase is Phase.SEAL:
             yield from self._reports(control, workers)
             silent = [rank for rank, report in enumerate(control.reports) if report is None]
@@ -69,14 +69,14 @@ class Controller:
             return False
         if control.phase is Phase.RUN:
             return not control.admitted or bool(control.lost) or any(worker.life is Life.DOWN for worker in workers)
-        crashed = any(worker.life is Life.DOWN and worker.epoch == control.epoch for worker in workers)
-        absent = [rank for rank, worker in enumerate(workers) if worker.epoch != control.epoch]
+        crashed = any(worker.life is Life.DOWN and worker.generation == control.generation for worker in workers)
+        absent = [rank for rank, worker in enumerate(workers) if worker.generation != control.generation]
         return crashed or not all(self._can_join(control, workers, rank) for rank in absent)
 
     def _remove(self, control: Control, workers: Workers) -> Change:
         reports = (None,) * self.config.n
         after = control._replace(phase=Phase.SEAL, admitted=0, lost=0, reports=reports, decided=())
-        return Change(f"remove {control.epoch}", after, workers)
+        return Change(f"remove {control.generation}", after, workers)
 
     def _reports(self, control: Control, workers: Workers) -> Iterator[Change]:
         for rank, worker in enumerate(workers):
@@ -103,32 +103,33 @@ class Controller:
                     raise RuleError("repair", f"chunk {chunk} is decided, a member lacks it, nobody keeps it")
         rest = tuple(chunk for chunk, content in enumerate(decided) if content is None)
         after = control._replace(
-            phase=Phase.JOIN, epoch=control.epoch + 1, streams=(*control.streams, rest), decided=tuple(decided),
+            phase=Phase.JOIN, generation=control.generation + 1, streams=(*control.streams, rest),
+            decided=tuple(decided),
             reports=tuple(OUT if report == OUT else None for report in control.reports),
         )  # fmt: skip
-        return Change(f"decide {after.epoch}", after, workers)
+        return Change(f"decide {after.generation}", after, workers)
 
     def _joins(self, control: Control, workers: Workers) -> Iterator[Change]:
         for rank, worker in enumerate(workers):
-            if worker.epoch != control.epoch and self._can_join(control, workers, rank):
+            if worker.generation != control.generation and self._can_join(control, workers, rank):
                 joined = self._joined(control, rank, worker)
                 self._check_joined(control, workers, rank, joined)
-                yield Change(f"w{rank} joins {control.epoch}", control, _put(workers, rank, joined))
-        if control.admitted != control.epoch:
-            yield Change(f"admit {control.epoch}", control._replace(admitted=control.epoch), workers)
-        elif all(worker.epoch == control.epoch for worker in workers):
+                yield Change(f"w{rank} joins {control.generation}", control, _put(workers, rank, joined))
+        if control.admitted != control.generation:
+            yield Change(f"admit {control.generation}", control._replace(admitted=control.generation), workers)
+        elif all(worker.generation == control.generation for worker in workers):
             yield Change("run", control._replace(phase=Phase.RUN, decided=(), reports=()), workers)
 
     def _joined(self, control: Control, rank: int, worker: Worker) -> Worker:
         if self._joins_empty(control, rank, worker):  # takes over a member's state (E4)
             lives = worker.incarnation + (worker.life is not Life.DOWN)
-            return Worker(lives, control.epoch, Life.RUN, control.decided, 0)
+            return Worker(lives, control.generation, Life.RUN, control.decided, 0)
         held = control.decided
         if control.reports[rank] == OUT:  # comes back with what it holds: without rejoin_resets only
             held = tuple(own or known for own, known in zip(worker.held, held, strict=True))
         fetched = sum(1 << c for c, content in enumerate(control.decided) if content and worker.held[c] is None)
         kept = (worker.kept | fetched) & sum(1 << c for c, content in enumerate(held) if content is not None)
-        return Worker(worker.incarnation, control.epoch, Life.RUN, held, kept, worker.reencoded)
+        return Worker(worker.incarnation, control.generation, Life.RUN, held, kept, worker.reencoded)
 
     def _joins_empty(self, control: Control, rank: int, worker: Worker) -> bool:
         given_up = bool(control.reports) and control.reports[rank] == OUT
@@ -155,7 +156,7 @@ class Controller:
         if "agreement" not in self.config.checks:
             return
         for other, peer in enumerate(workers):
-            for chunk, content in enumerate(peer.held if peer.epoch == control.epoch else ()):
+            for chunk, content in enumerate(peer.held if peer.generation == control.generation else ()):
                 if content is not None and joined.held[chunk] not in (None, content):
                     raise RuleError("agreement", f"chunk {chunk}: w{rank} joins with another result than w{other}'s")
 
@@ -174,9 +175,9 @@ class Controller:
                     spent = budget._replace(give_ups=budget.give_ups - 1)
                     after = control._replace(reports=_put(control.reports, rank, OUT), budget=spent)
                     yield Change(f"give up on w{rank}", after, workers)
-        spare = budget.spare_epochs and control.phase is not Phase.SEAL and not control.released
+        spare = budget.spare_generations and control.phase is not Phase.SEAL and not control.released
         if spare and not self._has_cause(control, workers):
-            spent = budget._replace(spare_epochs=budget.spare_epochs - 1)
+            spent = budget._replace(spare_generations=budget.spare_generations - 1)
             yield self._remove(control._replace(budget=spent), workers)
         if budget.lowerings:
             spent = budget._replace(lowerings=budget.lowerings - 1)
@@ -194,7 +195,7 @@ class Controller:
             def empty(cells: tuple[Cell, ...], node: int = node) -> tuple[Cell, ...]:
                 return (*cells[: node * copies], *(Cell(),) * copies, *cells[(node + 1) * copies :])
 
-            lost = control.lost | 1 << node if self.config.on("volatile_epoch") else control.lost
+            lost = control.lost | 1 << node if self.config.on("volatile_generation") else control.lost
             label = f"restart of {'sAB'[node]}" if self.config.tree else "restart"
             yield Change(label, control._replace(lost=lost, budget=spent), workers, empty)
 
@@ -204,7 +205,7 @@ class Controller:
             if worker.life is Life.DOWN:
                 continue
             life = Life.DOWN if self.config.on("crash_bumps") else Life.RUN
-            fresh = Worker(worker.incarnation + 1, worker.epoch, life, (None,) * self.config.chunks, 0)
+            fresh = Worker(worker.incarnation + 1, worker.generation, life, (None,) * self.config.chunks, 0)
             reports = _put(control.reports, rank, None) if control.reports else ()
             after = control._replace(reports=reports, budget=budget._replace(crashes=budget.crashes - 1))
             yield Change(f"w{rank} crashes", after, _put(workers, rank, fresh))
@@ -214,7 +215,7 @@ class Controller:
             if self.config.clears == "values":
                 return cell._replace(values=())
             if self.config.clears == "round":
-                return cell._replace(copy=cell.copy._replace(epoch=0, round=0))
+                return cell._replace(copy=cell.copy._replace(generation=0, round=0))
             return cell._replace(copy=cell.copy._replace(seen=0, ctr=0, contributors=0))
 
         for index in range(2 * self.config.slots):
@@ -228,20 +229,20 @@ class Controller:
     def _reencodes(self, control: Control, workers: Workers) -> Iterator[Change]:
         for rank, worker in enumerate(workers):
             for position in self.rules.waiting(control.streams, worker):
-                chunk = control.streams[worker.epoch][position]
+                chunk = control.streams[worker.generation][position]
                 if not worker.reencoded >> chunk & 1:
                     again = worker._replace(reencoded=worker.reencoded | 1 << chunk)
                     yield Change(f"w{rank} re-encodes", control, _put(workers, rank, again))
 
 
 def is_out(control: Control, rank: int, worker: Worker) -> bool:
-    """Say whether the controller gave up on a worker: it may go on in its old epoch, but does not count."""
-    return bool(control.reports) and control.reports[rank] == OUT and worker.epoch != control.epoch
+    """Say whether the controller gave up on a worker: it may go on in its old generation, but does not count."""
+    return bool(control.reports) and control.reports[rank] == OUT and worker.generation != control.generation
 
 
 def counts(control: Control, worker: Worker, chunk: int) -> Content | None:
     """Return the result that counts: between decision and joining, what was not decided is void."""
-    void = control.phase is Phase.JOIN and worker.epoch != control.epoch and control.decided[chunk] is None
+    void = control.phase is Phase.JOIN and worker.generation != control.generation and control.decided[chunk] is None
     return None if void else worker.held[chunk]
 
 

@@ -22,12 +22,12 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 BLOCK: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 MEETS: Final = {
-    PacketClass.NEW: "another epoch, or a newer round than the copy's",
+    PacketClass.NEW: "another generation, or a newer round than the copy's",
     PacketClass.FIRST: "the copy's round, collecting, child not seen",
     PacketClass.REPEAT: "the copy's round, collecting, child seen",
     PacketClass.COMPLETE: "the copy's round, complete",
     PacketClass.CLOSED: "the copy's round, closed (at a leaf)",
-    PacketClass.OLD: "the copy's epoch, an older round",
+    PacketClass.OLD: "the copy's generation, an older round",
 }
 LANES: Final = {LaneAction.WRITE: "written", LaneAction.ADD: "added", LaneAction.KEEP: "kept"}
 REGISTERS: Final = {
@@ -126,7 +126,7 @@ def bounds(config: Config) -> tuple[str, ...]:
                 (config.crashes, "crash"),
                 (config.restarts, "restart"),
                 (config.give_ups, "worker given up on"),
-                (config.spare_epochs, "epoch change without cause"),
+                (config.spare_generations, "generation change without cause"),
                 (config.lowerings, "quorum lowered"),
                 (config.leftovers, "leftovers of an earlier job"),
                 (config.garbage, "garbage in the registers"),

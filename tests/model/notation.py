@@ -8,11 +8,11 @@
     R1>w0       w0 receives RESULT of round 1; R1{0,2} with contributors w0 and w2 only
     S1>w0       w0 receives STALE about round 1
     w1:1>w0     w0 fetches the result of round 1 from its peer w1
-    [...]       an event: a crash, a restart, a step of an epoch change
+    [...]       an event: a crash, a restart, a step of a generation change
     | lost      everything in flight is lost; from here only fresh retransmissions, none of them lost
 
-With several slots a packet's slot stands behind its round (U1.0). A packet of another epoch than the first names it
-(U1@2; epoch 0 is an earlier job).
+With several slots a packet's slot stands behind its round (U1.0). A packet of another generation than the first names
+it (U1@2; generation 0 is an earlier job).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def _who(world: World, packet: Packet, everybody: tuple[int, ...]) -> str:
 
 def _named(world: World, packet: Packet) -> str:
     slot = f".{packet.slot}" if world.config.slots > 1 else ""
-    epoch = f"@{packet.epoch}" if packet.epoch != 1 else ""
-    return f"{packet.kind.value}{packet.round}{slot}{epoch}"
+    generation = f"@{packet.generation}" if packet.generation != 1 else ""
+    return f"{packet.kind.value}{packet.round}{slot}{generation}"
 
 
 def _round_of(world: World, chunk: int) -> str:
-    """Return the round of a chunk in the first epoch."""
+    """Return the round of a chunk in the first generation."""
     address = world.rules.addresses(world.controller.first_control().streams, 1)[chunk]
     return f"{address.round}.{address.slot}" if world.config.slots > 1 else str(address.round)

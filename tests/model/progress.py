@@ -131,7 +131,7 @@ class Progress:
         for rank in range(self.config.n):
             control, workers = self.world.view(state)
             for position in self.world.rules.waiting(control.streams, workers[rank]):
-                state = self._ask(state, rank, control.streams[workers[rank].epoch][position])
+                state = self._ask(state, rank, control.streams[workers[rank].generation][position])
         return state
 
     def _ask(self, state: State, rank: int, chunk: int) -> State:
@@ -163,14 +163,14 @@ class Progress:
             if not lacking or not having or any(workers[rank].kept >> chunk & 1 for rank in having):
                 continue
             for rank in lacking:
-                if not self._on_switch(state, rank, workers[rank].epoch, chunk):
+                if not self._on_switch(state, rank, workers[rank].generation, chunk):
                     raise RuleError("repair", f"nobody can give chunk {chunk} to w{rank} any more, w{having} had it")
 
-    def _on_switch(self, state: State, rank: int, epoch: int, chunk: int) -> bool:
+    def _on_switch(self, state: State, rank: int, generation: int, chunk: int) -> bool:
         control, node = self.world.controls[state.control], self.config.node_of(rank)
-        stream = control.streams[epoch]
-        if chunk not in stream or control.admitted != epoch or control.lost >> node & 1:
+        stream = control.streams[generation]
+        if chunk not in stream or control.admitted != generation or control.lost >> node & 1:
             return False
         copies = 2 * self.config.slots
         cells = (self.world.cells[number] for number in state.cells[node * copies :][:copies])
-        return any(cell.copy.ctr == FINAL and cell.truth == (epoch, stream.index(chunk)) for cell in cells)
+        return any(cell.copy.ctr == FINAL and cell.truth == (generation, stream.index(chunk)) for cell in cells)

@@ -18,14 +18,16 @@ class Rule(NamedTuple):
 
 RULES: Final[dict[str, Rule]] = {
     # numbers
-    "global_rounds": Rule("N1", "Rounds never restart within an epoch: all-reduces follow each other in one stream."),
+    "global_rounds": Rule(
+        "N1", "Rounds never restart within a generation: all-reduces follow each other in one stream."
+    ),
     "continuous_map": Rule("N2", "Slot and version follow the stream position, also across all-reduces."),
     "window_spans": Rule("N3", "The window (one open round per slot) spans all-reduces."),
     "first_round": Rule("N4", "Rounds start at 1, so that no round is what an unused register holds."),
-    "no_wrap": Rule("N4", "Rounds do not wrap: an epoch ends before its rounds do."),
+    "no_wrap": Rule("N4", "Rounds do not wrap: a generation ends before its rounds do."),
     # switch
-    "epoch_switch": Rule("S1", "The switch drops every packet of an epoch that is not the admitted one."),
-    "epoch_tag": Rule("S2", "A copy whose tag has another epoch is empty."),
+    "generation_switch": Rule("S1", "The switch drops every packet of a generation that is not the admitted one."),
+    "generation_tag": Rule("S2", "A copy whose tag has another generation is empty."),
     "reset_all": Rule("S3", "A newer round overwrites all of the copy, values included."),
     "only_packets_write": Rule("S3", "Nobody but the packets writes a register; the controller clears nothing."),
     "dup_check": Rule("S4", "A worker is added once to a round."),
@@ -48,18 +50,18 @@ RULES: Final[dict[str, Rule]] = {
     # worker
     "in_order": Rule("W1", "Round r of a slot is sent only when all earlier rounds of that slot are held."),
     "frozen_payload": Rule("W2", "The bytes of a round never change between retransmissions."),
-    "epoch_worker": Rule("W3", "A worker takes a RESULT only of its own epoch."),
+    "generation_worker": Rule("W3", "A worker takes a RESULT only of its own generation."),
     "stale_match": Rule("W4", "STALE counts only for the round that it names."),
     "stale_fetch": Rule("W4", "STALE settles nothing: the result is fetched from a peer."),
     "ask_on_silence": Rule("W6", "A worker whose retransmissions stay unanswered asks its peers, too."),
     # repair
-    "fetch_epoch": Rule("R1", "A peer answers a FETCH only in its own epoch."),
+    "fetch_generation": Rule("R1", "A peer answers a FETCH only in its own generation."),
     "retain": Rule("R2", "A result is dropped only when every worker is proved to hold it."),
     "lease_barrier": Rule("R3", "The lease lives, and peers serve, until every worker is done."),
-    # epochs
-    "volatile_epoch": Rule("E1", "A switch that lost its registers admits only a new epoch."),
-    "crash_bumps": Rule("E1", "A worker that lost its memory takes part again only in a new epoch."),
-    "seal": Rule("E2", "A worker that has reported accepts nothing more in that epoch."),
+    # generations
+    "volatile_generation": Rule("E1", "A switch that lost its registers admits only a new generation."),
+    "crash_bumps": Rule("E1", "A worker that lost its memory takes part again only in a new generation."),
+    "seal": Rule("E2", "A worker that has reported accepts nothing more in that generation."),
     "report_ready": Rule("E2", "A worker reports a result only if it could have encoded that chunk itself."),
     "redecide": Rule("E3", "When the source of a decided result is lost before all have joined, all decide again."),
     "rejoin_resets": Rule("E4", "A worker that is in no report joins empty, whatever it still holds."),

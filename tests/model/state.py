@@ -2,7 +2,7 @@
 """What a state of the model is made of. All values are immutable; a Pool numbers them, so that states are small.
 
 State      the controller, the network (every packet ever sent, a bitmap), the workers, the switch's copies
-truth      (epoch, stream position) of a packet or copy: what it is, never read by a rule, only by checks
+truth      (generation, stream position) of a packet or copy: what it is, never read by a rule, only by checks
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Packet(NamedTuple):
     kind: Kind
     worker: int
     """UPDATE, PARTIAL: the sender, a leaf by its number; STALE: the receiver; RESULT: -1."""
-    epoch: int
+    generation: int
     slot: int
     version: int
     round: int
@@ -90,7 +90,7 @@ class Worker(NamedTuple):
     """One rank."""
 
     incarnation: int
-    epoch: int
+    generation: int
     life: Life
     held: tuple[Content | None, ...]
     """Per chunk, the result that it accepted."""
@@ -101,7 +101,7 @@ class Worker(NamedTuple):
 
 
 class Phase(Enum):
-    """Where the controller stands in an epoch change."""
+    """Where the controller stands in a generation change."""
 
     RUN = "run"
     SEAL = "seal"
@@ -114,7 +114,7 @@ class Budget(NamedTuple):
     crashes: int = 0
     restarts: int = 0
     give_ups: int = 0
-    spare_epochs: int = 0
+    spare_generations: int = 0
     lowerings: int = 0
     clears: int = 0
     reencodes: int = 0
@@ -128,12 +128,12 @@ Report = tuple[Content | None, ...] | str | None
 class Control(NamedTuple):
     """The controller, and what it told the switch."""
 
-    epoch: int
-    """The newest epoch handed out."""
+    generation: int
+    """The newest generation handed out."""
     admitted: int
-    """The epoch that the switches let in; 0: none."""
+    """The generation that the switches let in; 0: none."""
     streams: tuple[tuple[int, ...], ...]
-    """Per epoch, the chunks summed in it, in order; epoch 0 is the earlier job, its chunks negative."""
+    """Per generation, the chunks summed in it, in order; generation 0 is the earlier job, its chunks negative."""
     phase: Phase
     reports: tuple[Report, ...]
     decided: tuple[Content | None, ...]

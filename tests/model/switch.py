@@ -44,9 +44,9 @@ def real_leaf(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decis
     return decide_at_leaf(copy, update, quorum=quorum, min_quorum=min_quorum)
 
 
-def _epoch_tag(rest: Decide) -> Decide:
+def _generation_tag(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
-        decided = rest(copy._replace(epoch=update.epoch), update, quorum, min_quorum)
+        decided = rest(copy._replace(generation=update.generation), update, quorum, min_quorum)
         return decided._replace(copy=copy) if decided.reply is Reply.STALE_TO_SENDER else decided
 
     return mutated
@@ -174,7 +174,7 @@ def _min_quorum(rest: Decide) -> Decide:
 
 
 MUTATIONS: Final[dict[str, Callable[[Decide], Decide]]] = {
-    "epoch_tag": _epoch_tag,
+    "generation_tag": _generation_tag,
     "reset_all": _reset_all,
     "dup_check": _dup_check,
     "close": _close,
@@ -208,7 +208,7 @@ def step(config: Config, decide_: Decide, quorum: int, cell: Cell, packet: Packe
         RuleError: sum, quorum or late.
     """
     inside = packet.content.contributors if packet.kind is Kind.PARTIAL else 0
-    update = Update(packet.epoch, packet.round, 1 << packet.worker, packet.flush, inside)
+    update = Update(packet.generation, packet.round, 1 << packet.worker, packet.flush, inside)
     decided = decide_(cell.copy, update, quorum, config.min_quorum)
     same_tag = decided.copy[:2] == cell.copy[:2]
     values = {
@@ -230,8 +230,8 @@ def step_from_above(config: Config, node: int, cell: Cell, packet: Packet) -> tu
     Raises:
         RuleError: sum, quorum or late.
     """
-    result = Update(packet.epoch, packet.round, 0, False, packet.content.contributors)
-    if not config.on("leaf_match") and cell.copy.epoch == packet.epoch:
+    result = Update(packet.generation, packet.round, 0, False, packet.content.contributors)
+    if not config.on("leaf_match") and cell.copy.generation == packet.generation:
         result = result._replace(round=cell.copy.round)
     decided = take_result(cell.copy, result)
     if decided.reply is Reply.NONE:
@@ -273,7 +273,7 @@ def _reply(config: Config, decided: Decision, after: Cell, packet: Packet) -> Pa
         content = content._replace(values=())
         return packet._replace(kind=Kind.STALE, flush=False, content=content, held=decided.copy.round)
     assert after.truth is not None
-    said = packet._replace(epoch=after.copy.epoch, round=after.copy.round, content=content, truth=after.truth)
+    said = packet._replace(generation=after.copy.generation, round=after.copy.round, content=content, truth=after.truth)
     if decided.reply is Reply.PARTIAL_TO_PARENT:
         return said._replace(kind=Kind.PARTIAL, worker=config.children(packet.node)[0], node=0)
     return said._replace(kind=Kind.RESULT, worker=-1, flush=False)

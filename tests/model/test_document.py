@@ -46,7 +46,7 @@ def test_what_the_thresholds_mean() -> None:
 
 
 REGISTERS_AFTER: dict[PacketClass, Callable[[Copy, Update], Copy]] = {
-    PacketClass.NEW: lambda copy, update: Copy(update.epoch, update.round, update.bit, 1, update.bit),
+    PacketClass.NEW: lambda copy, update: Copy(update.generation, update.round, update.bit, 1, update.bit),
     PacketClass.FIRST: lambda copy, update: copy._replace(
         seen=copy.seen | update.bit, contributors=copy.contributors | update.bit, ctr=copy.ctr + 1
     ),
@@ -60,8 +60,10 @@ REGISTERS_AFTER: dict[PacketClass, Callable[[Copy, Update], Copy]] = {
 
 def test_what_the_registers_become() -> None:
     met = set()
-    for epoch, round_, seen, ctr, rank in itertools.product((1, 2), (1, 3, 5), (1, 3), (1, 2, 254, 255), (0, 1, 2)):
-        copy, update = Copy(1, 3, seen, ctr, seen), Update(epoch, round_, 1 << rank)
+    for generation, round_, seen, ctr, rank in itertools.product(
+        (1, 2), (1, 3, 5), (1, 3), (1, 2, 254, 255), (0, 1, 2)
+    ):
+        copy, update = Copy(1, 3, seen, ctr, seen), Update(generation, round_, 1 << rank)
         after = decide(copy, update, quorum=BEYOND, min_quorum=BEYOND).copy
         which = packet_class(copy, update)
         assert after == REGISTERS_AFTER[which](copy, update), REGISTERS[which]

@@ -41,20 +41,22 @@ class Pair:
             self.real.submit(Op.ADD32, np.zeros((chunks, 1024), np.uint8), now=0.0)
         self.real.datagrams_to_send(0.0)
 
-    def result(self, position: int, contributors: int, *, from_peer: bool, epoch: int = 1) -> None:
+    def result(self, position: int, contributors: int, *, from_peer: bool, generation: int = 1) -> None:
         """Give one result to both."""
         slot, version, round_ = self.addresses[position]
         mine = self.rules.contribution(0, self.model, position)
         inside = tuple(mine._replace(worker=rank) for rank in range(self.config.n) if contributors >> rank & 1)
         content = Content(contributors, inside)
-        packet = Packet(Packets.RESULT, -1, epoch, slot, version, round_, False, content, (1, position))
+        packet = Packet(Packets.RESULT, -1, generation, slot, version, round_, False, content, (1, position))
         taken = self.rules.accept(self.streams, 0, self.model, packet)
         self.model = self.model if taken is None else taken[0]
         if from_peer:
-            fields = (PeerKind.FOUND, 1, epoch, slot, round_, Op.ADD32, contributors, bytes(1024))
+            fields = (PeerKind.FOUND, 1, generation, slot, round_, Op.ADD32, contributors, bytes(1024))
             self.real.receive_peer(PeerMessage(*fields), 0.0)
         else:
-            datagram = header(Kind.RESULT, slot, round_, epoch=epoch, contributors=contributors).pack() + bytes(1024)
+            datagram = header(
+                Kind.RESULT, slot, round_, generation=generation, contributors=contributors
+            ).pack() + bytes(1024)
             self.real.receive_datagram(datagram, 0.0)
         self.real.datagrams_to_send(0.0)
         self.delivered += len([*iter(self.real.next_event, None)])
@@ -101,7 +103,7 @@ def test_results_in_every_order_from_peers(slots: int) -> None:
     for order in itertools.permutations(range(config.chunks)):
         pair = Pair(config)
         for turn, position in enumerate(order):
-            pair.result(position, 0b110, from_peer=True, epoch=2)
+            pair.result(position, 0b110, from_peer=True, generation=2)
             pair.result(position, 0b011, from_peer=turn % 2 == 0)
             pair.result(position, 0b110, from_peer=turn % 2 == 1)
             waiting = pair.rules.waiting(pair.streams, pair.model)

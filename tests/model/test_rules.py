@@ -108,10 +108,10 @@ def test_a_closed_leaf_that_adds_is_harmless(options: dict[str, int], monkeypatc
 
 def test_a_complete_copy_is_decided_without_seen() -> None:
     """What lets the model forget `seen` there (switch.canonical)."""
-    for seen, other, contributors, round_, epoch, rank, flush in itertools.product(
+    for seen, other, contributors, round_, generation, rank, flush in itertools.product(
         range(8), range(8), (1, 3, 7), (1, 3, 5), (1, 2), range(3), (False, True)
     ):
-        update = Update(epoch, round_, 1 << rank, flush)
+        update = Update(generation, round_, 1 << rank, flush)
         copies = [Copy(1, 3, bits, FINAL, contributors) for bits in (seen, other)]
         one, two = (decide(copy, update, quorum=2, min_quorum=1) for copy in copies)
         assert one._replace(copy=one.copy._replace(seen=0)) == two._replace(copy=two.copy._replace(seen=0))

@@ -62,15 +62,17 @@ class Pair:
         found = self.rules.waiting(self.streams, self.model)
         return {(addresses[position].slot, addresses[position].round) for position in found}
 
-    def result(self, position: int, epoch: int = 1) -> None:
+    def result(self, position: int, generation: int = 1) -> None:
         """Deliver one RESULT to both."""
         slot, version, round_ = self.rules.addresses(self.streams, 1)[position]
         mine = self.rules.contribution(0, self.model, position)
         content = Content(EVERYBODY, (mine, mine._replace(worker=1)))
-        packet = ModelPacket(Packets.RESULT, -1, epoch, slot, version, round_, False, content, (1, position))
+        packet = ModelPacket(Packets.RESULT, -1, generation, slot, version, round_, False, content, (1, position))
         taken = self.rules.accept(self.streams, 0, self.model, packet)
         self.model = self.model if taken is None else taken[0]
-        self.real.receive_datagram(header(Kind.RESULT, slot, round_, epoch=epoch).pack() + bytes(1024), self.now)
+        self.real.receive_datagram(
+            header(Kind.RESULT, slot, round_, generation=generation).pack() + bytes(1024), self.now
+        )
 
     def stale_matters(self, slot: int, round_: int) -> bool:
         """Say whether a STALE would make the model's worker act."""
@@ -81,7 +83,7 @@ class Pair:
 def header(kind: Kind, slot: int, round_: int, **changes: int) -> Header:
     length = 1024 if kind is Kind.RESULT else 0
     plain = Header(kind=kind, op=Op.ADD32, slot=slot, round=round_, length=length, contributors=EVERYBODY)
-    return replace(plain, **{"epoch": 1, **changes})
+    return replace(plain, **{"generation": 1, **changes})
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
@@ -92,8 +94,8 @@ def test_results_in_every_order(reduces: tuple[int, ...], slots: int) -> None:
         pair = Pair(config)
         assert pair.really_sent() == pair.waiting()
         for position in order:
-            pair.result(position, epoch=2)
-            assert pair.really_sent() == pair.waiting(), "another epoch's is nothing"
+            pair.result(position, generation=2)
+            assert pair.really_sent() == pair.waiting(), "another generation's is nothing"
             pair.result(position)
             pair.result(position)
             assert pair.really_sent() == pair.waiting(), (order, position)
@@ -102,7 +104,7 @@ def test_results_in_every_order(reduces: tuple[int, ...], slots: int) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_every_stale_between(slots: int) -> None:
-    """It ends the epoch of the real worker exactly where the model's would ask a peer."""
+    """It ends the generation of the real worker exactly where the model's would ask a peer."""
     config = make("A", 2, reduces=(2, 2), slots=slots)
     ends = set()
     for length in range(config.chunks):

@@ -14,7 +14,7 @@ from .config import Config
 from .state import ZEROS, Content, Contribution, Kind, Life, Packet, Pool, RuleError, Worker
 
 Streams = tuple[tuple[int, ...], ...]
-"""Per epoch, the chunks summed in it, in order."""
+"""Per generation, the chunks summed in it, in order."""
 
 
 class Address(NamedTuple):
@@ -36,11 +36,11 @@ class WorkerRules:
 
     # ---- numbers ------------------------------------------------------------------------------------
 
-    def addresses(self, streams: Streams, epoch: int) -> tuple[Address, ...]:
-        """Return where the positions of an epoch stand (N1, N2, N4)."""
-        key = (streams, epoch)
+    def addresses(self, streams: Streams, generation: int) -> tuple[Address, ...]:
+        """Return where the positions of a generation stand (N1, N2, N4)."""
+        key = (streams, generation)
         if key not in self._addresses:
-            self._addresses[key] = tuple(self._address(p, chunk) for p, chunk in enumerate(streams[epoch]))
+            self._addresses[key] = tuple(self._address(p, chunk) for p, chunk in enumerate(streams[generation]))
         return self._addresses[key]
 
     def _address(self, position: int, chunk: int) -> Address:
@@ -61,7 +61,7 @@ class WorkerRules:
         """Return the positions that the worker may send, or send again: W1, N3, and what the encoding needs."""
         if worker.life is not Life.RUN:
             return []
-        stream, addresses = streams[worker.epoch], self.addresses(streams, worker.epoch)
+        stream, addresses = streams[worker.generation], self.addresses(streams, worker.generation)
         return [
             position
             for position, chunk in enumerate(stream)
@@ -93,12 +93,12 @@ class WorkerRules:
         """Return every UPDATE that the worker may send, in the order of the stream."""
         if self.config.silent >> rank & 1 or (flush and not self.config.flush >> rank & 1):
             return []
-        addresses = self.addresses(streams, worker.epoch)
+        addresses = self.addresses(streams, worker.generation)
         packets = []
         for position in self.waiting(streams, worker):
-            value = self.contribution(rank, worker, streams[worker.epoch][position])
-            content, truth = Content(1 << rank, (value,)), (worker.epoch, position)
-            packet = Packet(Kind.UPDATE, rank, worker.epoch, *addresses[position], flush, content, truth)
+            value = self.contribution(rank, worker, streams[worker.generation][position])
+            content, truth = Content(1 << rank, (value,)), (worker.generation, position)
+            packet = Packet(Kind.UPDATE, rank, worker.generation, *addresses[position], flush, content, truth)
             packets.append(packet._replace(node=self.config.node_of(rank)))
         return packets
 
@@ -111,12 +111,12 @@ class WorkerRules:
             RuleError: late, settle or range.
         """
         sealed = worker.life is Life.SEALED and self.config.on("seal")
-        foreign = result.epoch != worker.epoch and self.config.on("epoch_worker")
+        foreign = result.generation != worker.generation and self.config.on("generation_worker")
         if worker.life is Life.DOWN or sealed or foreign:
             return None
         named = (result.slot, result.version, result.round)
-        for position, address in enumerate(self.addresses(streams, worker.epoch)):
-            chunk = streams[worker.epoch][position]
+        for position, address in enumerate(self.addresses(streams, worker.generation)):
+            chunk = streams[worker.generation][position]
             if worker.held[chunk] is None and address == named:
                 return self.hold(rank, worker, chunk, result.content), chunk
         return None
@@ -150,15 +150,15 @@ class WorkerRules:
 
     def named_by_stale(self, streams: Streams, worker: Worker, stale: Packet) -> list[int]:
         """Return the chunks that a STALE makes the worker act for (W4): with stale_match, one or none."""
-        if stale.epoch != worker.epoch and self.config.on("epoch_worker"):
+        if stale.generation != worker.generation and self.config.on("generation_worker"):
             return []
-        addresses = self.addresses(streams, worker.epoch)
+        addresses = self.addresses(streams, worker.generation)
         chunks = []
         for position in self.waiting(streams, worker):
             address = addresses[position]
             exact = address.round == stale.round or not self.config.on("stale_match")
             if address[:2] == (stale.slot, stale.version) and exact:
-                chunks.append(streams[worker.epoch][position])
+                chunks.append(streams[worker.generation][position])
         return chunks
 
     def fill_with_zeros(self, worker: Worker, chunk: int) -> Worker:
@@ -169,7 +169,7 @@ class WorkerRules:
 
     def serves(self, peer: Worker, asker: Worker, chunk: int) -> Content | None:
         """Return what a peer answers to a FETCH (R1), or None."""
-        absent = peer.life is Life.DOWN or (peer.epoch != asker.epoch and self.config.on("fetch_epoch"))
+        absent = peer.life is Life.DOWN or (peer.generation != asker.generation and self.config.on("fetch_generation"))
         return None if absent or not peer.kept >> chunk & 1 else peer.held[chunk]
 
     def droppable(self, streams: Streams, rank: int, worker: Worker) -> int:
@@ -178,11 +178,11 @@ class WorkerRules:
             return 0
         if not self.config.on("lease_barrier") and None not in worker.held:
             return worker.kept
-        positions = [p for p, chunk in enumerate(streams[worker.epoch]) if worker.kept >> chunk & 1]
-        return sum(1 << streams[worker.epoch][p] for p in positions if self._may_drop(streams, rank, worker, p))
+        positions = [p for p, chunk in enumerate(streams[worker.generation]) if worker.kept >> chunk & 1]
+        return sum(1 << streams[worker.generation][p] for p in positions if self._may_drop(streams, rank, worker, p))
 
     def _may_drop(self, streams: Streams, rank: int, worker: Worker, position: int) -> bool:
-        stream, origin = streams[worker.epoch], self.config.origin
+        stream, origin = streams[worker.generation], self.config.origin
         number = origin[stream[position]][0]
         if self.config.on("retain"):
             return self._proved(streams, rank, worker, position) == (1 << self.config.n) - 1
@@ -192,7 +192,7 @@ class WorkerRules:
 
     def _proved(self, streams: Streams, rank: int, worker: Worker, position: int) -> int:
         """Return who is known to hold a position: the contributors of later results of its slot."""
-        stream, addresses = streams[worker.epoch], self.addresses(streams, worker.epoch)
+        stream, addresses = streams[worker.generation], self.addresses(streams, worker.generation)
         proved = 1 << rank
         for later in range(position + 1, len(stream)):
             content = worker.held[stream[later]]

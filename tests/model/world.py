@@ -94,7 +94,7 @@ class World:
                 network |= 1 << self.packets.number(packet)
                 if packet.kind is Kind.RESULT:  # the last of each copy is what it holds
                     everybody = packet.content.contributors
-                    copy = Copy(packet.epoch, packet.round, everybody, FINAL, everybody)
+                    copy = Copy(packet.generation, packet.round, everybody, FINAL, everybody)
                     cells[packet.slot * 2 + packet.version] = Cell(copy, packet.content.values, packet.truth)
         numbers = (self.workers.number(worker),) * config.n
         return self._normal(
@@ -102,7 +102,7 @@ class World:
         )
 
     def _leftovers(self, control: Control) -> Iterator[Packet]:
-        """Yield every packet of the job that used the slots before, epoch 0, everything complete."""
+        """Yield every packet of the job that used the slots before, generation 0, everything complete."""
         config = self.config
         for position, address in enumerate(self.rules.addresses(control.streams, 0)):
             parts = tuple(Contribution(rank, -1 - position, 0, 0) for rank in range(config.n))
@@ -184,7 +184,7 @@ class World:
     def admits(self, control: Control, node: int, packet: Packet) -> bool:
         """Say whether a switch lets a packet at its slots (S1)."""
         runs = control.admitted != 0 and not control.lost >> node & 1
-        return runs and (packet.epoch == control.admitted or not self.config.on("epoch_switch"))
+        return runs and (packet.generation == control.admitted or not self.config.on("generation_switch"))
 
     def stepped(self, control: Control, node: int, cell: int, packet: int) -> Stepped:
         """Return what a packet does to a copy of a switch."""
@@ -208,19 +208,19 @@ class World:
         self, control: Control, workers: tuple[Worker, ...], cell: Cell, packet: Packet
     ) -> RuleError | None:
         """Check what a STALE says: nostale and hint."""
-        asker, (epoch, position) = workers[packet.worker], packet.truth
-        exact = packet.kind is Kind.UPDATE and self.config.full_quorum and asker.epoch == epoch
+        asker, (generation, position) = workers[packet.worker], packet.truth
+        exact = packet.kind is Kind.UPDATE and self.config.full_quorum and asker.generation == generation
         if exact and "nostale" in self.config.checks:
             same_life = packet.content.values[0].incarnation == asker.incarnation
             if same_life and position in self.rules.waiting(control.streams, asker):
                 return RuleError("nostale", f"w{packet.worker} waits for round {packet.round} and is told STALE")
         if "hint" not in self.config.checks or self.config.crashes or self.config.give_ups or cell.truth is None:
             return None
-        epoch, top = cell.truth
-        addresses = self.rules.addresses(control.streams, epoch)
-        before = [control.streams[epoch][q] for q in range(top) if addresses[q].slot == packet.slot]
+        generation, top = cell.truth
+        addresses = self.rules.addresses(control.streams, generation)
+        before = [control.streams[generation][q] for q in range(top) if addresses[q].slot == packet.slot]
         for rank, worker in enumerate(workers):
-            named = cell.copy.contributors >> rank & 1 and worker.epoch == epoch
+            named = cell.copy.contributors >> rank & 1 and worker.generation == generation
             if named and any(worker.held[chunk] is None for chunk in before):
                 return RuleError("hint", f"STALE({packet.round}) names w{rank}, which lacks an earlier result")
         return None
@@ -296,7 +296,7 @@ class World:
     def _find_fetches(self, control: Control, workers: tuple[Worker, ...]) -> Iterator[Fetch]:
         """Let every worker fetch anything it lacks from any peer: STALE is only what makes it worth while."""
         for (rank, worker), (source, peer) in itertools.permutations(enumerate(workers), 2):
-            for chunk in control.streams[worker.epoch] if worker.life is Life.RUN else ():
+            for chunk in control.streams[worker.generation] if worker.life is Life.RUN else ():
                 content = self.rules.serves(peer, worker, chunk) if worker.held[chunk] is None else None
                 if content is None or self._repeats(workers, rank, source, chunk, content):
                     continue

@@ -135,13 +135,13 @@ def test_two_jobs_of_two_hosts_and_a_controller_that_is_killed(site: Site) -> No
     site.connect("first", first, ONE)
     site.connect("second", second, OTHER)
     site.check_sum(ONE, OTHER)
-    epochs = {job: site.show(job)["epoch"] for job in ("first", "second")}
+    generations = {job: site.show(job)["generation"] for job in ("first", "second")}
 
     wrong = site.members.ask(1, "replay", site.at(1), first)
     assert "wrong token for job 'second'" in wrong
     assert site.members.ask(0, "replay", site.at(0), first) == "the same answer"
     site.check_sum(ONE, OTHER)
-    assert {job: site.show(job)["epoch"] for job in epochs} == epochs
+    assert {job: site.show(job)["generation"] for job in generations} == generations
     assert "wrong token" not in site.show("first")["reason"]
 
     os.kill(site.controller.pid, signal.SIGKILL)
@@ -149,8 +149,8 @@ def test_two_jobs_of_two_hosts_and_a_controller_that_is_killed(site: Site) -> No
     site.controller = site.start_controller()
     assert "2 jobs adopted" in site.controller.log_text()
     site.check_sum(ONE, OTHER)
-    shown = {job: site.show(job) for job in epochs}
-    assert {job: found["epoch"] for job, found in shown.items()} == epochs
+    shown = {job: site.show(job) for job in generations}
+    assert {job: found["generation"] for job, found in shown.items()} == generations
     assert all(found["counters"]["added"] > 0 for found in shown.values())
 
     site.members.ask_all(ONE, "close")
@@ -168,13 +168,13 @@ def test_a_worker_is_killed_in_a_round(site: Site) -> None:
     site.connect("train", train, ONE, MISSING_S)
     site.connect("steady", steady, OTHER)
     site.check_sum(ONE, OTHER)
-    before = site.show("steady")["epoch"]
+    before = site.show("steady")["generation"]
     site.members.ask(0, "submit")  # the other one never does
     site.members.kill(2)
     gone = re.compile("connection of rank 1 ended|lease of rank 1 ran out")
     until(lambda: gone.search(site.show("train")["reason"]) is not None)
     site.check_sum(OTHER)
-    assert site.show("steady")["epoch"] == before
+    assert site.show("steady")["generation"] == before
     assert "rank 1" in site.members.ask(0, "result")
     site.members.ask_all((0, *OTHER), "close")
     site.connect("train", train, (0, 3))  # in the place of the dead one

@@ -183,7 +183,7 @@ def test_list_and_show_tell_what_there_is(
     assert main(["list", "--json", *at]) == 0
     (same,) = json.loads(capsys.readouterr().out)["jobs"]
     assert one["state"] == same["state"] == "running"
-    assert one["epoch"] == same["epoch"] > 0
+    assert one["generation"] == same["generation"] > 0
     assert [member["rank"] for member in one["members"]] == [0, 1, 2]
 
 
@@ -213,7 +213,7 @@ def test_a_tree_is_shown_with_all_its_switches(
             snapshot = take_snapshot(JobsClient(channel))
         rows = examine_controller(snapshot, snapshot, where="here", now_s=cluster.clock.now_s, job="train").rows
         told = {row.check: row.finding for row in rows}
-        assert told["job"].startswith("running on switches s1, s2, then s3, 3 workers, 16 slots, epoch ")
+        assert told["job"].startswith("running on switches s1, s2, then s3, 3 workers, 16 slots, generation ")
         assert told["switches"] == "s1 32 of 2048 slots, s2 16 of 2048 slots, s3 16 of 2048 slots"
         Console().print(screen(document(snapshot, snapshot)))
         assert re.search(r"^train +s1, s2, then s3 +running", capsys.readouterr().out, re.MULTILINE)
@@ -237,7 +237,7 @@ def test_a_job_with_workers_is_deleted_only_when_told_so(
 ) -> None:
     cluster.run("busy")
     cluster.make("idle")
-    epoch = cluster.controller.job("busy").epoch
+    generation = cluster.controller.job("busy").generation
     assert main(["delete", "idle", "busy", *at]) == 1  # nobody at the terminal
     told = capsys.readouterr()
     assert told.out == ""
@@ -254,7 +254,10 @@ def test_a_job_with_workers_is_deleted_only_when_told_so(
         assert len(cluster.controller.jobs()) == 2
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert main(["delete", "idle", "busy", *at]) == 0
-    assert capsys.readouterr().out == f"job 'idle' is gone\njob 'busy' is gone: ended for ranks 0, 1, epoch {epoch}\n"
+    assert (
+        capsys.readouterr().out
+        == f"job 'idle' is gone\njob 'busy' is gone: ended for ranks 0, 1, generation {generation}\n"
+    )
     cluster.run("busy")
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(["delete", "busy", "--yes", "--json", *at]) == 0

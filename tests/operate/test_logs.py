@@ -27,7 +27,7 @@ _log = logging.getLogger("hopsum_controlplane.of_a_test")
 def test_json_is_one_object_a_line_with_what_the_line_is_about() -> None:
     stream = io.StringIO()
     log_to(stream, form="json")
-    _log.info("job %s:\n%s", "train", "two lines", extra={"job": "train", "epoch": 7})
+    _log.info("job %s:\n%s", "train", "two lines", extra={"job": "train", "generation": 7})
     try:
         raise ValueError("of a test")
     except ValueError:
@@ -39,7 +39,7 @@ def test_json_is_one_object_a_line_with_what_the_line_is_about() -> None:
         "logger": "hopsum_controlplane.of_a_test",
         "message": "job train:\ntwo lines",
         "job": "train",
-        "epoch": 7,
+        "generation": 7,
     }
     assert "ValueError: of a test" in second["exception"]
 

@@ -73,7 +73,7 @@ def test_two_jobs_as_they_change_and_who_is_behind(
 
     cluster.clock.sleep(6)
     switch.counters["job_events"] = {cluster.controller.job("other").job_index * 8 + Event.COMPLETED: 60}
-    switch.counters["drops"] = {Drop.UNKNOWN_EPOCH: 1234}
+    switch.counters["drops"] = {Drop.UNKNOWN_GENERATION: 1234}
     for worker in train:
         worker.beat(datagrams_sent=9.0 * (worker.rank != 2), retransmits=8.0 * (worker.rank != 2))
     for worker in other:

@@ -181,14 +181,14 @@ def test_a_job_over_a_tree_lives_through_restarts(site: Site, capsys: pytest.Cap
     site.restart("leaf2")
     assert summed(jobs) == expected
     second = message_to_dict(operator.job("train"))
-    assert second["epoch"] > first["epoch"]
+    assert second["generation"] > first["generation"]
     assert "switch leaf2 " in second["reason"]
 
     os.kill(site.controller.pid, signal.SIGKILL)
     assert summed(jobs) == expected
     site.controller.stop()
     site.start_controller()
-    assert message_to_dict(operator.job("train"))["epoch"] == second["epoch"]
+    assert message_to_dict(operator.job("train"))["generation"] == second["generation"]
     assert summed(jobs) == expected
 
     close(jobs)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers through changes of epoch on a bad network: the switch restarts, members are replaced, changes interrupted.
+"""Workers through changes of generation on a bad network: the switch restarts, members are replaced, changes
+interrupted.
 
-The controller here is as small as one can be: it removes the old epoch, has everybody seal, each at its own time,
-decides, and lets everybody resume, each at its own time; the switch admits the new epoch at any time from then on. A
-fault may come at any moment of that, and all begins again. What a worker submits at a position depends on the position,
-on its rank and on which worker of that rank it is, so that every sum can be told.
+The controller here is as small as one can be: it removes the old generation, has everybody seal, each at its own time,
+decides, and lets everybody resume, each at its own time; the switch admits the new generation at any time from then on.
+A fault may come at any moment of that, and all begins again. What a worker submits at a position depends on the
+position, on its rank and on which worker of that rank it is, so that every sum can be told.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, R
 from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
-from hopsum_wire.epochs import Decided, Resume, Sealed
+from hopsum_wire.generations import Decided, Resume, Sealed
 
 from .jobs import job, worker
 from .network import Network, Weather
@@ -33,7 +34,7 @@ UNION = {Op.ADD32: np.add, Op.MAX32: np.maximum, Op.OR: np.bitwise_or}
 STEPS_MAX = 60_000
 PEER_DELAY_S = 0.01
 LAG_S = 0.2
-"""Within this time after each other workers hear of a change, of an epoch, and stand still."""
+"""Within this time after each other workers hear of a change, of a generation, and stand still."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Seat:
     begin: int = 0
     resume: Resume | None = None
     entered: int = 0
-    """The last epoch that its worker began."""
+    """The last generation that its worker began."""
     stands_to: float = 0.0
     handles: dict[int, int] = field(default_factory=dict)
     """By handle, the first position."""
@@ -70,8 +71,12 @@ class Seat:
     """By first position."""
 
 
-def decide(reports: dict[int, Sealed], newcomers: list[int], epoch: int, slots: int, before: Resume | None) -> Resume:
-    """Return how an epoch goes on; `before`: of an epoch with newcomers that not everybody has begun, else None."""
+def decide(
+    reports: dict[int, Sealed], newcomers: list[int], generation: int, slots: int, before: Resume | None
+) -> Resume:
+    """Return how a generation goes on; `before`: of a generation with newcomers that not everybody has begun, else
+    None.
+    """
     base = min(report.delivered_to for report in reports.values()) // slots * slots
     holders: dict[int, list[int]] = {}
     for rank, report in sorted(reports.items()):
@@ -86,10 +91,10 @@ def decide(reports: dict[int, Sealed], newcomers: list[int], epoch: int, slots: 
             runs.append(Decided(position, position + 1, tuple(ranks)))
     if newcomers:
         start = max(report.submitted_to for report in reports.values())
-        return Resume(base, start, epoch, 0, tuple(newcomers), tuple(runs))
+        return Resume(base, start, generation, 0, tuple(newcomers), tuple(runs))
     if before is None:
         return Resume(base, None, 0, None, (), tuple(runs))
-    return Resume(base, before.start, before.start_epoch, before.allreduces, before.replaced, tuple(runs))
+    return Resume(base, before.start, before.start_generation, before.allreduces, before.replaced, tuple(runs))
 
 
 class ChangeWorld:
@@ -100,19 +105,19 @@ class ChangeWorld:
         self.network = Network(self.rng, Weather(drop=plan.loss, duplicate=0.1))
         self.switch = Aggregator()
         self.seats = [Seat(rank) for rank in range(plan.workers)]
-        self.epoch = 6
+        self.generation = 6
         self.change = 0
         """Counts changes: what an interrupted one had still to do is not done."""
         self.faults_left = plan.faults
         self.reports: dict[int, Sealed | None] = {}
         self.pending: Resume | None = None
-        """Of an epoch with newcomers that somebody may not have begun."""
+        """Of a generation with newcomers that somebody may not have begun."""
         self.begins: dict[int, list[int]] = {rank: [0] for rank in range(plan.workers)}
         """By rank, where its workers began."""
         self.interrupted = 0
         self._arrives_at: dict[tuple[int, int], float] = {}
         self._begin(None, sorted(range(plan.workers)))
-        time = 0.0 if plan.replaced else LAG_S  # who has not begun when the first epoch ends begins as a newcomer
+        time = 0.0 if plan.replaced else LAG_S  # who has not begun when the first generation ends begins as a newcomer
         for _ in range(plan.faults):
             time += self.rng.random() * self.rng.choice([LAG_S, 2 * LAG_S, 1.0, 3.0])
             self.network.later(time, self._fault)
@@ -120,7 +125,7 @@ class ChangeWorld:
     # ---- the controller -------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        """Let something happen that takes another epoch."""
+        """Let something happen that takes another generation."""
         self.faults_left -= 1
         if self.rng.random() < self.plan.replaced:
             self._kill(self.rng.choice(self.seats))
@@ -158,36 +163,36 @@ class ChangeWorld:
     def _decide(self) -> None:
         reports = {rank: report for rank, report in self.reports.items() if report is not None}
         newcomers = sorted(set(range(self.plan.workers)) - set(reports))
-        if self.pending is not None and all(seat.entered == self.epoch for seat in self.seats):
+        if self.pending is not None and all(seat.entered == self.generation for seat in self.seats):
             self.pending = None
         if not reports:  # a fault before anybody began
             self._begin(None, newcomers)
             return
-        self.interrupted += any(report.epoch != self.epoch for report in reports.values())
-        resume = decide(reports, newcomers, self.epoch + 1, self.plan.slots, self.pending)
+        self.interrupted += any(report.generation != self.generation for report in reports.values())
+        resume = decide(reports, newcomers, self.generation + 1, self.plan.slots, self.pending)
         self.pending = resume if resume.start is not None else None
         self._begin(resume, newcomers)
 
     def _begin(self, resume: Resume | None, newcomers: list[int]) -> None:
-        self.epoch += 1
+        self.generation += 1
         for seat in self.seats:
-            self._soon(partial(self._enter, seat, self.epoch, resume, seat.rank in newcomers))
+            self._soon(partial(self._enter, seat, self.generation, resume, seat.rank in newcomers))
         quorum = self.plan.workers - self.plan.quorum_below
-        admitted = job(self.epoch, self.plan.workers, slots=self.plan.slots, quorum=quorum)
+        admitted = job(self.generation, self.plan.workers, slots=self.plan.slots, quorum=quorum)
         self._soon(partial(self.switch.add_job, admitted))
 
-    def _enter(self, seat: Seat, epoch: int, resume: Resume | None, is_new: bool) -> None:
+    def _enter(self, seat: Seat, generation: int, resume: Resume | None, is_new: bool) -> None:
         now = self.network.now
         if is_new:
-            own = Membership(epoch, seat.rank, self.plan.workers, self.plan.slots)
+            own = Membership(generation, seat.rank, self.plan.workers, self.plan.slots)
             timing = TIMING if self.plan.flush_after_s is None else _flushing(self.plan.flush_after_s)
             seat.worker = Worker(own, timing, repair=POLICY, resume=resume)
             seat.begin = seat.worker.stream.end
             self.begins[seat.rank] += [seat.begin] * (seat.incarnation - len(self.begins[seat.rank]) + 1)
             self.begins[seat.rank][seat.incarnation] = seat.begin
         elif resume is not None and seat.worker is not None:
-            seat.worker.resume(epoch, resume, now)
-        seat.resume, seat.entered = resume, epoch
+            seat.worker.resume(generation, resume, now)
+        seat.resume, seat.entered = resume, generation
         if self.rng.random() < 0.3:
             seat.stands_to = now + self.rng.uniform(0, 3 * LAG_S)
 
@@ -196,7 +201,7 @@ class ChangeWorld:
     @property
     def goes_on(self) -> bool:
         """Something is still to happen, or some worker has not been through all of the stream."""
-        if self.faults_left or any(seat.entered != self.epoch for seat in self.seats):
+        if self.faults_left or any(seat.entered != self.generation for seat in self.seats):
             return True
         return any(
             seat.worker is None
@@ -253,7 +258,7 @@ class ChangeWorld:
                 assert seat.resume is not None
                 if self.rng.random() < 0.7:
                     return True
-                each.go_on(each.join_point.epoch, each.join_point.start)
+                each.go_on(each.join_point.generation, each.join_point.start)
             else:
                 seat.handles[handle] = first
         return False

@@ -11,7 +11,7 @@ from the specification's table alone; no code is shared with hopsum_oracle.decis
     UPDATE   same  any   final       seen                                 RESULT to that child
     UPDATE   old                                                          STALE(asked, held, contributors)
 
-new: another epoch, or round > held.  need = quorum, with FLUSH min(quorum, min_quorum).
+new: another generation, or round > held.  need = quorum, with FLUSH min(quorum, min_quorum).
 close: final, RESULT to all.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 class Cell:
     """One copy of a slot."""
 
-    epoch: int = 0
+    generation: int = 0
     round: int = 0
     seen: set[int] = field(default_factory=set)
     count: int = 0
@@ -47,16 +47,16 @@ class Sent:
 
 
 def step(
-    cell: Cell, worker: int, epoch: int, round_: int, flush: bool, value: str, quorum: int, min_quorum: int
+    cell: Cell, worker: int, generation: int, round_: int, flush: bool, value: str, quorum: int, min_quorum: int
 ) -> list[Sent]:
     """Apply one UPDATE to `cell`, in place."""
     need = min(quorum, min_quorum) if flush else quorum
 
-    if cell.epoch == epoch and round_ < cell.round:
+    if cell.generation == generation and round_ < cell.round:
         return [Sent("STALE", worker, round_, cell.round, frozenset(cell.contributors), ())]
 
-    if cell.epoch != epoch or round_ > cell.round:
-        cell.epoch, cell.round, cell.final = epoch, round_, False
+    if cell.generation != generation or round_ > cell.round:
+        cell.generation, cell.round, cell.final = generation, round_, False
         cell.seen, cell.contributors, cell.values, cell.count = {worker}, {worker}, [value], 1
         return _close(cell) if need <= 1 else []
 

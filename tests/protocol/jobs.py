@@ -25,21 +25,21 @@ def worker(rank: int) -> WorkerConfig:
     return WorkerConfig(rank, 10 + rank, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank)
 
 
-def job(epoch: int = 7, workers: int = 2, *, quorum: int | None = None, **changes: Any) -> JobConfig:
+def job(generation: int = 7, workers: int = 2, *, quorum: int | None = None, **changes: Any) -> JobConfig:
     settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, "table": TABLE, "table16": TABLE16}
     settings.update(changes)
     members = tuple(worker(rank) for rank in range(workers))
-    return JobConfig(epoch, workers=members, quorum=quorum or workers, **settings)
+    return JobConfig(generation, workers=members, quorum=quorum or workers, **settings)
 
 
 def update(rank: int = 0, **changes: int) -> Header:
-    settings: dict[str, int] = {"op": Op.ADD32, "epoch": 7, "round": 1, "count": 256, **changes}
+    settings: dict[str, int] = {"op": Op.ADD32, "generation": 7, "round": 1, "count": 256, **changes}
     length = settings.pop("length", up_bytes(settings["op"]) if settings["op"] in SHAPES else 0)
     return Header(**{"kind": Kind.UPDATE, "worker": rank, "length": length, **settings})
 
 
 def probe(rank: int = 0, **changes: int) -> Header:
-    return Header(**{"kind": Kind.PROBE, "worker": rank, "epoch": 7, "round": 1, **changes})
+    return Header(**{"kind": Kind.PROBE, "worker": rank, "generation": 7, "round": 1, **changes})
 
 
 def words(*values: int) -> NDArray[np.uint8]:

@@ -46,7 +46,7 @@ class Network:
         self.rng, self.weather = rng, weather
         self.now = 0.0
         self.hosts: dict[int, Worker] = {}
-        """Who lives at a rank's address now: late replies to the worker of an earlier epoch reach this one."""
+        """Who lives at a rank's address now: late replies to the worker of an earlier generation reach this one."""
         self._in_flight: list[tuple[float, int, Callable[[], None]]] = []
         self._sent = 0
 
@@ -100,8 +100,8 @@ def make_task(rng: random.Random, workers: int) -> Task:
 
 
 @dataclass
-class Epoch:
-    """Workers of one epoch on a switch: `run` ends when each has delivered every task."""
+class Generation:
+    """Workers of one generation on a switch: `run` ends when each has delivered every task."""
 
     network: Network
     switch: Aggregator
@@ -159,12 +159,12 @@ class Epoch:
                 assert event.included.all()
 
 
-def scenario(seed: int, weather: Weather | None = None, switch: Aggregator | None = None) -> list[Epoch]:
-    """Run two epochs of the same job on the same slots, the second into the leftovers of the first."""
+def scenario(seed: int, weather: Weather | None = None, switch: Aggregator | None = None) -> list[Generation]:
+    """Run two generations of the same job on the same slots, the second into the leftovers of the first."""
     rng = random.Random(seed)
     network = Network(rng, weather or Weather())
     workers, slots, switch = rng.randint(2, 4), rng.randint(1, 3), switch or Aggregator()
-    epochs: list[Epoch] = []
+    generations: list[Generation] = []
     for number in (7, 8):
         for old in list(switch.jobs):
             switch.remove_job(old)
@@ -172,8 +172,8 @@ def scenario(seed: int, weather: Weather | None = None, switch: Aggregator | Non
         members = [Worker(Membership(number, rank, workers, slots), TIMING) for rank in range(workers)]
         network.hosts = dict(enumerate(members))
         tasks = [make_task(rng, workers) for _ in range(rng.randint(3, 5) if number == 7 else 2)]
-        epoch = Epoch(network, switch, tasks, members, ahead=rng.randint(1, 3))
-        epoch.run()
-        epoch.check()
-        epochs.append(epoch)
-    return epochs
+        generation = Generation(network, switch, tasks, members, ahead=rng.randint(1, 3))
+        generation.run()
+        generation.check()
+        generations.append(generation)
+    return generations

@@ -3,8 +3,8 @@
 
 What `network.py` simulates between workers and switch, and beside it a channel between workers: in order, delayed, and
 now and then a connection breaks and takes with it what was on the way. A worker that stands still does not run its
-timers, and what the switch sends it is lost; what peers send it waits. In a second epoch, what peers said in the first
-comes again, late.
+timers, and what the switch sends it is lost; what peers send it waits. In a second generation, what peers said in the
+first comes again, late.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAVE_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to an epoch."""
+    """What happens to a generation."""
 
     loss: float
     workers: int = 3
@@ -68,13 +68,13 @@ def make_sums(rng: random.Random, workers: int) -> Sums:
 
 
 @dataclass
-class RepairEpoch:
-    """One epoch; `run` ends when each worker has delivered every all-reduce and all have said LEAVE."""
+class RepairGeneration:
+    """One generation; `run` ends when each worker has delivered every all-reduce and all have said LEAVE."""
 
     network: Network
     switch: Aggregator
     plan: Plan
-    epoch: int
+    generation: int
     tasks: list[Sums]
     workers: list[Worker] = field(init=False)
     done: list[list[AllReduceDone]] = field(init=False)
@@ -85,7 +85,7 @@ class RepairEpoch:
     def __post_init__(self) -> None:
         plan, rng = self.plan, self.network.rng
         self.workers = [
-            Worker(Membership(self.epoch, rank, plan.workers, plan.slots), plan.timing, repair=plan.policy)
+            Worker(Membership(self.generation, rank, plan.workers, plan.slots), plan.timing, repair=plan.policy)
             for rank in range(plan.workers)
         ]
         self.done = [[] for _ in self.workers]
@@ -182,21 +182,21 @@ class RepairEpoch:
                 assert np.array_equal(lanes[chunk], task.expected(chunk, int(contributors))), f"all-reduce {index}"
 
 
-def repair_scenario(seed: int, plan: Plan) -> list[RepairEpoch]:
-    """Run two epochs; in the second, results that peers sent in the first come again at any time."""
+def repair_scenario(seed: int, plan: Plan) -> list[RepairGeneration]:
+    """Run two generations; in the second, results that peers sent in the first come again at any time."""
     rng = random.Random(seed)
     network = Network(rng, Weather(drop=plan.loss, duplicate=0.1))
-    switch, epochs = Aggregator(), list[RepairEpoch]()
+    switch, generations = Aggregator(), list[RepairGeneration]()
     for number in (7, 8):
         for old in list(switch.jobs):
             switch.remove_job(old)
         switch.add_job(job(number, plan.workers, slots=plan.slots, quorum=plan.workers - plan.quorum_below))
         tasks = [make_sums(rng, plan.workers) for _ in range(4)]
-        epoch = RepairEpoch(network, switch, plan, number, tasks)
-        for to, message in epochs[0].said if epochs else []:
+        generation = RepairGeneration(network, switch, plan, number, tasks)
+        for to, message in generations[0].said if generations else []:
             if message.kind is PeerKind.FOUND:
-                network.later(network.now + rng.uniform(0, 1), partial(epoch.hear, to, message))
-        epoch.run()
-        epoch.check()
-        epochs.append(epoch)
-    return epochs
+                network.later(network.now + rng.uniform(0, 1), partial(generation.hear, to, message))
+        generation.run()
+        generation.check()
+        generations.append(generation)
+    return generations

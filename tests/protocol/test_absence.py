@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.protocol.worker import AllReduceFailed, Membership, Timing, Worker
 from hopsum_wire import Op
 
@@ -15,7 +15,7 @@ LIMIT_S = 10.0
 
 def make(limit_s: float | None = LIMIT_S) -> Worker:
     timing = Timing(retransmit_s=0.1, deadline_s=300.0, unreachable_s=limit_s)
-    worker = Worker(Membership(epoch=7, rank=1, workers=2, slots=4, switch="switch 192.0.2.1:24677"), timing)
+    worker = Worker(Membership(generation=7, rank=1, workers=2, slots=4, switch="switch 192.0.2.1:24677"), timing)
     worker.submit(Op.ADD32, np.zeros((1, 1024), np.uint8), now=0.0)
     return worker
 
@@ -39,7 +39,7 @@ def test_an_absence_that_lasts_is_the_error() -> None:
         "switch 192.0.2.1:24677 is not there: all that rank 1 sent to it for 10 s came back as 'port unreachable' (11 "
         "times), and nothing came from the switch."
     )
-    with pytest.raises(EpochEndedError, match="is not there"):
+    with pytest.raises(GenerationEndedError, match="is not there"):
         worker.submit(Op.ADD32, np.zeros((1, 1024), np.uint8), now=11.0)
 
 
@@ -74,7 +74,7 @@ def test_without_a_limit_the_deadline_is_the_error() -> None:
 
 
 def test_nobody_waits_nobody_fails() -> None:
-    worker = Worker(Membership(epoch=7, rank=0, workers=2, slots=4), Timing(unreachable_s=1.0))
+    worker = Worker(Membership(generation=7, rank=0, workers=2, slots=4), Timing(unreachable_s=1.0))
     answers(worker, 0.0, 20.0)
     worker.submit(Op.ADD32, np.zeros((1, 1024), np.uint8), now=100.0)
     assert worker.next_event() is None

@@ -49,7 +49,7 @@ def test_two_workers() -> None:
         op=Op.ADD32,
         worker=0,
         slot=1,
-        epoch=7,
+        generation=7,
         round=1,
         contributors=3,
         count=256,
@@ -78,7 +78,7 @@ def test_stale_names_asked_and_held() -> None:
     (stale,) = outcome.outputs
     assert stale.payload == b""
     assert stale.header == Header(
-        kind=Kind.STALE, op=Op.MAX32, worker=1, epoch=7, round=1, held=3, contributors=3, count=3
+        kind=Kind.STALE, op=Op.MAX32, worker=1, generation=7, round=1, held=3, contributors=3, count=3
     )
 
 
@@ -122,7 +122,9 @@ def test_quorum_below_n_and_flush() -> None:
 
 
 GOOD = update(0)
-ALL_WRONG = replace(GOOD, version=2, kind=Kind.RESULT, flags=2, op=0, length=3, epoch=9, worker=9, slot=99, round=0)
+ALL_WRONG = replace(
+    GOOD, version=2, kind=Kind.RESULT, flags=2, op=0, length=3, generation=9, worker=9, slot=99, round=0
+)
 """Wrong in everything; `test_order_of_checks` mends it check by check."""
 
 MENDINGS = [
@@ -131,7 +133,7 @@ MENDINGS = [
     (Drop.BAD_FLAGS, {"flags": 0}),
     (Drop.BAD_OP, {"op": Op.MAX32}),
     (Drop.BAD_LENGTH, {"length": 1024}),
-    (Drop.UNKNOWN_EPOCH, {"epoch": 7}),
+    (Drop.UNKNOWN_GENERATION, {"generation": 7}),
     (Drop.UNKNOWN_WORKER, {"worker": 0}),
     (Drop.WRONG_PORT, {}),
     (Drop.WRONG_SOURCE, {}),
@@ -208,13 +210,13 @@ def test_jobs_do_not_meet() -> None:
         job(9, slot_base=6, slots=1, job_index=2),
     ]
     aggregator = Aggregator(jobs=jobs)
-    for epoch in (7, 8, 9):
-        send(aggregator, update(0, epoch=epoch), words(epoch))
-    for epoch in (9, 7, 8):
-        outcome = send(aggregator, update(1, epoch=epoch), words(100))
-        assert result_lanes(outcome)[0] == epoch + 100
-        assert outcome.job_index == epoch - 7
-    assert send(aggregator, update(0, epoch=8, slot=2)).drop is Drop.BAD_SLOT
+    for generation in (7, 8, 9):
+        send(aggregator, update(0, generation=generation), words(generation))
+    for generation in (9, 7, 8):
+        outcome = send(aggregator, update(1, generation=generation), words(100))
+        assert result_lanes(outcome)[0] == generation + 100
+        assert outcome.job_index == generation - 7
+    assert send(aggregator, update(0, generation=8, slot=2)).drop is Drop.BAD_SLOT
 
 
 def test_a_removed_job_leaves_its_registers_and_nothing_else() -> None:
@@ -222,14 +224,14 @@ def test_a_removed_job_leaves_its_registers_and_nothing_else() -> None:
     for rank in (0, 1):
         send(aggregator, update(rank, round=9), words(5))
     aggregator.remove_job(7)
-    assert send(aggregator, update(0, round=9)).drop is Drop.UNKNOWN_EPOCH
+    assert send(aggregator, update(0, round=9)).drop is Drop.UNKNOWN_GENERATION
     aggregator.add_job(job(8))
-    assert send(aggregator, update(0, epoch=8), words(1)).events == (Event.ADDED,)
-    assert result_lanes(send(aggregator, update(1, epoch=8), words(2)))[0] == 3
+    assert send(aggregator, update(0, generation=8), words(1)).events == (Event.ADDED,)
+    assert result_lanes(send(aggregator, update(1, generation=8), words(2)))[0] == 3
 
 
 def garbage(seed: int) -> Registers:
-    """Registers after anything at all, except a tag of a live epoch: epochs are never used twice."""
+    """Registers after anything at all, except a tag of a live generation: generations are never used twice."""
     rng = random.Random(seed)
     registers = Registers()
     registers.copies = [
@@ -267,7 +269,7 @@ def test_garbage_in_the_registers_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epoch": 0}, "epoch 0 is not in 1"),
+        ({"generation": 0}, "generation 0 is not in 1"),
         ({"quorum": 3}, "quorum 3 is not in 1..2"),
         ({"min_quorum": 3}, "min_quorum 3 is not in 1..2"),
         ({"slot_base": 2047}, "slots 2047..2050 are not within 0..2047"),
@@ -293,10 +295,10 @@ def test_impossible_jobs(change: dict[str, Any], message: str) -> None:
     [
         (job(7, slot_base=8, job_index=1), "one is taken by"),
         (job(8, slot_base=8, job_index=0), "one is taken by"),
-        (job(8, slot_base=3, job_index=1), "slots of epoch 8 overlap those of epoch 7"),
+        (job(8, slot_base=3, job_index=1), "slots of generation 8 overlap those of generation 7"),
     ],
 )
-def test_at_most_one_epoch_per_region(other: JobConfig, message: str) -> None:
+def test_at_most_one_generation_per_region(other: JobConfig, message: str) -> None:
     aggregator = Aggregator(jobs=[job()])
     with pytest.raises(ValueError, match=message):
         aggregator.add_job(other)

@@ -3,7 +3,7 @@
 
 Two workers get the same inputs at the same times from a network that loses, copies, reorders and forges; one takes
 every run of equal sizes as rows, the other each datagram alone. All that they say and know must be the same afterwards.
-With peers they go through changes of epoch as well, with what was still on the way.
+With peers they go through changes of generation as well, with what was still on the way.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
 from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
-from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.generations import Decided, Resume
 
-EPOCH, RANK, WORKERS = 7, 1, 3
+GENERATION, RANK, WORKERS = 7, 1, 3
 STEPS = 160
 SEEDS = 60
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ class Twins:
 
     def __init__(self, rng: random.Random, **options: Any) -> None:
         self.rng = rng
-        own = Membership(EPOCH, RANK, WORKERS, rng.choice([1, 3, 16, 64]))
+        own = Membership(GENERATION, RANK, WORKERS, rng.choice([1, 3, 16, 64]))
         timing = Timing(
             retransmit_s=0.05,
             retransmit_min_s=0.01,
@@ -56,7 +56,7 @@ class Twins:
         self.one = Worker(own, timing, **options)
         self.rows = Worker(own, timing, **options)
         self.now = 0.0
-        self.epoch = EPOCH
+        self.generation = GENERATION
         self.ops: list[int] = []
         """By position."""
         self.on_the_way: list[bytes] = []
@@ -106,7 +106,8 @@ class Twins:
         slot, round_ = self.one.stream.place(position)
         op = self.ops[position] if position < len(self.ops) else self.rng.choice(OPS)
         header = Header(
-            kind=Kind.RESULT, op=op, worker=RANK, slot=slot, epoch=self.epoch, round=round_, length=down_bytes(op),
+            kind=Kind.RESULT, op=op, worker=RANK, slot=slot, generation=self.generation, round=round_,
+            length=down_bytes(op),
             contributors=self.rng.choice([0b111, 0b111, 0b101, 0b011]),
         )  # fmt: skip
         return replace(header, **changes).pack() + self.rng.randbytes(down_bytes(op))
@@ -116,7 +117,8 @@ class Twins:
         change = self.rng.choice(
             [
                 {"version": 9}, {"kind": 77}, {"kind": Kind.UPDATE}, {"kind": Kind.STALE}, {"op": 0}, {"op": 99},
-                {"op": self.rng.choice(OPS)}, {"worker": 0}, {"slot": 2000}, {"epoch": self.epoch + 1}, {"round": 0},
+                {"op": self.rng.choice(OPS)}, {"worker": 0}, {"slot": 2000},
+                {"generation": self.generation + 1}, {"round": 0},
                 {"round": 2**32 - 1}, {"contributors": 0}, {"contributors": 0b1000}, {"contributors": 1 << 63},
                 {"length": 1023}, {"round": 10**6}, {"flags": 255, "held": 5, "count": 9},
             ]
@@ -157,21 +159,23 @@ class Twins:
                 kind = rng.choice([PeerKind.FOUND] * 4 + [PeerKind.NOTYET])
                 found = (op, 0b101, rng.randbytes(down_bytes(op))) if kind is PeerKind.FOUND else (0, 0, b"")
                 self.both(
-                    "receive_peer", PeerMessage(kind, to, self.epoch, message.slot, message.round, *found), self.now
+                    "receive_peer",
+                    PeerMessage(kind, to, self.generation, message.slot, message.round, *found),
+                    self.now,
                 )
         if rng.random() < 0.5:
             position = rng.randrange(max(1, len(self.ops)))
             fetch = PeerMessage(
-                PeerKind.FETCH, rng.choice([0, 2]), self.epoch, *self.one.stream.place(position), 0, 0, b""
+                PeerKind.FETCH, rng.choice([0, 2]), self.generation, *self.one.stream.place(position), 0, 0, b""
             )
             self.both("receive_peer", fetch, self.now)
         if rng.random() < 0.2:
             upto = rng.randrange(len(self.ops) + 1)
-            done = PeerMessage(PeerKind.DONE, rng.choice([0, 2]), self.epoch, 0, 0, 0, upto, b"")
+            done = PeerMessage(PeerKind.DONE, rng.choice([0, 2]), self.generation, 0, 0, 0, upto, b"")
             self.both("receive_peer", done, self.now)
 
     def change(self) -> None:
-        """Go on in another epoch, sometimes with newcomers; what this worker lacks may be decided or not."""
+        """Go on in another generation, sometimes with newcomers; what this worker lacks may be decided or not."""
         if self.one.repair is None or self.one.phase is not WorkerPhase.RUN:
             return
         self.both("seal")
@@ -185,11 +189,11 @@ class Twins:
             [0.0, 0.1, 1.0]
         )
         decided = tuple(Decided(p, p + 1, (0, 2)) for p in np.flatnonzero(held).tolist() if p >= base)
-        self.epoch += 1
+        self.generation += 1
         start = rng.choice([None, None, sealed.submitted_to])
-        resume = Resume(base, start, 0 if start is None else self.epoch, start, (2,), decided)
-        self.both("resume", self.epoch, resume, self.now)
-        self.both("go_on", self.epoch, sealed.submitted_to)
+        resume = Resume(base, start, 0 if start is None else self.generation, start, (2,), decided)
+        self.both("resume", self.generation, resume, self.now)
+        self.both("go_on", self.generation, sealed.submitted_to)
         self.met["changes"] += 1
 
     def said(self) -> list[tuple[int, PeerMessage]]:
@@ -266,14 +270,14 @@ def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.Monk
     expected = {"AllReduceDone", "results", "duplicates", "retransmits", "flushes", "stale_ignored"}
     repaired = {"repaired", "served", "changes"}
     expected |= {"fail": {"AllReduceFailed"}, "zero": {"lost", "probes"}, "repair": repaired}[kind]
-    reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_EPOCH", "UNKNOWN_WORKER", "BAD_SLOT",
+    reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_GENERATION", "UNKNOWN_WORKER", "BAD_SLOT",
                "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
     expected |= {f"ignored {reason}" for reason in reasons}
     assert not {name for name in expected if not met[name]}, met
 
 
 WRONG: list[dict[str, int]] = [
-    {"version": 2}, {"kind": Kind.STATE}, {"op": Op.OR}, {"op": 0}, {"worker": 2}, {"epoch": 8}, {"length": 512},
+    {"version": 2}, {"kind": Kind.STATE}, {"op": Op.OR}, {"op": 0}, {"worker": 2}, {"generation": 8}, {"length": 512},
     {"slot": 2}, {"slot": 63}, {"slot": 64}, {"round": 2}, {"round": 0}, {"contributors": 0},
     {"contributors": 1 << WORKERS},
 ]  # fmt: skip
@@ -283,9 +287,11 @@ def plain_or_not(
     rows: int = 8, wrong_at: int = -1, everywhere: bool = False, resume: Resume | None = None, **wrong: int
 ) -> ResultRun | None:
     """Ask for the first rows of an all-reduce in order; one of them, or all, with something else in the header."""
-    worker = Worker(Membership(EPOCH, RANK, WORKERS, 64), resume=resume)
+    worker = Worker(Membership(GENERATION, RANK, WORKERS, 64), resume=resume)
     worker.submit(Op.ADD32, np.zeros((20, 1024), np.uint8), now=0.0)
-    right = Header(kind=Kind.RESULT, op=Op.ADD32, worker=RANK, epoch=EPOCH, round=1, contributors=7, length=1024)
+    right = Header(
+        kind=Kind.RESULT, op=Op.ADD32, worker=RANK, generation=GENERATION, round=1, contributors=7, length=1024
+    )
     headers = [replace(right, slot=slot) for slot in range(rows)]
     headers = [replace(each, **wrong) if everywhere or at == wrong_at else each for at, each in enumerate(headers)]
     datagrams = np.frombuffer(b"".join(each.pack() + bytes(1024) for each in headers), np.uint8)
@@ -298,7 +304,7 @@ def test_a_batch_with_something_wrong_is_not_plain(wrong: dict[str, int]) -> Non
     assert plain_or_not(everywhere=True, **wrong) is None
 
 
-def test_a_plain_batch_is_plain_in_later_epochs() -> None:
+def test_a_plain_batch_is_plain_in_later_generations() -> None:
     run = plain_or_not(resume=Resume(128, None, 0, None, (), ()))
     assert run is not None
     assert run.positions.tolist() == list(range(128, 136))

@@ -22,7 +22,7 @@ ASK_AT = [99.0, 99.5, 99.75]
 
 
 def make(rank: int = 1, workers: int = 3, rack: tuple[int, ...] | None = None) -> Worker:
-    return Worker(Membership(epoch=7, rank=rank, workers=workers, slots=4, rack=rack), TIMING)
+    return Worker(Membership(generation=7, rank=rank, workers=workers, slots=4, rack=rack), TIMING)
 
 
 def submit(subject: Worker, chunks: int = 1, now: float = 0.0) -> None:
@@ -151,7 +151,9 @@ def test_an_older_round_in_the_copy_means_that_nothing_arrived() -> None:
     subject = make()
     submit(subject, 9)
     for position in range(8):
-        result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=position % 4, epoch=7, round=position // 4 + 1)
+        result = Header(
+            kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=position % 4, generation=7, round=position // 4 + 1
+        )
         subject.receive_datagram(replace(result, contributors=7, length=1024).pack() + bytes(1024), 0.0)
     error, _ = run(subject, held=1, contributors=7, count=State.FINAL)
     assert "nobody's UPDATE of slot 0, round 3 has reached the switch" in str(error)
@@ -165,7 +167,7 @@ def test_only_the_oldest_position_is_asked_about_and_its_answer_counts_for_nothi
     (asked,) = (header for header in headers(subject, 99.0) if header.kind == Kind.PROBE)
     assert (asked.slot, asked.round, asked.op, asked.length, asked.worker) == (0, 1, 0, 0, 1)
     subject.receive_datagram(answer(asked, held=1, contributors=0b10, count=State.COLLECTING), 99.1)
-    result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, epoch=7, round=1, contributors=7, length=1024)
+    result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, generation=7, round=1, contributors=7, length=1024)
     subject.receive_datagram(result.pack() + bytes(1024), 99.2)
     subject.handle_timer(99.5)
     (again,) = (header for header in headers(subject, 99.5) if header.kind == Kind.PROBE)
@@ -181,7 +183,7 @@ def test_an_answer_that_was_not_asked_for_is_nothing() -> None:
     subject = make()
     submit(subject)
     headers(subject, 0.0)
-    stray = Header(kind=Kind.STATE, worker=1, epoch=7, round=1, held=1, contributors=1, count=State.COLLECTING)
+    stray = Header(kind=Kind.STATE, worker=1, generation=7, round=1, held=1, contributors=1, count=State.COLLECTING)
     subject.receive_datagram(stray.pack(), 1.0)
     assert subject.next_event() is None
     assert run(subject)[1] == ASK_AT
@@ -195,7 +197,7 @@ def test_each_all_reduce_has_its_own_questions() -> None:
         subject.handle_timer(now)
         headers(subject, now)
     submit(subject, now=99.8)
-    result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, epoch=7, round=1, contributors=7, length=1024)
+    result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, generation=7, round=1, contributors=7, length=1024)
     subject.receive_datagram(result.pack() + bytes(1024), 99.9)
     subject.next_event()
     _, asked = run(subject)

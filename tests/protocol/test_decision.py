@@ -21,14 +21,14 @@ from .decision_table import Cell, Sent, step
 @dataclass(frozen=True)
 class Packet:
     worker: int
-    epoch: int
+    generation: int
     slot: int
     round: int
     flush: bool
 
     @property
     def value(self) -> str:
-        return f"w{self.worker} e{self.epoch} s{self.slot} r{self.round}"
+        return f"w{self.worker} e{self.generation} s{self.slot} r{self.round}"
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Subject:
     values: list[str] = field(default_factory=list)
 
     def step(self, packet: Packet, quorum: int, min_quorum: int) -> tuple[Decision, list[Sent]]:
-        update = Update(packet.epoch, packet.round, 1 << packet.worker, packet.flush)
+        update = Update(packet.generation, packet.round, 1 << packet.worker, packet.flush)
         decided = decide(self.copy, update, quorum=quorum, min_quorum=min_quorum)
         self.copy = decided.copy
         if decided.lanes is LaneAction.WRITE:
@@ -66,14 +66,14 @@ def members(bitmap: int) -> frozenset[int]:
 def same(subject: Subject, cell: Cell) -> bool:
     copy = subject.copy
     return (
-        copy.epoch,
+        copy.generation,
         copy.round,
         members(copy.seen),
         copy.ctr,
         members(copy.contributors),
         subject.values,
     ) == (
-        cell.epoch,
+        cell.generation,
         cell.round,
         frozenset(cell.seen),
         FINAL if cell.final else cell.count,
@@ -83,21 +83,21 @@ def same(subject: Subject, cell: Cell) -> bool:
 
 
 def schedule(rng: random.Random, workers: int, slots: int, steps: int, flush: bool) -> Iterator[Packet]:
-    """Workers at their own pace, epoch changes, and a network that repeats anything ever sent."""
+    """Workers at their own pace, generation changes, and a network that repeats anything ever sent."""
     sent: list[Packet] = []
     rounds = [[1] * slots for _ in range(workers)]
-    epoch = 1
+    generation = 1
     for _ in range(steps):
         if sent and rng.random() < 0.4:
             yield rng.choice(sent)
             continue
         if rng.random() < 0.01:
-            epoch += 1
+            generation += 1
             rounds = [[1] * slots for _ in range(workers)]
         worker, slot = rng.randrange(workers), rng.randrange(slots)
-        packet = Packet(worker, epoch, slot, rounds[worker][slot], flush and rng.random() < 0.2)
+        packet = Packet(worker, generation, slot, rounds[worker][slot], flush and rng.random() < 0.2)
         rounds[worker][slot] += rng.random() < 0.3
-        sent = [old for old in [*sent, packet][-200:] if old.epoch == epoch]  # S1: others are not admitted
+        sent = [old for old in [*sent, packet][-200:] if old.generation == generation]  # S1: others are not admitted
         yield packet
 
 
@@ -115,7 +115,7 @@ def run(seed: int, steps: int) -> list[str]:
         expected = step(
             cells[place],
             packet.worker,
-            packet.epoch,
+            packet.generation,
             packet.round,
             packet.flush,
             packet.value,
@@ -135,16 +135,16 @@ def test_random_schedules() -> None:
 
 
 def test_all_short_schedules() -> None:
-    """Every three packets of two workers, two epochs, two rounds of one version, with and without FLUSH."""
+    """Every three packets of two workers, two generations, two rounds of one version, with and without FLUSH."""
     alphabet = [
-        Packet(worker, epoch, 0, round_, flush)
-        for worker, epoch, round_, flush in itertools.product((0, 1), (1, 2), (1, 3), (False, True))
+        Packet(worker, generation, 0, round_, flush)
+        for worker, generation, round_, flush in itertools.product((0, 1), (1, 2), (1, 3), (False, True))
     ]
     for quorum, min_quorum in [(1, 1), (2, 1), (2, 2)]:
         for packets in itertools.product(alphabet, repeat=3):
             cell, subject = Cell(), Subject()
             for p in packets:
-                expected = step(cell, p.worker, p.epoch, p.round, p.flush, p.value, quorum, min_quorum)
+                expected = step(cell, p.worker, p.generation, p.round, p.flush, p.value, quorum, min_quorum)
                 assert subject.step(p, quorum, min_quorum)[1] == expected, packets
                 assert same(subject, cell), packets
 
@@ -159,10 +159,12 @@ THRESHOLDS = [
 
 @pytest.mark.parametrize(("workers", "quorum", "min_quorum"), THRESHOLDS)
 def test_every_reachable_state(workers: int, quorum: int, min_quorum: int) -> None:
-    """Every packet (two epochs, three rounds of one version, with and without FLUSH) at every state reached by them."""
+    """Every packet (two generations, three rounds of one version, with and without FLUSH) at every state reached by
+    them.
+    """
     alphabet = [
-        Packet(worker, epoch, 0, round_, flush)
-        for worker, epoch, round_, flush in itertools.product(range(workers), (1, 2), (1, 3, 5), (False, True))
+        Packet(worker, generation, 0, round_, flush)
+        for worker, generation, round_, flush in itertools.product(range(workers), (1, 2), (1, 3, 5), (False, True))
     ]
     reached = {(Copy(), ()): Cell()}
     waiting = list(reached.items())
@@ -170,7 +172,7 @@ def test_every_reachable_state(workers: int, quorum: int, min_quorum: int) -> No
         (copy, values), cell = waiting.pop()
         for p in alphabet:
             subject, after = Subject(copy, list(values)), deepcopy(cell)
-            expected = step(after, p.worker, p.epoch, p.round, p.flush, p.value, quorum, min_quorum)
+            expected = step(after, p.worker, p.generation, p.round, p.flush, p.value, quorum, min_quorum)
             assert subject.step(p, quorum, min_quorum)[1] == expected, (copy, p)
             assert same(subject, after), (copy, p)
             state = (subject.copy, tuple(subject.values))
@@ -189,7 +191,7 @@ def mutate_reset_all(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=LaneAction.ADD))
 
 
-def mutate_epoch_tag(patch: pytest.MonkeyPatch) -> None:
+def mutate_generation_tag(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision, "is_new", lambda copy, update: update.round > copy.round)
 
 
@@ -232,7 +234,7 @@ def mutate_flush_ignores_quorum(patch: pytest.MonkeyPatch) -> None:
     [
         mutate_dup_check,
         mutate_reset_all,
-        mutate_epoch_tag,
+        mutate_generation_tag,
         mutate_close,
         mutate_answer_dup,
         mutate_stale_touches,
@@ -246,7 +248,7 @@ def test_a_rule_less_is_found(mutate: Callable[[pytest.MonkeyPatch], None], monk
 
 
 CASES = [
-    # copy before, packet (epoch, round, worker), quorum -> events, reply
+    # copy before, packet (generation, round, worker), quorum -> events, reply
     (Copy(), (7, 1, 0), 2, (Event.ADDED,), Reply.NONE),
     (Copy(), (7, 1, 0), 1, (Event.ADDED, Event.COMPLETED), Reply.RESULT_TO_ALL),
     (Copy(7, 1, 1, 1, 1), (7, 1, 1), 2, (Event.ADDED, Event.COMPLETED), Reply.RESULT_TO_ALL),
@@ -262,8 +264,8 @@ CASES = [
 
 @pytest.mark.parametrize(("copy", "packet", "quorum", "events", "reply"), CASES)
 def test_events(copy: Copy, packet: tuple[int, int, int], quorum: int, events: tuple[Event, ...], reply: Reply) -> None:
-    epoch, round_, worker = packet
-    decided = decide(copy, Update(epoch, round_, 1 << worker), quorum=quorum, min_quorum=1)
+    generation, round_, worker = packet
+    decided = decide(copy, Update(generation, round_, 1 << worker), quorum=quorum, min_quorum=1)
     assert decided.events == events
     assert decided.reply is reply
 

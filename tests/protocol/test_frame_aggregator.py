@@ -58,7 +58,7 @@ def test_result_frames() -> None:
                 op="ADD32",
                 worker=rank,
                 slot=2,
-                epoch=7,
+                generation=7,
                 round=1,
                 contributors=3,
                 count=256,

@@ -35,8 +35,8 @@ def test_every_worker_gets_numpys_sums(seed: int) -> None:
 
 
 def test_a_good_network_needs_no_second_try() -> None:
-    for epoch in scenario(1, Weather(drop=0, duplicate=0, straggle=0, delay_s=0.001)):
-        for each in epoch.workers:
+    for generation in scenario(1, Weather(drop=0, duplicate=0, straggle=0, delay_s=0.001)):
+        for each in generation.workers:
             assert each.statistics.retransmits == 0
             assert each.statistics.results == each.statistics.updates == each.stream.end
 
@@ -51,14 +51,14 @@ def test_the_network_was_bad() -> None:
         drops.update(switch.drops)
         for (_, event), count in switch.job_events.items():
             events[event] += count
-        for epoch in scenario(seed):
-            for each in epoch.workers:
+        for generation in scenario(seed):
+            for each in generation.workers:
                 retransmits += each.statistics.retransmits
                 duplicates += each.statistics.duplicates
                 stale += each.statistics.stale_ignored
-                foreign += each.statistics.ignored[Drop.UNKNOWN_EPOCH]
+                foreign += each.statistics.ignored[Drop.UNKNOWN_GENERATION]
     assert set(events) == set(Event) - OF_TREES - {Event.FAULT, Event.PROBED}
-    assert set(drops) == {Drop.UNKNOWN_EPOCH}
+    assert set(drops) == {Drop.UNKNOWN_GENERATION}
     assert min(retransmits, duplicates, stale, foreign) > 0
 
 
@@ -71,7 +71,7 @@ def reset_all(patch: Patch) -> None:
     patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=LaneAction.ADD))
 
 
-def epoch_tag(patch: Patch) -> None:
+def generation_tag(patch: Patch) -> None:
     def by_round(copy: decision.Copy, update: decision.Update) -> bool:
         return update.round > copy.round
 
@@ -89,21 +89,21 @@ def answer_dup(patch: Patch) -> None:
     patch.setitem(decision.TABLE, PacketClass.COMPLETE, row._replace(reply=decision.Reply.NONE))
 
 
-def epoch_switch(patch: Patch) -> None:
-    def any_epoch(packet: Packet, jobs: dict[int, JobConfig]) -> Admitted | Drop:
+def generation_switch(patch: Patch) -> None:
+    def any_generation(packet: Packet, jobs: dict[int, JobConfig]) -> Admitted | Drop:
         (job,) = jobs.values()
-        return admission.admit(packet, {packet.header.epoch: job})
+        return admission.admit(packet, {packet.header.generation: job})
 
-    patch.setattr(aggregator, "admit", any_epoch)
+    patch.setattr(aggregator, "admit", any_generation)
 
 
-def epoch_worker(patch: Patch) -> None:
+def generation_worker(patch: Patch) -> None:
     position = Worker._own_position
 
-    def any_epoch(self: Worker, header: Header, values: memoryview) -> int:
-        return position(self, replace(header, epoch=self.membership.epoch), values)
+    def any_generation(self: Worker, header: Header, values: memoryview) -> int:
+        return position(self, replace(header, generation=self.membership.generation), values)
 
-    patch.setattr(Worker, "_own_position", any_epoch)
+    patch.setattr(Worker, "_own_position", any_generation)
 
 
 def in_order(patch: Patch) -> None:
@@ -154,11 +154,11 @@ def stale_match(patch: Patch) -> None:
     [
         dup_check,
         reset_all,
-        epoch_tag,
+        generation_tag,
         close,
         answer_dup,
-        epoch_switch,
-        epoch_worker,
+        generation_switch,
+        generation_worker,
         in_order,
         frozen_payload,
         first_stays,

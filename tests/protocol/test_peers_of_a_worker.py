@@ -33,7 +33,7 @@ def from_switch(
 ) -> None:
     slot, round_ = worker.stream.place(position)
     header = Header(
-        kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot, epoch=7, round=round_, contributors=contributors,
+        kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot, generation=7, round=round_, contributors=contributors,
         length=1024,
     )  # fmt: skip
     worker.receive_datagram(header.pack() + bytes([fill]) * 1024, now)
@@ -43,14 +43,21 @@ def from_switch(
 def stale(worker: Worker, position: int, held: int, contributors: int, now: float = 0.1) -> None:
     slot, round_ = worker.stream.place(position)
     header = Header(
-        kind=Kind.STALE, op=Op.ADD32, worker=1, slot=slot, epoch=7, round=round_, held=held, contributors=contributors
+        kind=Kind.STALE,
+        op=Op.ADD32,
+        worker=1,
+        slot=slot,
+        generation=7,
+        round=round_,
+        held=held,
+        contributors=contributors,
     )
     worker.receive_datagram(header.pack(), now)
 
 
 def hear(worker: Worker, rank: int, kind: PeerKind, position: int | None = None, now: float = 0.2, **more: Any) -> None:
     slot, round_ = (0, 0) if position is None else worker.stream.place(position)
-    fields = {"epoch": 7, "slot": slot, "round": round_, **more}
+    fields = {"generation": 7, "slot": slot, "round": round_, **more}
     worker.receive_peer(PeerMessage(kind, rank, **fields), now)
     worker.datagrams_to_send(now)
 
@@ -58,7 +65,7 @@ def hear(worker: Worker, rank: int, kind: PeerKind, position: int | None = None,
 def state(worker: Worker, position: int, contributors: int, held: State = State.COLLECTING, now: float = 0.3) -> None:
     slot, round_ = worker.stream.place(position)
     header = Header(
-        kind=Kind.STATE, op=Op.ADD32, worker=1, slot=slot, epoch=7, round=round_, held=round_, count=held,
+        kind=Kind.STATE, op=Op.ADD32, worker=1, slot=slot, generation=7, round=round_, held=round_, count=held,
         contributors=contributors,
     )  # fmt: skip
     worker.receive_datagram(header.pack(), now)
@@ -123,7 +130,7 @@ def test_the_first_stays_whoever_sent_it() -> None:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"epoch": 6}, "epoch"),
+        ({"generation": 6}, "generation"),
         ({"slot": 2}, "place"),
         ({"round": 0}, "place"),
         ({"round": 2**32 - 1}, "place"),
@@ -180,7 +187,7 @@ def test_silence_asks_one_after_the_other() -> None:
     assert asked == [[], [], [2], [3], [0], [2]]
 
 
-def test_gone_everywhere_ends_the_epoch() -> None:
+def test_gone_everywhere_ends_the_generation() -> None:
     worker = make()
     handle = submit(worker)
     hear(worker, 0, PeerKind.GONE, 0)
@@ -197,7 +204,7 @@ def test_gone_everywhere_ends_the_epoch() -> None:
     assert isinstance(event, AllReduceFailed)
     assert (event.handle, type(event.error)) == (handle, FellBehindError)
     assert (
-        "rank 1 fell behind in epoch 7: neither the switch nor any of its peers still has the result of slot 0"
+        "rank 1 fell behind in generation 7: neither the switch nor any of its peers still has the result of slot 0"
         in str(event.error)
     )
 
@@ -336,7 +343,7 @@ def test_held_back_until_the_deadline() -> None:
     assert isinstance(event, AllReduceFailed)
     assert isinstance(event.error, AllReduceTimeoutError)
     assert event.error.missing_ranks == (2, 3)
-    assert "did not begin an all-reduce of epoch 7 within 4 s: ranks 2, 3 did not say" in str(event.error)
+    assert "did not begin an all-reduce of generation 7 within 4 s: ranks 2, 3 did not say" in str(event.error)
     said(worker)
     hear(worker, 2, PeerKind.FETCH, 0)
     assert said(worker) == [(2, PeerKind.FOUND, 0, 1)], "it still serves"

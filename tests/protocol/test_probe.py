@@ -77,12 +77,12 @@ def test_a_flushed_round_is_final() -> None:
     assert seen(state(switch, probe(0))) == (Op.ADD32, 1, 0b100, State.FINAL)
 
 
-def test_another_epoch_in_the_copy_is_nothing() -> None:
+def test_another_generation_in_the_copy_is_nothing() -> None:
     switch = Aggregator(jobs=[job()])
     send(switch, update(0))
     switch.remove_job(7)
     switch.add_job(job(8))
-    assert seen(state(switch, probe(0, epoch=8))) == EMPTY
+    assert seen(state(switch, probe(0, generation=8))) == EMPTY
 
 
 def test_observers_ask_and_do_nothing_else() -> None:
@@ -103,7 +103,7 @@ REFUSED = [
     ({"op": Op.ADD32}, Drop.BAD_OP),
     ({"op": 8}, Drop.BAD_OP),
     ({"length": 1}, Drop.BAD_LENGTH),
-    ({"epoch": 8}, Drop.UNKNOWN_EPOCH),
+    ({"generation": 8}, Drop.UNKNOWN_GENERATION),
     ({"worker": 2}, Drop.UNKNOWN_WORKER),
     ({"worker": 65}, Drop.UNKNOWN_WORKER),
     ({"slot": 4}, Drop.BAD_SLOT),

@@ -39,10 +39,10 @@ def test_all_replicas_end_alike(seed: int, loss: float) -> None:
 def test_flush_with_everybody_needed(loss: float) -> None:
     """The quorum is n: only FLUSH lets the others go on, and peers catch the slow one up."""
     for seed in SEEDS:
-        epochs = repair_scenario(seed, replace(plan_of(seed, loss, FLUSHING), quorum_below=0, stall_s=3.0))
-        flushed = [each.statistics.flushes for epoch in epochs for each in epoch.workers]
+        generations = repair_scenario(seed, replace(plan_of(seed, loss, FLUSHING), quorum_below=0, stall_s=3.0))
+        flushed = [each.statistics.flushes for generation in generations for each in generation.workers]
         assert sum(flushed) > 0
-    assert any((event.contributors != 7).any() for done in epochs[0].done for event in done)
+    assert any((event.contributors != 7).any() for done in generations[0].done for event in done)
 
 
 def test_the_network_was_bad() -> None:
@@ -50,15 +50,15 @@ def test_the_network_was_bad() -> None:
     statistics = [
         each.statistics
         for seed in SEEDS
-        for epoch in repair_scenario(seed, plan_of(seed, 0.2))
-        for each in epoch.workers
+        for generation in repair_scenario(seed, plan_of(seed, 0.2))
+        for each in generation.workers
     ]
     assert sum(each.repaired for each in statistics) > 100
     assert sum(each.fetches for each in statistics) > sum(each.repaired for each in statistics)
     assert sum(each.duplicates for each in statistics) > 100
-    assert sum(each.peers_ignored["epoch"] for each in statistics) > 20
+    assert sum(each.peers_ignored["generation"] for each in statistics) > 20
     assert sum(each.retransmits for each in statistics) > 100
-    assert {reason for each in statistics for reason in each.peers_ignored} == {"epoch"}
+    assert {reason for each in statistics for reason in each.peers_ignored} == {"generation"}
     assert sum(each.given_up for each in statistics) == 0
 
 
@@ -72,14 +72,14 @@ def stale_settles(patch: Patch) -> None:
     patch.setattr(Worker, "_on_stale", zeros)
 
 
-def fetch_epoch(patch: Patch) -> None:
-    """Take what peers say of any epoch."""
+def fetch_generation(patch: Patch) -> None:
+    """Take what peers say of any generation."""
     receive = Worker.receive_peer
 
-    def any_epoch(self: Worker, message: PeerMessage, now: float) -> None:
-        receive(self, message._replace(epoch=self.membership.epoch), now)
+    def any_generation(self: Worker, message: PeerMessage, now: float) -> None:
+        receive(self, message._replace(generation=self.membership.generation), now)
 
-    patch.setattr(Worker, "receive_peer", any_epoch)
+    patch.setattr(Worker, "receive_peer", any_generation)
 
 
 def retain(patch: Patch) -> None:
@@ -124,7 +124,7 @@ def failure_of(plan: Callable[[int], Plan]) -> str:
     ("take_away", "failure"),
     [
         (stale_settles, r"rank \d, all-reduce \d"),
-        (fetch_epoch, r"all-reduce \d"),
+        (fetch_generation, r"all-reduce \d"),
         (retain, r"rank \d fell behind"),
         (stale_fetch, "not done after 5000 steps"),
         (held_back, "more kept than may be"),
@@ -144,7 +144,7 @@ def test_no_more_is_kept_than_may_be(monkeypatch: Patch) -> None:
         repair_scenario(seed, plan_of(seed, 0.05))
 
 
-def test_without_peers_the_epoch_is_over() -> None:
+def test_without_peers_the_generation_is_over() -> None:
     assert "no longer has it" in failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=None))
 
 
@@ -152,4 +152,4 @@ def test_a_straggler_that_is_given_up_on_fell_behind() -> None:
     """Those that went on say so by name; it is told what to do."""
     hasty = replace(POLICY, straggler_s=0.5)
     failure = failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=hasty, stall_s=5.0))
-    assert re.search(r"rank \d fell behind in epoch 7: .*load parameters and optimiser", failure)
+    assert re.search(r"rank \d fell behind in generation 7: .*load parameters and optimiser", failure)

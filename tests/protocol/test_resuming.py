@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker and its change of epoch, by hand: what it reports, sends, asks for, discards and refuses."""
+"""One worker and its change of generation, by hand: what it reports, sends, asks for, discards and refuses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError, FellBehindError, WorkersReplacedError
+from hopsum.errors import AllReduceTimeoutError, FellBehindError, GenerationEndedError, WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
 from hopsum_wire import Header, Kind, Op, split_datagram
-from hopsum_wire.epochs import Decided, Resume, Sealed
+from hopsum_wire.generations import Decided, Resume, Sealed
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=100.0)
 EVERYBODY = 0b1111
@@ -29,16 +29,17 @@ def submit(worker: Worker, chunks: int, now: float = 0.0, fill: int = 3) -> int:
 
 
 def sent(worker: Worker, now: float) -> list[tuple[int, int, int]]:
-    """Return (epoch, slot, round) of what is sent now."""
+    """Return (generation, slot, round) of what is sent now."""
     headers = [split_datagram(bytes(datagram))[0] for datagram in worker.datagrams_to_send(now)]
-    return [(header.epoch, header.slot, header.round) for header in headers]
+    return [(header.generation, header.slot, header.round) for header in headers]
 
 
-def results(worker: Worker, *positions: int, now: float = 0.1, epoch: int | None = None, fill: int = 5) -> None:
+def results(worker: Worker, *positions: int, now: float = 0.1, generation: int | None = None, fill: int = 5) -> None:
     for position in positions:
         slot, round_ = worker.stream.place(position)
         header = Header(
-            kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot, epoch=epoch or worker.membership.epoch, round=round_,
+            kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot,
+            generation=generation or worker.membership.generation, round=round_,
             contributors=EVERYBODY, length=1024,
         )  # fmt: skip
         worker.receive_datagram(header.pack() + bytes([fill]) * 1024, now)
@@ -47,7 +48,7 @@ def results(worker: Worker, *positions: int, now: float = 0.1, epoch: int | None
 
 def hear(worker: Worker, rank: int, kind: PeerKind, position: int, now: float = 5.0, **more: Any) -> None:
     slot, round_ = worker.stream.place(position)
-    worker.receive_peer(PeerMessage(kind, rank, worker.membership.epoch, slot, round_, **more), now)
+    worker.receive_peer(PeerMessage(kind, rank, worker.membership.generation, slot, round_, **more), now)
 
 
 def said(worker: Worker, kind: PeerKind) -> list[tuple[int, int]]:
@@ -59,8 +60,8 @@ def said(worker: Worker, kind: PeerKind) -> list[tuple[int, int]]:
     ]
 
 
-def resume(base: int = 0, *decided: Decided, start: int | None = None, start_epoch: int = 0) -> Resume:
-    return Resume(base, start, start_epoch, None if start is None else 1, () if start is None else (3,), decided)
+def resume(base: int = 0, *decided: Decided, start: int | None = None, start_generation: int = 0) -> Resume:
+    return Resume(base, start, start_generation, None if start is None else 1, () if start is None else (3,), decided)
 
 
 def test_a_sealed_worker_only_answers() -> None:
@@ -79,7 +80,7 @@ def test_a_sealed_worker_only_answers() -> None:
     hear(worker, 2, PeerKind.FETCH, 1)
     hear(worker, 2, PeerKind.FETCH, 2)
     assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.FOUND, PeerKind.NOTYET]
-    with pytest.raises(EpochEndedError, match="epoch 7 is sealed"):
+    with pytest.raises(GenerationEndedError, match="generation 7 is sealed"):
         submit(worker, 1)
     assert worker.stream.end == 6
 
@@ -107,8 +108,8 @@ def test_it_goes_on_where_it_was_with_the_same_bytes() -> None:
     assert all((old.count, old.slot, old.op) == (new.count, new.slot, new.op) for old, new in headers)
     worker.handle_timer(149.0)
     assert worker.next_event() is None, "the deadline begins anew"
-    results(worker, 6, now=149.0, epoch=7)
-    assert worker.statistics.results == 6, "results of the old epoch are late"
+    results(worker, 6, now=149.0, generation=7)
+    assert worker.statistics.results == 6, "results of the old generation are late"
     results(worker, 6, 7, 8, 9, now=149.0)
     event = worker.next_event()
     assert isinstance(event, AllReduceDone)
@@ -116,7 +117,7 @@ def test_it_goes_on_where_it_was_with_the_same_bytes() -> None:
 
 
 def test_rounds_begin_again_at_the_base() -> None:
-    """And so a job outlives the rounds of an epoch (N4)."""
+    """And so a job outlives the rounds of a generation (N4)."""
     worker = make()
     worker.stream.end = worker.stream.capacity - 1
     worker.seal()
@@ -171,7 +172,7 @@ def test_no_more_is_asked_for_at_a_time_than_may_be() -> None:
 
 
 def test_no_source_is_left() -> None:
-    """Until the deadline, since another change of epoch may decide again; at once if all say that it is gone."""
+    """Until the deadline, since another change of generation may decide again; at once if all say that it is gone."""
     worker = make()
     submit(worker, 1)
     worker.seal()
@@ -181,8 +182,10 @@ def test_no_source_is_left() -> None:
     event = worker.next_event()
     assert isinstance(event, AllReduceFailed)
     assert isinstance(event.error, AllReduceTimeoutError)
-    assert "lacks 1 results that were decided when epoch 8 began, the first of them slot 0, round 1" in str(event.error)
-    with pytest.raises(EpochEndedError, match="epoch 8 is over"):
+    assert "lacks 1 results that were decided when generation 8 began, the first of them slot 0, round 1" in str(
+        event.error
+    )
+    with pytest.raises(GenerationEndedError, match="generation 8 is over"):
         worker.seal()
     worker = make()
     submit(worker, 1)
@@ -206,7 +209,7 @@ def test_what_is_kept_is_served_by_its_new_number() -> None:
     assert worker.stream.place(5) == (1, 1)
     hear(worker, 2, PeerKind.FETCH, 5)
     ((to, found),) = worker.messages_to_peers()
-    assert (to, found.kind, found.epoch, found.slot, found.round) == (2, PeerKind.FOUND, 8, 1, 1)
+    assert (to, found.kind, found.generation, found.slot, found.round) == (2, PeerKind.FOUND, 8, 1, 1)
     assert worker.repair is not None
     assert worker.repair.store.unproved() == [0, 2, 3], "who said to hold it may have been replaced"
 
@@ -217,7 +220,7 @@ def test_void_exchanges_end_for_all_alike() -> None:
     results(worker, 0, 1, 2)
     assert isinstance(worker.next_event(), AllReduceDone)
     worker.seal()
-    worker.resume(8, resume(0, Decided(0, 5, (1,)), Decided(8, 10, (2,)), start=12, start_epoch=8), 1.0)
+    worker.resume(8, resume(0, Decided(0, 5, (1,)), Decided(8, 10, (2,)), start=12, start_generation=8), 1.0)
     event = worker.next_event()
     assert isinstance(event, AllReduceFailed)
     assert event.handle == handles[1]
@@ -252,7 +255,7 @@ def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
     worker.seal()
     worker.go_on(8, 8)
     assert worker.stream.end == 2, "a report was made"
-    worker.resume(8, resume(0, start=8, start_epoch=8), 1.0)
+    worker.resume(8, resume(0, start=8, start_generation=8), 1.0)
     assert worker.stream.end == 8
     with pytest.raises(WorkersReplacedError):
         submit(worker, 1)
@@ -264,9 +267,9 @@ def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
 def test_an_answer_to_older_newcomers() -> None:
     worker = make()
     worker.seal()
-    worker.resume(8, resume(0, start=6, start_epoch=8), 1.0)
+    worker.resume(8, resume(0, start=6, start_generation=8), 1.0)
     worker.seal()
-    worker.resume(9, resume(0, start=4, start_epoch=9), 2.0)
+    worker.resume(9, resume(0, start=4, start_generation=9), 2.0)
     worker.go_on(8, 6)
     assert worker.stream.end == 4
     with pytest.raises(WorkersReplacedError):
@@ -274,7 +277,7 @@ def test_an_answer_to_older_newcomers() -> None:
 
 
 def test_a_newcomer_begins_at_the_start() -> None:
-    worker = make(resume(8, Decided(8, 10, (0,)), start=11, start_epoch=7))
+    worker = make(resume(8, Decided(8, 10, (0,)), start=11, start_generation=7))
     assert (worker.stream.base, worker.stream.end) == (8, 11)
     assert [(to, message.kind, message.value) for to, message in worker.messages_to_peers()] == [
         (rank, PeerKind.DONE, 11) for rank in (0, 2, 3)
@@ -292,7 +295,10 @@ def test_a_newcomer_begins_at_the_start() -> None:
         (resume(6), "with base 6 for a worker of 4 slots that has delivered up to position 5"),
         (resume(8), "with base 8"),
         (resume(-4), "with base -4"),
-        (resume(0, start=6, start_epoch=8), "newcomers begin at position 6, but this worker has submitted up to 7"),
+        (
+            resume(0, start=6, start_generation=8),
+            "newcomers begin at position 6, but this worker has submitted up to 7",
+        ),
         (resume(0, Decided(3, 3, (0,))), "sorted, disjoint, not empty"),
     ],
 )
@@ -304,14 +310,14 @@ def test_what_does_not_fit_changes_nothing(given: Resume, message: str) -> None:
     report = worker.seal()
     with pytest.raises(ValueError, match=message):
         worker.resume(8, given, 1.0)
-    with pytest.raises(ValueError, match="in another epoch than 7"):
+    with pytest.raises(ValueError, match="in another generation than 7"):
         worker.resume(7, resume(0), 1.0)
-    assert (worker.seal(), worker.stream.base, worker.membership.epoch) == (report, 0, 7)
+    assert (worker.seal(), worker.stream.base, worker.membership.generation) == (report, 0, 7)
     worker.resume(8, resume(4, Decided(4, 5, (1,))), 1.0)
     assert sent(worker, 1.0) == [(8, 1, 1), (8, 2, 1)]
 
 
-def test_without_peers_no_epoch_follows() -> None:
+def test_without_peers_no_generation_follows() -> None:
     worker = Worker(Membership(7, 0, 2, 4), TIMING)
     assert worker.seal() == Sealed(7, 0, 0, ())
     with pytest.raises(ValueError, match="a worker with peers"):

@@ -36,7 +36,7 @@ def sent(worker: Worker, now: float) -> list[int]:
 def answer(worker: Worker, position: int, now: float) -> None:
     slot, round_ = worker.stream.place(position)
     header = Header(
-        kind=Kind.RESULT, op=Op.OR, slot=slot, epoch=7, round=round_, contributors=3, length=1024
+        kind=Kind.RESULT, op=Op.OR, slot=slot, generation=7, round=round_, contributors=3, length=1024
     )  # fmt: skip
     worker.receive_datagram(header.pack() + bytes(1024), now)
 

@@ -12,7 +12,7 @@ from hopsum.protocol import state_transfer
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.state_transfer import PIECES_AHEAD, StateFetch, StateOffers
 
-EPOCH, START_EPOCH = 12, 9
+GENERATION, START_GENERATION = 12, 9
 NEWCOMER = 3
 
 
@@ -21,9 +21,12 @@ def state_of(size: int, seed: int = 1) -> bytes:
 
 
 def offer(
-    offers: StateOffers, state: bytes, epoch: int = START_EPOCH, newcomers: tuple[int, ...] = (NEWCOMER, NEWCOMER + 1)
+    offers: StateOffers,
+    state: bytes,
+    generation: int = START_GENERATION,
+    newcomers: tuple[int, ...] = (NEWCOMER, NEWCOMER + 1),
 ) -> None:
-    offers.offer(state, hashlib.sha256(state).digest(), epoch, dict.fromkeys(newcomers, epoch))
+    offers.offer(state, hashlib.sha256(state).digest(), generation, dict.fromkeys(newcomers, generation))
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +40,16 @@ class Ways:
     def __init__(self, seed: int = 0, ranks: int = 3, loss: float = 0.0) -> None:
         self.rng, self.loss = random.Random(seed), loss
         self.offers = [StateOffers(rank) for rank in range(ranks)]
-        self.fetch = StateFetch(NEWCOMER, START_EPOCH, range(ranks))
+        self.fetch = StateFetch(NEWCOMER, START_GENERATION, range(ranks))
         self.now, self.asked, self.on_the_way_most = 0.0, 0, 0
 
     def step(self) -> None:
         """Let what is asked now be answered, or be lost, and time go on if nothing was asked."""
-        asks = self.fetch.asks(EPOCH, self.now)
+        asks = self.fetch.asks(GENERATION, self.now)
         self.asked += len(asks)
         self.on_the_way_most = max(self.on_the_way_most, len(asks))
         for to, ask in asks:
-            answer = self.offers[to].answer(PeerMessage.unpack(ask.pack()), EPOCH)
+            answer = self.offers[to].answer(PeerMessage.unpack(ask.pack()), GENERATION)
             assert answer is not None
             if self.rng.random() >= self.loss:
                 self.fetch.take(PeerMessage.unpack(answer.pack()), self.now)
@@ -89,7 +92,7 @@ def test_nobody_has_it_yet() -> None:
 
 def test_states_of_other_newcomers_are_none() -> None:
     ways = Ways()
-    offer(ways.offers[0], state_of(500), epoch=START_EPOCH - 1)
+    offer(ways.offers[0], state_of(500), generation=START_GENERATION - 1)
     for _ in range(20):
         ways.step()
     assert ways.fetch.state is None
@@ -110,7 +113,9 @@ def test_equal_states_in_other_bytes_are_not_mixed() -> None:
 def test_damaged_bytes_are_asked_for_again() -> None:
     ways = Ways(ranks=1)
     state = state_of(1_000)
-    ways.offers[0].offer(state[:-1] + b"?", hashlib.sha256(state).digest(), START_EPOCH, {NEWCOMER: START_EPOCH})
+    ways.offers[0].offer(
+        state[:-1] + b"?", hashlib.sha256(state).digest(), START_GENERATION, {NEWCOMER: START_GENERATION}
+    )
     for _ in range(60):
         ways.step()
     assert ways.fetch.state is None
@@ -122,12 +127,12 @@ def test_what_is_no_use_is_ignored() -> None:
     ways = Ways(ranks=2)
     offer(ways.offers[0], state_of(300))
     offer(ways.offers[1], state_of(300))
-    ((to, ask),) = ways.fetch.asks(EPOCH, 0.0)
-    piece = ways.offers[to].answer(ask, EPOCH)
+    ((to, ask),) = ways.fetch.asks(GENERATION, 0.0)
+    piece = ways.offers[to].answer(ask, GENERATION)
     assert piece is not None
     ways.fetch.take(piece._replace(sender=1 - to), 0.0)
-    ways.fetch.take(piece._replace(round=START_EPOCH + 1), 0.0)
-    ways.fetch.take(PeerMessage(PeerKind.STATE_NONE, 1 - to, EPOCH, round=START_EPOCH), 0.0)
+    ways.fetch.take(piece._replace(round=START_GENERATION + 1), 0.0)
+    ways.fetch.take(PeerMessage(PeerKind.STATE_NONE, 1 - to, GENERATION, round=START_GENERATION), 0.0)
     assert str(ways.fetch) == "no worker has answered"
     ways.fetch.take(piece, 0.0)
     ways.fetch.take(piece, 0.0)
@@ -139,68 +144,71 @@ def test_one_that_says_nothing_is_left() -> None:
     ways = Ways(ranks=2)
     silent = ways.fetch.source
     offer(ways.offers[1 - silent], state_of(200))
-    assert [to for to, _ in ways.fetch.asks(EPOCH, 0.0)] == [silent]
-    assert ways.fetch.asks(EPOCH, 0.5) == []
-    assert [to for to, _ in ways.fetch.asks(EPOCH, ways.fetch.due)] == [1 - silent]
+    assert [to for to, _ in ways.fetch.asks(GENERATION, 0.0)] == [silent]
+    assert ways.fetch.asks(GENERATION, 0.5) == []
+    assert [to for to, _ in ways.fetch.asks(GENERATION, ways.fetch.due)] == [1 - silent]
 
 
 def test_what_all_have_taken_is_dropped() -> None:
     offers = StateOffers(0)
     offer(offers, b"state", newcomers=(2, 3))
     for rank, left in ((2, 1), (2, 1), (3, 0)):
-        assert offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, EPOCH, round=START_EPOCH), EPOCH) is None
+        assert (
+            offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, GENERATION, round=START_GENERATION), GENERATION)
+            is None
+        )
         assert len(offers) == left
     offer(offers, b"state", newcomers=(2, 3))
     assert len(offers) == 0, "they have it from others"
-    for epoch in range(START_EPOCH + 1, START_EPOCH + 5):
-        offer(offers, b"state", epoch=epoch)
-    offer(offers, b"state", epoch=START_EPOCH + 1)
+    for generation in range(START_GENERATION + 1, START_GENERATION + 5):
+        offer(offers, b"state", generation=generation)
+    offer(offers, b"state", generation=START_GENERATION + 1)
     assert len(offers) == state_transfer.OFFERS_MAX
 
 
-def test_newcomers_of_an_older_epoch_may_take_a_later_state() -> None:
+def test_newcomers_of_an_older_generation_may_take_a_later_state() -> None:
     offers = StateOffers(0)
     offer(offers, b"older", newcomers=(2,))
-    offer(offers, b"newer", epoch=START_EPOCH + 1, newcomers=(3,))
-    taken = PeerMessage(PeerKind.STATE_TAKEN, 3, EPOCH, round=START_EPOCH + 1)
-    offers.answer(taken, EPOCH)
+    offer(offers, b"newer", generation=START_GENERATION + 1, newcomers=(3,))
+    taken = PeerMessage(PeerKind.STATE_TAKEN, 3, GENERATION, round=START_GENERATION + 1)
+    offers.answer(taken, GENERATION)
     assert len(offers) == 2, "rank 2 may come for either"
-    offers.answer(taken._replace(sender=2), EPOCH)
+    offers.answer(taken._replace(sender=2), GENERATION)
     assert len(offers) == 0
 
 
 def test_beyond_the_end_there_is_none() -> None:
     offers = StateOffers(0)
     offer(offers, b"state")
-    ask = PeerMessage(PeerKind.STATE_ASK, 1, EPOCH, round=START_EPOCH, value=6)
-    answer = offers.answer(ask, EPOCH)
+    ask = PeerMessage(PeerKind.STATE_ASK, 1, GENERATION, round=START_GENERATION, value=6)
+    answer = offers.answer(ask, GENERATION)
     assert answer is not None
     assert answer.kind is PeerKind.STATE_NONE
 
 
 def test_what_is_remembered_of_takers_is_bounded() -> None:
-    """One number a rank, whatever they say; and nobody has a state of an epoch to come."""
+    """One number a rank, whatever they say; and nobody has a state of a generation to come."""
     offers = StateOffers(0)
     for round_ in range(1, 2000):
         for rank in (1, 2):
-            offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, EPOCH, round=round_), EPOCH)
-    assert offers._taken == {1: EPOCH, 2: EPOCH}
-    offer(offers, b"state", epoch=EPOCH + 1, newcomers=(2,))
-    assert len(offers) == 1, "rank 2 is new in the next epoch, and did not have that state"
+            offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, GENERATION, round=round_), GENERATION)
+    assert offers._taken == {1: GENERATION, 2: GENERATION}
+    offer(offers, b"state", generation=GENERATION + 1, newcomers=(2,))
+    assert len(offers) == 1, "rank 2 is new in the next generation, and did not have that state"
 
 
 def test_a_state_that_is_too_long_is_refused_at_its_first_piece() -> None:
-    fetch = StateFetch(1, START_EPOCH, [0], bytes_max=50)
+    fetch = StateFetch(1, START_GENERATION, [0], bytes_max=50)
     offers = StateOffers(0)
     offer(offers, bytes(51))
-    (ask,) = [message for _, message in fetch.asks(EPOCH, 0.0)]
-    piece = offers.answer(ask, EPOCH)
+    (ask,) = [message for _, message in fetch.asks(GENERATION, 0.0)]
+    piece = offers.answer(ask, GENERATION)
     assert piece is not None
     fetch.take(piece, 0.0)
     assert fetch.too_large == (0, 51)
     assert fetch.state is None
     assert not fetch._buffer
-    within = StateFetch(1, START_EPOCH, [0], bytes_max=51)
-    within.asks(EPOCH, 0.0)
+    within = StateFetch(1, START_GENERATION, [0], bytes_max=51)
+    within.asks(GENERATION, 0.0)
     within.take(piece, 0.0)
     assert (within.too_large, within.state) == (None, bytes(51))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.errors import EpochEndedError
+from hopsum.errors import GenerationEndedError
 from hopsum.protocol.stream import MAX_ROUND, SlotRound, Stream
 
 SLOTS = st.integers(1, 2048)
@@ -49,14 +49,14 @@ def test_the_stream_runs_on_over_all_reduces() -> None:
     assert stream.place(stream.end) == SlotRound(2, 3)
 
 
-def test_an_epoch_ends_before_its_rounds_wrap() -> None:
+def test_a_generation_ends_before_its_rounds_wrap() -> None:
     stream = Stream(2)
     assert stream.place(stream.capacity - 1) == SlotRound(1, 2**32 - 2)
     stream.end = stream.capacity - 3
-    with pytest.raises(EpochEndedError, match=r"4 chunks do not fit.*Connect all ranks again"):
+    with pytest.raises(GenerationEndedError, match=r"4 chunks do not fit.*Connect all ranks again"):
         stream.take(4)
     assert stream.take(3) == stream.capacity - 3
-    with pytest.raises(EpochEndedError):
+    with pytest.raises(GenerationEndedError):
         stream.take(1)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle against a naive sum over the history (witness.py): loss, duplication, reordering, delay; epochs that
+"""The oracle against a naive sum over the history (witness.py): loss, duplication, reordering, delay; generations that
 follow each other on the same registers; crashes; quorum n, n - 1, FLUSH. And a mutant of the oracle is always caught.
 
 TEST_SCALE (make test SCALE=...) multiplies the number of histories.
@@ -25,14 +25,14 @@ from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op
 from hopsum_wire.payload import SHAPES
 
 from ..model.switch import MUTATIONS, real
-from .epochs import TABLES, Mode, World
+from .generations import TABLES, Mode, World
 from .network import scenario
 from .witness import Reply as Sent
 from .witness import Witness, codes_of
 
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SEEDS = range(6 * SCALE)
-EPOCHS = 4
+GENERATIONS = 4
 MODES = {
     "quorum-n": Mode(),
     "quorum-n-1": Mode(below=1),
@@ -47,19 +47,19 @@ Patch = pytest.MonkeyPatch
 @pytest.mark.parametrize("op", sorted(SHAPES), ids=lambda op: Op(op).name)
 def test_every_result_is_the_naive_sum(op: int, mode: str) -> None:
     for seed in SEEDS:
-        World(seed, op, MODES[mode]).run(EPOCHS)
+        World(seed, op, MODES[mode]).run(GENERATIONS)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_ops_may_differ_from_round_to_round(mode: str) -> None:
     for seed in SEEDS:
-        World(seed, None, MODES[mode]).run(EPOCHS)
+        World(seed, None, MODES[mode]).run(GENERATIONS)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_frames_too(mode: str) -> None:
     for seed in SEEDS:
-        World(seed, None, MODES[mode], as_frames=True).run(EPOCHS)
+        World(seed, None, MODES[mode], as_frames=True).run(GENERATIONS)
 
 
 def test_the_histories_have_everything() -> None:
@@ -70,7 +70,7 @@ def test_the_histories_have_everything() -> None:
     for mode in MODES:
         for seed in range(6):
             world = World(seed, Op.ADD32, MODES[mode])
-            world.run(EPOCHS)
+            world.run(GENERATIONS)
             drops.update(world.switch.drops)
             for (_, event), count in world.switch.job_events.items():
                 events[event] += count
@@ -79,7 +79,7 @@ def test_the_histories_have_everything() -> None:
                     sizes[mode, len(inside)] += 1
     assert {Event.ADDED, Event.COMPLETED, Event.DUPLICATE, Event.ANSWERED, Event.STALE} <= set(events)
     assert Event.FAULT not in events, "with workers that keep W1, a copy that collects is never overwritten"
-    assert set(drops) == {Drop.UNKNOWN_EPOCH}
+    assert set(drops) == {Drop.UNKNOWN_GENERATION}
     assert {inside for mode, inside in sizes if mode == "quorum-n"} == {2, 3, 4}
     assert {inside for mode, inside in sizes if mode == "quorum-n-1"} == {1, 2, 3}
     assert {inside for mode, inside in sizes if mode == "flush"} == {1, 2, 3, 4}
@@ -99,13 +99,13 @@ class Watched(Aggregator):
             return outcome
         self.witness.sent(header, data)
         replies = [Sent(output.worker.rank, output.header, output.payload) for output in outcome.outputs]
-        self.witness.arrived(self.jobs.get(header.epoch), header, replies)
+        self.witness.arrived(self.jobs.get(header.generation), header, replies)
         return outcome
 
 
 @pytest.mark.parametrize("seed", range(8 * SCALE))
 def test_under_real_workers(seed: int) -> None:
-    """hopsum.protocol.worker over the same network, two epochs, quorum n."""
+    """hopsum.protocol.worker over the same network, two generations, quorum n."""
     switch = Watched()
     scenario(seed, switch=switch)
     assert switch.witness.results
@@ -136,15 +136,15 @@ def table_without(rule: str) -> Callable[[Patch], None]:
     return patch_it
 
 
-def epoch_switch(patch: Patch) -> None:
-    """Any epoch is taken for the admitted one."""
+def generation_switch(patch: Patch) -> None:
+    """Any generation is taken for the admitted one."""
 
-    def any_epoch(packet: Packet, *switch_and_jobs: Any) -> Admitted | Drop:
+    def any_generation(packet: Packet, *switch_and_jobs: Any) -> Admitted | Drop:
         *switch, jobs = switch_and_jobs
         one: list[JobConfig] = list(jobs.values())
-        return admission.admit(packet, *switch, {packet.header.epoch: one[0]})
+        return admission.admit(packet, *switch, {packet.header.generation: one[0]})
 
-    patch.setattr(aggregator, "admit", any_epoch)
+    patch.setattr(aggregator, "admit", any_generation)
 
 
 def late_contributors(patch: Patch) -> None:
@@ -216,7 +216,7 @@ UNSEEN = {"count_ge", "partial_once", "leaf_resend", "close_on_flush"}
 """A rule about a quorum that changes in flight, which no job's does; rules of trees, see test_trees."""
 MUTANTS: dict[str, Callable[[Patch], None]] = {
     **{rule: table_without(rule) for rule in MUTATIONS if rule not in UNSEEN},
-    "epoch_switch": epoch_switch,
+    "generation_switch": generation_switch,
     "late_contributors": late_contributors,
     "early_completion": early_completion,
     "carrying_lanes": carrying_lanes,
@@ -232,7 +232,7 @@ def test_a_mutant_is_caught(mutant: str, monkeypatch: Patch) -> None:
     for seed in range(8):
         for mode in MODES.values():
             try:
-                World(seed, None, mode).run(EPOCHS)
+                World(seed, None, mode).run(GENERATIONS)
             except AssertionError:
                 return
     pytest.fail(f"{mutant} was not missed")

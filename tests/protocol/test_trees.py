@@ -24,9 +24,9 @@ from hopsum_oracle.leaf import take_result
 from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, pack_codes
 from hopsum_wire.payload import SHAPES, lanes
 
-from .epochs import BAD, ROUNDS, TABLES, TURN_S, TURNS_MAX, Rank, World
+from .generations import BAD, ROUNDS, TABLES, TURN_S, TURNS_MAX, Rank, World
 from .jobs import TABLE, TABLE16
-from .network import TIMING, Epoch, Network, Task, Weather, make_task
+from .network import TIMING, Generation, Network, Task, Weather, make_task
 from .trees import SPINE, Tree, jobs_of
 from .witness import Witness
 
@@ -44,7 +44,7 @@ def ranks_below(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 # ---- real workers ------------------------------------------------------------------------------------------
 
 
-class TreeEpoch(Epoch):
+class TreeGeneration(Generation):
     """Real workers below a tree."""
 
     tree: Tree
@@ -53,12 +53,14 @@ class TreeEpoch(Epoch):
         self.tree.from_worker(rank, data, lambda to, reply: self._at_host(to, reply))
 
 
-def run_epoch(tree: Tree, sizes: tuple[int, ...], epoch: int, slots: int, tasks: list[Task]) -> TreeEpoch:
+def run_generation(
+    tree: Tree, sizes: tuple[int, ...], generation: int, slots: int, tasks: list[Task]
+) -> TreeGeneration:
     below = ranks_below(sizes)
-    tree.admit(jobs_of(epoch, below, slots=slots))
-    members = [Worker(Membership(epoch, rank, sum(sizes), slots), TIMING) for rank in range(sum(sizes))]
+    tree.admit(jobs_of(generation, below, slots=slots))
+    members = [Worker(Membership(generation, rank, sum(sizes), slots), TIMING) for rank in range(sum(sizes))]
     tree.network.hosts = dict(enumerate(members))
-    running = TreeEpoch(tree.network, tree.switches[SPINE], tasks, members, ahead=2)
+    running = TreeGeneration(tree.network, tree.switches[SPINE], tasks, members, ahead=2)
     running.tree = tree
     running.run()
     running.check()
@@ -67,13 +69,13 @@ def run_epoch(tree: Tree, sizes: tuple[int, ...], epoch: int, slots: int, tasks:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_everybody_gets_the_exact_sum(sizes: tuple[int, ...]) -> None:
-    """Two epochs on the same registers, any ops."""
+    """Two generations on the same registers, any ops."""
     for seed in range(3 * SCALE):
         rng = random.Random(seed)
         tree = Tree(Network(rng, Weather()), len(sizes))
-        for epoch in (7, 8):
+        for generation in (7, 8):
             tasks = [make_task(rng, sum(sizes)) for _ in range(3)]
-            run_epoch(tree, sizes, epoch, rng.randint(1, 3), tasks)
+            run_generation(tree, sizes, generation, rng.randint(1, 3), tasks)
         counted = tree.events()
         assert counted[True, Event.CLOSED] > 0
         assert counted[False, Event.COMPLETED] > 0
@@ -84,7 +86,7 @@ def test_everybody_gets_the_exact_sum(sizes: tuple[int, ...]) -> None:
 def test_every_op(op: int) -> None:
     rng = random.Random(op)
     task = next(task for task in iter(partial(make_task, rng, 4), None) if task.op == op)
-    run_epoch(Tree(Network(rng, Weather()), 2), (2, 2), 7, 2, [task])
+    run_generation(Tree(Network(rng, Weather()), 2), (2, 2), 7, 2, [task])
 
 
 def test_loss_happened_on_every_hop_and_every_answer_was_needed() -> None:
@@ -92,7 +94,7 @@ def test_loss_happened_on_every_hop_and_every_answer_was_needed() -> None:
     for seed in range(4):
         rng = random.Random(seed)
         tree = Tree(Network(rng, Weather(drop=0.2)), 2)
-        run_epoch(tree, (2, 2), 7, 2, [make_task(rng, 4) for _ in range(4)])
+        run_generation(tree, (2, 2), 7, 2, [make_task(rng, 4) for _ in range(4)])
         counted += tree.events()
     leaf = {event for at_leaf, event in counted if at_leaf}
     spine = {event for at_leaf, event in counted if not at_leaf}
@@ -109,7 +111,7 @@ def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, 
     rng = random.Random(1)
     tree = Tree(Network(rng, Weather(drop=0, duplicate=0, delay_s=0.001, straggle=0)), len(sizes))
     task = make_task(rng, sum(sizes))
-    run_epoch(tree, sizes, 7, 4, [task])
+    run_generation(tree, sizes, 7, 4, [task])
     chunks = task.payloads.shape[1]
     per_link = {tree.hops[pair] for node in range(1, 3) for pair in ((node, SPINE), (SPINE, node))}
     assert per_link == {chunks}, "a flat layout carries one per worker"
@@ -125,7 +127,9 @@ def test_lanes_have_room_for_all_workers_of_the_tree(op: Op, table: tuple[int, .
     expected = np.full((1, SHAPES[op].elements), workers * max(table), np.uint32)
     rng = random.Random(3)
     tree = Tree(Network(rng, Weather()), 2)
-    run_epoch(tree, (workers // 2, workers - workers // 2), 7, 1, [Task(op, pack_codes(codes, lane_bits), expected)])
+    run_generation(
+        tree, (workers // 2, workers - workers // 2), 7, 1, [Task(op, pack_codes(codes, lane_bits), expected)]
+    )
 
 
 # ---- plain workers: quorum, FLUSH --------------------------------------------------------------------------
@@ -158,7 +162,7 @@ PLANS = {
 
 
 class TreeWorld(World):
-    """The workers of epochs.py below a tree; every RESULT that reaches one is checked against what was sent."""
+    """The workers of generations.py below a tree; every RESULT that reaches one is checked against what was sent."""
 
     def __init__(self, seed: int, op: int | None, plan: Plan, sizes: tuple[int, ...]) -> None:
         self.rng = random.Random(seed)
@@ -170,15 +174,15 @@ class TreeWorld(World):
         self.results: dict[tuple[int, int, int], tuple[int, bytes]] = {}
         self._updates: dict[tuple[int, int, int, int], tuple[Header, bytes]] = {}
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self, generation: int) -> None:
         plan, slots = self.plan, self.rng.randint(1, 2)
         self.tree.admit(
             jobs_of(
-                epoch, ranks_below(self.sizes), slots=slots, quorum=plan.quorum, leaf_quorum=plan.leaf_quorum,
+                generation, ranks_below(self.sizes), slots=slots, quorum=plan.quorum, leaf_quorum=plan.leaf_quorum,
                 min_quorum=plan.min_quorum,
             )
         )  # fmt: skip
-        self.ranks = [Rank(rank, epoch, slots) for rank in range(sum(self.sizes))]
+        self.ranks = [Rank(rank, generation, slots) for rank in range(sum(self.sizes))]
 
     def _transmit(self) -> None:
         sender = self.rng.choice(self.ranks)
@@ -189,7 +193,7 @@ class TreeWorld(World):
         if self.rng.random() < 0.02:
             sender.ask(slot, self.ranks)  # W6
             return
-        where = (sender.epoch, slot, round_, sender.rank)
+        where = (sender.generation, slot, round_, sender.rank)
         if where not in self._updates:
             self._updates[where] = self._update(sender, slot, round_)
         header, payload = self._updates[where]
@@ -210,7 +214,7 @@ class TreeWorld(World):
             self.ranks[rank].receive(header, self.ranks)
 
     def _check(self, header: Header, payload: bytes) -> None:
-        key = (header.epoch, header.slot, header.round)
+        key = (header.generation, header.slot, header.round)
         assert self.results.setdefault(key, (header.contributors, payload)) == (header.contributors, payload), key
         inside = [rank for rank in range(64) if header.contributors >> rank & 1]
         assert len(inside) >= self.plan.fewest(len(self.sizes), min(self.sizes)), inside
@@ -219,10 +223,10 @@ class TreeWorld(World):
         got = lanes(header.op, np.frombuffer(payload, np.uint8))
         assert np.array_equal(got.astype(np.uint64), expected), f"{key} is not the sum of {inside}"
 
-    def run_tree(self, epochs: int) -> None:
-        """Run epochs to their ends, one after the other, on the same registers."""
-        for epoch in range(1, epochs + 1):
-            self._begin(epoch)
+    def run_tree(self, generations: int) -> None:
+        """Run generations to their ends, one after the other, on the same registers."""
+        for generation in range(1, generations + 1):
+            self._begin(generation)
             for _ in range(TURNS_MAX):
                 if all(rank.done for rank in self.ranks):
                     break
@@ -231,7 +235,7 @@ class TreeWorld(World):
                 while self.network.now < turn_ends:
                     self.network.step(turn_ends)
             else:
-                pytest.fail(f"seed {self.seed}, epoch {epoch} never ends")
+                pytest.fail(f"seed {self.seed}, generation {generation} never ends")
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -250,7 +254,7 @@ def test_quorums_were_met_in_every_way() -> None:
         world.run_tree(2)
         sizes[name] = {contributors.bit_count() for contributors, _ in world.results.values()}
         relayed += world.tree.events()[True, Event.RELAYED]
-        assert set(world.tree.switches[SPINE].drops) <= {Drop.BAD_KIND}, "late ones of the epoch before"
+        assert set(world.tree.switches[SPINE].drops) <= {Drop.BAD_KIND}, "late ones of the generation before"
     assert sizes["spine-quorum-1"] == {2}
     assert sizes["flush"] >= {1, 2}
     assert sizes["both"] == {1}
@@ -275,7 +279,7 @@ def result_by_slot_only(patch: Patch) -> None:
     """T2: a late result is taken for the round that the leaf holds."""
 
     def less(copy: Copy, result: Update) -> Decision:
-        older = copy.epoch == result.epoch and result.round < copy.round
+        older = copy.generation == result.generation and result.round < copy.round
         return take_result(copy, result._replace(round=copy.round) if older else result)
 
     patch.setattr(aggregator, "take_result", less)
@@ -331,7 +335,7 @@ def test_a_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch)
         (SPINE, {"worker": 2}, Drop.WRONG_PORT),
         (1, {"kind": Kind.RESULT}, Drop.WRONG_PORT),
         (1, {}, Drop.BAD_KIND),
-        (SPINE, {"epoch": 9}, Drop.BAD_KIND),
+        (SPINE, {"generation": 9}, Drop.BAD_KIND),
         (SPINE, {"flags": 3}, Drop.BAD_FLAGS),
         (SPINE, {"op": Op.LOOKUP_ADD8}, Drop.NONE),
         (SPINE, {"op": 0}, Drop.BAD_OP),
@@ -344,7 +348,8 @@ def test_who_may_send_a_partial_sum(node: int, changes: dict[str, int], reason: 
     tree = Tree(Network(random.Random(0), Weather()), 2)
     tree.admit(jobs_of(7, ((0, 1), (2, 3))))
     packet = replace(
-        Header(kind=Kind.PARTIAL, op=Op.ADD32, worker=0, epoch=7, round=1, contributors=0b11, length=1024), **changes
+        Header(kind=Kind.PARTIAL, op=Op.ADD32, worker=0, generation=7, round=1, contributors=0b11, length=1024),
+        **changes,
     )
     where = tree.switches[SPINE].jobs[7].leaves[0]
     data = packet.pack() + bytes(packet.length)

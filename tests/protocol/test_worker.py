@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError, ResultLostError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, ResultLostError
 from hopsum.protocol.stream import MAX_ROUND
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum_wire import Drop, Header, Kind, Op, WireError, split_datagram
 
 TIMING = Timing(retransmit_s=1.0, backoff=2.0, retransmit_max_s=5.0, deadline_s=100.0)
-MEMBERSHIP = Membership(epoch=7, rank=1, workers=3, slots=2, switch="switch 192.0.2.1:24677")
+MEMBERSHIP = Membership(generation=7, rank=1, workers=3, slots=2, switch="switch 192.0.2.1:24677")
 
 
 def make(**changes: Any) -> Worker:
@@ -36,7 +36,7 @@ def result(slot: int, round_: int, *, fill: int = 9, contributors: int = 0b111, 
         op=Op.ADD32,
         worker=1,
         slot=slot,
-        epoch=7,
+        generation=7,
         round=round_,
         contributors=contributors,
         length=1024,
@@ -72,7 +72,7 @@ def test_an_update_on_the_wire() -> None:
     worker.submit(Op.ADD32, payloads(1, fill=4), now=0.0, counts=[200])
     (datagram,) = worker.datagrams_to_send(0.0)
     header, payload = split_datagram(datagram)
-    assert header == Header(kind=Kind.UPDATE, op=Op.ADD32, worker=1, epoch=7, round=1, count=200, length=1024)
+    assert header == Header(kind=Kind.UPDATE, op=Op.ADD32, worker=1, generation=7, round=1, count=200, length=1024)
     assert bytes(payload) == payloads(1, fill=4).tobytes()
 
 
@@ -226,7 +226,7 @@ IGNORED = [
     (result(0, 1, op=0), Drop.BAD_OP),
     (result(0, 1, op=Op.OR), Drop.OP_MISMATCH),
     (result(0, 1, op=Op.MAX32), Drop.OP_MISMATCH),
-    (result(0, 1, epoch=6), Drop.UNKNOWN_EPOCH),
+    (result(0, 1, generation=6), Drop.UNKNOWN_GENERATION),
     (result(0, 1, worker=0), Drop.UNKNOWN_WORKER),
     (result(0, 1, length=1020), Drop.BAD_LENGTH),
     (result(0, 1, kind=Kind.STALE), Drop.BAD_LENGTH),
@@ -273,7 +273,7 @@ def test_stale_about_anything_else_is_nothing() -> None:
     assert worker.next_event() is None
 
 
-def test_stale_about_the_round_awaited_ends_the_epoch() -> None:
+def test_stale_about_the_round_awaited_ends_the_generation() -> None:
     worker = make()
     first = worker.submit(Op.ADD32, payloads(1), now=0.0)
     second = worker.submit(Op.ADD32, payloads(1), now=0.0)
@@ -283,13 +283,14 @@ def test_stale_about_the_round_awaited_ends_the_epoch() -> None:
     assert [failure.handle for failure in failures] == [first, second]
     assert isinstance(failures[0].error, ResultLostError)
     assert str(failures[0].error) == (
-        "rank 1 lacks the result of epoch 7, slot 1, round 1, and switch 192.0.2.1:24677 no longer has it: the slot "
+        "rank 1 lacks the result of generation 7, slot 1, round 1, and switch 192.0.2.1:24677 no longer has it: "
+        "the slot "
         "has moved on to round 3 with workers [0, 2]. "
         "Connect all ranks again; the job of a membership file has to be made again before that"
     )
 
 
-def test_an_epoch_that_is_over() -> None:
+def test_a_generation_that_is_over() -> None:
     worker = make()
     worker.submit(Op.ADD32, payloads(1), now=0.0)
     sent(worker)
@@ -298,7 +299,7 @@ def test_an_epoch_that_is_over() -> None:
     worker.receive_datagram(result(0, 1), 0.0)
     worker.handle_timer(1000.0)
     assert (worker.next_event(), sent(worker), worker.get_timer()) == (None, [], None)
-    with pytest.raises(EpochEndedError, match="epoch 7 is over: rank 1 lacks the result"):
+    with pytest.raises(GenerationEndedError, match="generation 7 is over: rank 1 lacks the result"):
         worker.submit(Op.ADD32, payloads(1), now=0.0)
 
 
@@ -321,11 +322,12 @@ def test_silence_at_the_deadline() -> None:
     worker.receive_datagram(result(0, 1), 0.0)
     worker.receive_datagram(result(0, 2), 0.0)
     assert no_answer(worker) == (
-        "no result from switch 192.0.2.1:24677 within 100 s: epoch 7, rank 1, slot 1, round 1, UPDATE sent 22 times; "
+        "no result from switch 192.0.2.1:24677 within 100 s: generation 7, rank 1, slot 1, round 1, UPDATE sent "
+        "22 times; "
         "nothing came back. 1 of 3 chunks lack their result. 3 PROBEs about it had no answer: the switch cannot be "
         "reached, or does not know this worker. The switch is silent until its quorum is in: check that "
         "all 3 workers run this all-reduce with the codec, the options and the vector lengths of the others, that the "
-        "switch has the entries of epoch 7, and its drop counters. "
+        "switch has the entries of generation 7, and its drop counters. "
         "Connect all ranks again; the job of a membership file has to be made again before that"
     )
 
@@ -334,7 +336,7 @@ def test_silence_at_the_deadline() -> None:
     ("data", "text"),
     [
         ([stale(1, 9, 11)] * 2, "came back: 2 x STALE(slot 1, asked 9, held 11)."),
-        ([result(0, 1, epoch=6)], "1 x a datagram refused as UNKNOWN_EPOCH (RESULT of epoch 6)."),
+        ([result(0, 1, generation=6)], "1 x a datagram refused as UNKNOWN_GENERATION (RESULT of generation 6)."),
         ([result(0, 1, op=Op.MAX32)], "1 x RESULT of op 7 where this rank submitted op 5."),
         ([result(0, 9)], "1 x RESULT far ahead (slot 0, round 9)."),
         ([b"hello"], "1 x a datagram refused as TRUNCATED (5 bytes are no 32-byte hopsum header)."),
@@ -353,8 +355,8 @@ def test_what_came_back_at_the_deadline(data: list[bytes], text: str) -> None:
 def test_strangers_do_not_fill_the_memory() -> None:
     worker = make()
     worker.submit(Op.ADD32, payloads(1), now=0.0)
-    for epoch in range(1000, 1100):
-        worker.receive_datagram(result(0, 1, epoch=epoch), 0.0)
+    for generation in range(1000, 1100):
+        worker.receive_datagram(result(0, 1, generation=generation), 0.0)
     assert len(worker._ignored_packets.seen) == 33
     assert worker._ignored_packets.seen["other"] == 68
 
@@ -381,16 +383,18 @@ def test_a_refused_submission_changes_nothing() -> None:
     assert (worker.stream.end, sent(worker), worker.get_timer()) == (0, [], None)
 
 
-def test_an_epoch_whose_rounds_are_used_up() -> None:
+def test_a_generation_whose_rounds_are_used_up() -> None:
     worker = make()
     worker.stream.end = worker.stream.capacity - 1
-    with pytest.raises(EpochEndedError, match="2 chunks do not fit"):
+    with pytest.raises(GenerationEndedError, match="2 chunks do not fit"):
         worker.submit(Op.ADD32, payloads(2), now=0.0)
 
 
-@pytest.mark.parametrize("changes", [{"epoch": 0}, {"epoch": 2**32}, {"rank": 3}, {"rank": -1}, {"workers": 65}])
+@pytest.mark.parametrize(
+    "changes", [{"generation": 0}, {"generation": 2**32}, {"rank": 3}, {"rank": -1}, {"workers": 65}]
+)
 def test_impossible_memberships(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"epoch|rank"):
+    with pytest.raises(ValueError, match=r"generation|rank"):
         replace(MEMBERSHIP, **changes)
 
 

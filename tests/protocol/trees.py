@@ -49,7 +49,7 @@ def parent(below: tuple[int, ...]) -> ParentConfig:
 
 
 def jobs_of(
-    epoch: int,
+    generation: int,
     below: tuple[tuple[int, ...], ...],
     *,
     slots: int = 4,
@@ -61,12 +61,13 @@ def jobs_of(
     common = {"job_index": 0, "slot_base": 0, "slots": slots}
     leaves = tuple(leaf(1 + number, ranks) for number, ranks in enumerate(below))
     spine_quorum = quorum or len(leaves)
-    jobs = [JobConfig(epoch, **common, workers=(), quorum=spine_quorum, min_quorum=1, leaves=leaves)]  # type: ignore[arg-type]
+    jobs = [JobConfig(generation, **common, workers=(), quorum=spine_quorum, min_quorum=1, leaves=leaves)]  # type: ignore[arg-type]
     for ranks in below:
         needed = min(leaf_quorum or len(ranks), len(ranks))
         jobs.append(
             JobConfig(
-                epoch, **common, workers=tuple(map(worker, ranks)), quorum=needed, min_quorum=min(min_quorum, needed),
+                generation, **common, workers=tuple(map(worker, ranks)), quorum=needed,
+                min_quorum=min(min_quorum, needed),
                 table=TABLE, table16=TABLE16, parent=parent(ranks),
             )  # type: ignore[arg-type]
         )  # fmt: skip
@@ -84,7 +85,7 @@ class Tree:
         """Packets sent by a switch to a switch, before the network loses any."""
 
     def admit(self, jobs: list[JobConfig]) -> None:
-        """End what runs on all switches, then start the new epoch on all (T7)."""
+        """End what runs on all switches, then start the new generation on all (T7)."""
         for each in self.switches:
             for old in list(each.jobs):
                 each.remove_job(old)

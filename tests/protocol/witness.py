@@ -4,7 +4,7 @@
 No register and no table: a round's sum is made anew from the payloads as first sent. For every packet that reaches
 the switch, in that order:
 
-    an epoch that is not admitted        no reply
+    a generation that is not admitted        no reply
     older than the newest round that     STALE to the sender: the newest, and who is in it
       arrived for its slot and parity
     a round that has a RESULT            that RESULT again, to the sender
@@ -29,7 +29,7 @@ Lanes = NDArray[np.uint64]
 class Key(NamedTuple):
     """One round of one slot."""
 
-    epoch: int
+    generation: int
     slot: int
     round: int
 
@@ -54,20 +54,20 @@ class Witness:
         """Ranks whose UPDATE arrived before the round was complete, in that order."""
         self.results: dict[Key, tuple[int, bytes]] = {}
         self.newest: dict[tuple[int, int, int], int] = {}
-        """By epoch, slot, parity."""
+        """By generation, slot, parity."""
 
     def sent(self, header: Header, payload: bytes) -> None:
         """Note an UPDATE as it leaves a worker; its bytes never change afterwards (W2)."""
-        key = Key(header.epoch, header.slot, header.round)
+        key = Key(header.generation, header.slot, header.round)
         assert self.first.setdefault((key, header.worker), payload) == payload
 
     def arrived(self, job: JobConfig | None, update: Header, replies: list[Reply]) -> None:
-        """Check all that one UPDATE caused. `job` is the one admitted in its slots, if its epoch is that one's."""
+        """Check all that one UPDATE caused. `job` is the one admitted in its slots, if its generation is that one's."""
         if job is None:
-            assert not replies, f"{update}: epoch not admitted, but {replies}"
+            assert not replies, f"{update}: generation not admitted, but {replies}"
             return
-        key = Key(update.epoch, update.slot, update.round)
-        place = (update.epoch, update.slot, update.round & 1)
+        key = Key(update.generation, update.slot, update.round)
+        place = (update.generation, update.slot, update.round & 1)
         held = self.newest.get(place, 0)
         if update.round < held:
             self._check_stale(key, held, update, replies)
@@ -148,6 +148,6 @@ def bitmap(ranks: list[int]) -> int:
 def says(header: Header) -> tuple[int, ...]:
     """Return all that a reply says, but for version and count."""
     return (
-        header.kind, header.op, header.worker, header.epoch, header.slot, header.round, header.held,
+        header.kind, header.op, header.worker, header.generation, header.slot, header.round, header.held,
         header.contributors, header.length,
     )  # fmt: skip

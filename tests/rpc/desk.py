@@ -22,12 +22,12 @@ from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobVi
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.slots import SlotRange
 from hopsum_oracle.aggregator import Aggregator
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership
 
 from ..transport.server import UdpSwitch, job_for
 
-NAME, TOKEN, SLOTS, FIRST_EPOCH = "ddp", "the-token-of-the-job-ddp", 32, 70
+NAME, TOKEN, SLOTS, FIRST_GENERATION = "ddp", "the-token-of-the-job-ddp", 32, 70
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 
 
@@ -52,8 +52,8 @@ class Desk:
         self.members: dict[int, tuple[JoinRequest, bytes]] = {}
         self.waiting: set[int] = set()
         self.newcomers: Resume | None = None
-        """Of the last epoch that had some."""
-        self.epoch, self.over = 0, ""
+        """Of the last generation that had some."""
+        self.generation, self.over = 0, ""
         self.membership: JobMembership | None = None
         self.beats: list[tuple[int, int, dict[str, float]]] = []
         self.left: list[int] = []
@@ -100,7 +100,7 @@ class Desk:
         return Joined(rank, secret, 60.0, self.heartbeat_s)
 
     def await_membership(
-        self, job: str, rank: int, secret: bytes, *, known_epoch: int, timeout_s: float
+        self, job: str, rank: int, secret: bytes, *, known_generation: int, timeout_s: float
     ) -> JobMembership | Pending:
         self.before("await_membership")
         with self.changed:
@@ -113,21 +113,21 @@ class Desk:
             return self.membership
 
     def heartbeat(
-        self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]
+        self, job: str, rank: int, secret: bytes, *, generation: int, statistics: Mapping[str, float]
     ) -> HeartbeatResult:
         self.before("heartbeat")
         with self.changed:
             self._know(job, rank, secret)
-            self.beats.append((rank, epoch, dict(statistics)))
+            self.beats.append((rank, generation, dict(statistics)))
             self.changed.notify_all()
-        return self.standing(job, rank, secret, epoch=epoch)
+        return self.standing(job, rank, secret, generation=generation)
 
-    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int) -> HeartbeatResult:
+    def standing(self, job: str, rank: int, secret: bytes, *, generation: int) -> HeartbeatResult:
         with self.changed:
             self._know(job, rank, secret)
-            state, serves = (State.RUNNING, self.epoch) if self.membership else (State.FORMING, 0)
+            state, serves = (State.RUNNING, self.generation) if self.membership else (State.FORMING, 0)
             unreachable = self.unreachable if serves else ""
-            return HeartbeatResult(state, serves, self.over if epoch else "", switch_unreachable=unreachable)
+            return HeartbeatResult(state, serves, self.over if generation else "", switch_unreachable=unreachable)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         with self.changed:
@@ -167,9 +167,9 @@ class Desk:
     # ---- for tests ------------------------------------------------------------------------------------
 
     def end(self, reason: str, *, lost: int | None = None) -> None:
-        """Take the job from the switch: its epoch is over, and so is the place of who is lost."""
+        """Take the job from the switch: its generation is over, and so is the place of who is lost."""
         with self.changed, self.switch.lock:
-            self.switch.aggregator.remove_job(self.epoch)
+            self.switch.aggregator.remove_job(self.generation)
             self.over, self.membership = reason, None
             self.waiting.clear()
             if lost is not None:
@@ -186,7 +186,7 @@ class Desk:
             watcher(NAME)
 
     def _begin(self) -> None:
-        self.epoch, self.over = max(self.epoch + 1, FIRST_EPOCH), ""
+        self.generation, self.over = max(self.generation + 1, FIRST_GENERATION), ""
         seats = [self.members[rank][0] for rank in range(self.workers)]
         endpoints = tuple(
             WorkerEndpoint(rank, 1, "02:00:00:00:01:01", seat.ip, seat.udp_port) for rank, seat in enumerate(seats)
@@ -194,7 +194,7 @@ class Desk:
         job = Job(
             JobSpec(NAME, endpoints, SLOTS, TABLE),
             SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"),
-            self.epoch,
+            self.generation,
             0,
             SlotRange(0, SLOTS),
             1,
@@ -205,13 +205,13 @@ class Desk:
         self.membership = job_membership(job, send_to, sides or False, resume=self._resume())
         locals_ = [(seat.ip, seat.udp_port) for seat in seats]
         with self.switch.lock:
-            self.switch.aggregator.add_job(job_for(locals_, epoch=self.epoch, slots=SLOTS, table=TABLE))
+            self.switch.aggregator.add_job(job_for(locals_, generation=self.generation, slots=SLOTS, table=TABLE))
 
     def _resume(self) -> Resume | None:
         """Decide as a manager does."""
         reports = {rank: seat.report for rank, (seat, _) in self.members.items() if seat.report is not None}
         new = set(self.members) - set(reports)
-        resume = decide(reports, new, slots=SLOTS, epoch=self.epoch, before=self.newcomers)
+        resume = decide(reports, new, slots=SLOTS, generation=self.generation, before=self.newcomers)
         if resume is not None and new:
             self.newcomers = resume
         return resume

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream on which a worker hears of its epoch at once; its end tells the controller that the worker may be gone."""
+"""The stream on which a worker hears of its generation at once; its end tells the controller that the worker may be
+gone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
-from hopsum_wire.epochs import Sealed
+from hopsum_wire.generations import Sealed
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 from .desk import NAME, TOKEN, desk_service
@@ -49,18 +51,22 @@ class Crew:
         self.members = [MemberClient(channel, "train", self.token) for _ in range(2)]
         for rank, member in enumerate(self.members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
-        self.epoch = max(member.membership(WAIT_S).epoch for member in self.members)
+        self.generation = max(member.membership(WAIT_S).generation for member in self.members)
         self.channel = channel
 
     def again(self) -> None:
-        """Let a new rank 1 in, and rank 0 join again: another epoch."""
+        """Let a new rank 1 in, and rank 0 join again: another generation."""
         self.members[1] = MemberClient(self.channel, "train", self.token)
         self.members[1].join(("127.0.0.1", 5001), WAIT_S, rank=1)
-        self.members[0].join_again(Sealed(self.epoch, 0, 0, ()), 0, WAIT_S)
-        self.epoch = max(member.membership(WAIT_S, known_epoch=self.epoch).epoch for member in self.members)
+        self.members[0].join_again(Sealed(self.generation, 0, 0, ()), 0, WAIT_S)
+        self.generation = max(
+            member.membership(WAIT_S, known_generation=self.generation).generation for member in self.members
+        )
 
-    def attend(self, rank: int = 0, epoch: int | None = None) -> Replies:
-        request = pb.AttendRequest(job="train", rank=rank, epoch=self.epoch if epoch is None else epoch)
+    def attend(self, rank: int = 0, generation: int | None = None) -> Replies:
+        request = pb.AttendRequest(
+            job="train", rank=rank, generation=self.generation if generation is None else generation
+        )
         return self.channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=self.members[rank].registration.secret)
 
 
@@ -71,24 +77,24 @@ def crew(cluster: Cluster, channel: Channel) -> Crew:
 
 def test_the_present_answer_then_each_difference(cluster: Cluster, channel: Channel, crew: Crew) -> None:
     replies = crew.attend()
-    assert next(replies) == pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=crew.epoch)
+    assert next(replies) == pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, generation=crew.generation)
     MemberClient(channel, "train", crew.token).join(("127.0.0.1", 5002), WAIT_S, rank=1)
     over = next(replies)
-    assert (over.epoch, "rank 1 was started again" in over.reason) == (0, True)
+    assert (over.generation, "rank 1 was started again" in over.reason) == (0, True)
     crew.members[0].leave()
-    assert not any(reply.epoch for reply in replies)  # the stream ends
+    assert not any(reply.generation for reply in replies)  # the stream ends
 
 
-def test_one_stream_goes_on_from_epoch_to_epoch(channel: Channel, crew: Crew) -> None:
-    replies = crew.attend(epoch=0)
-    assert next(replies).epoch == crew.epoch
+def test_one_stream_goes_on_from_generation_to_generation(channel: Channel, crew: Crew) -> None:
+    replies = crew.attend(generation=0)
+    assert next(replies).generation == crew.generation
     crew.again()
     told = []
     for reply in replies:
-        told.append(reply.epoch)
-        if reply.epoch:
+        told.append(reply.generation)
+        if reply.generation:
             break
-    assert told[-1] == crew.epoch
+    assert told[-1] == crew.generation
     assert not any(told[:-1])
 
 
@@ -110,7 +116,7 @@ def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
     replies = crew.attend(1)
     next(replies)
     cluster.clock.sleep(LEASE_S - 1)
-    crew.members[0].heartbeat(crew.epoch, {})
+    crew.members[0].heartbeat(crew.generation, {})
     cluster.clock.sleep(2)
     cluster.controller.expire()
     assert "rank 1" in next(replies).reason
@@ -118,7 +124,7 @@ def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
 
 def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
     for secret in ("", "zz", "00" * 32, crew.token, crew.members[1].registration.secret):
-        request = pb.AttendRequest(job="train", rank=0, epoch=crew.epoch)
+        request = pb.AttendRequest(job="train", rank=0, generation=crew.generation)
         with pytest.raises(ControllerError) as raised:
             next(channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=secret))
         assert raised.value.code == "UNAUTHENTICATED"
@@ -126,7 +132,7 @@ def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
 
 def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew: Crew, channel: Channel) -> None:
     with Channel(channel.address) as own:
-        request = pb.AttendRequest(job="train", rank=1, epoch=crew.epoch)
+        request = pb.AttendRequest(job="train", rank=1, generation=crew.generation)
         next(own.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=crew.members[1].registration.secret))
     short = threading.Event()
     for _ in range(int(WAIT_S / 0.05)):
@@ -136,7 +142,7 @@ def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew:
         short.wait(0.05)
     else:
         pytest.fail("the lease of rank 1 stayed as it was")
-    crew.members[1].heartbeat(crew.epoch, {})
+    crew.members[1].heartbeat(crew.generation, {})
     assert cluster.controller.job("train", counters=False).members[1].lease_left_s == LEASE_S
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one epoch to the next, with everything around it made up: what is told, and how it can end."""
+"""From one generation to the next, with everything around it made up: what is told, and how it can end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hopsum.errors import EpochEndedError, HopsumError
-from hopsum.rpc.change import EpochChange
+from hopsum.errors import GenerationEndedError, HopsumError
+from hopsum.rpc.change import GenerationChange
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, RankEndpoint
 
 WAIT_S = 60
@@ -33,7 +33,7 @@ class Around:
         self.membership = FIRST
         self.join: Callable[[], None] = lambda: None
         self.next: Callable[[int], JobMembership] = lambda known: replace(
-            FIRST, epoch=known + 1, resume=Resume(0, None, 0, None, (), ())
+            FIRST, generation=known + 1, resume=Resume(0, None, 0, None, (), ())
         )
         self.told: tuple[Callable[[str], None], ...] = ()
         self.without: Callable[[Sequence[int]], None] = lambda ranks: None
@@ -66,9 +66,9 @@ class Lessee:
     def __init__(self, around: Around) -> None:
         self._around = around
 
-    def enter(self, epoch: int, statistics: Any, on_over: Any, on_lost: Any, on_without: Any) -> None:
+    def enter(self, generation: int, statistics: Any, on_over: Any, on_lost: Any, on_without: Any) -> None:
         self._around.told, self._around.without = (on_over, on_lost), on_without
-        self._around.note("beats", epoch)
+        self._around.note("beats", generation)
 
 
 class Asking:
@@ -78,10 +78,10 @@ class Asking:
         self.join_again = around.join_again
         self._around = around
 
-    def membership(self, wait_s: float, *, known_epoch: int, replacement_wait_s: float) -> JobMembership:
+    def membership(self, wait_s: float, *, known_generation: int, replacement_wait_s: float) -> JobMembership:
         assert wait_s == 7.0
         self._around.replacement_waits_s.append(replacement_wait_s)
-        return self._around.next(known_epoch)
+        return self._around.next(known_generation)
 
 
 class Entering(Around):
@@ -89,22 +89,22 @@ class Entering(Around):
 
     def enter(self, membership: JobMembership) -> None:
         self.membership = membership
-        self.note("enter", membership.epoch)
+        self.note("enter", membership.generation)
 
-    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
-        self.note("do without", epoch, ranks)
+    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+        self.note("do without", generation, ranks)
 
 
 @pytest.fixture
-def made() -> Iterator[tuple[Entering, EpochChange]]:
+def made() -> Iterator[tuple[Entering, GenerationChange]]:
     around = Entering()
-    change = EpochChange(
+    change = GenerationChange(
         1,
         around,
         Asking(around),  # type: ignore[arg-type]
         Lessee(around),  # type: ignore[arg-type]
         statistics=dict,
-        check=lambda membership: around.note("check", membership.epoch),
+        check=lambda membership: around.note("check", membership.generation),
         wait_s=7.0,
         replacement_wait_s=3.0,
     )
@@ -119,29 +119,29 @@ def ended(around: Around) -> HopsumError:
     return error
 
 
-def test_the_agent_hears_whom_its_epoch_goes_on_without(made: tuple[Entering, EpochChange]) -> None:
+def test_the_agent_hears_whom_its_generation_goes_on_without(made: tuple[Entering, GenerationChange]) -> None:
     around, _ = made
     around.without([2])
-    assert around.wait_for("do without") == ("do without", FIRST.epoch, [2])
+    assert around.wait_for("do without") == ("do without", FIRST.generation, [2])
 
 
-def test_one_change_after_the_other(made: tuple[Entering, EpochChange]) -> None:
+def test_one_change_after_the_other(made: tuple[Entering, GenerationChange]) -> None:
     around, _ = made
-    for epoch in (70, 71):
+    for generation in (70, 71):
         around.log.clear()
-        around.told[0](f"the controller has ended epoch {epoch}: the switch was restarted")
+        around.told[0](f"the controller has ended generation {generation}: the switch was restarted")
         around.wait_for("beats")
         assert around.log == [
             ("seal",),
             ("join", SEALED, 5, 7.0),
-            ("check", epoch + 1),
-            ("enter", epoch + 1),
-            ("beats", epoch + 1),
+            ("check", generation + 1),
+            ("enter", generation + 1),
+            ("beats", generation + 1),
         ]
 
 
 def test_ranks_that_are_gone_are_waited_for_no_longer_than_a_switch_that_is_gone_too(
-    made: tuple[Entering, EpochChange],
+    made: tuple[Entering, GenerationChange],
 ) -> None:
     around, _ = made
     for around.switch_patience_s in (9.0, 0.25):
@@ -167,14 +167,14 @@ def missing(known: int) -> JobMembership:
 @pytest.mark.parametrize(
     ("join", "following", "kind", "message"),
     [
-        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, EpochEndedError, "rank 1 has no place .*was given"),
-        (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "no answer. Nothing was heard of a next epoch"),
-        (None, refuse("NOT_FOUND", "no job 'ddp'"), EpochEndedError, "rank 1 has no place in the job .*: no job 'ddp'"),
+        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, GenerationEndedError, "rank 1 .*was given"),
+        (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "Nothing was heard of a next generation"),
+        (None, refuse("NOT_FOUND", "no job 'ddp'"), GenerationEndedError, "rank 1 has no place .*: no job 'ddp'"),
         (None, missing, MembershipError, "rank 1: over; job 'ddp' is not complete within 7 s: ranks 0 have not joined"),
     ],
 )  # fmt: skip
 def test_how_it_ends(
-    made: tuple[Entering, EpochChange], join: Any, following: Any, kind: type[HopsumError], message: str
+    made: tuple[Entering, GenerationChange], join: Any, following: Any, kind: type[HopsumError], message: str
 ) -> None:
     around, _ = made
     around.join, around.next = join or around.join, following or around.next
@@ -184,25 +184,25 @@ def test_how_it_ends(
     assert ("enter", 71) not in around.log
 
 
-def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, EpochChange]) -> None:
+def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, GenerationChange]) -> None:
     around, _ = made
     around.told[1]("rank 1 was given up: nothing was heard of it for 15 s")
     with pytest.raises(
-        EpochEndedError, match="rank 1 has no place in the job any more: rank 1 was given up: nothing was"
+        GenerationEndedError, match="rank 1 has no place in the job any more: rank 1 was given up: nothing was"
     ):
         raise ended(around)
     assert ("seal",) not in around.log
 
 
-def test_without_side_channels_an_epoch_is_the_last(made: tuple[Entering, EpochChange]) -> None:
+def test_without_side_channels_a_generation_is_the_last(made: tuple[Entering, GenerationChange]) -> None:
     around, _ = made
     around.membership = replace(FIRST, workers=tuple(replace(seat, side_port=None) for seat in SEATS))
     around.told[0]("over")
-    with pytest.raises(EpochEndedError, match="over; its workers have no side channels"):
+    with pytest.raises(GenerationEndedError, match="over; its workers have no side channels"):
         raise ended(around)
 
 
-def test_stopped_in_the_middle_it_says_nothing_more(made: tuple[Entering, EpochChange]) -> None:
+def test_stopped_in_the_middle_it_says_nothing_more(made: tuple[Entering, GenerationChange]) -> None:
     around, change = made
     waiting, gone = threading.Event(), threading.Event()
 

@@ -19,7 +19,7 @@ import pytest
 import hopsum
 from hopsum.codec import job_tables, make_codec
 from hopsum.communicator import Communicator
-from hopsum.errors import EpochEndedError
+from hopsum.errors import GenerationEndedError
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
@@ -101,8 +101,8 @@ def _close(jobs: list[Communicator]) -> None:
 
 
 def _over(job: Communicator, match: str) -> None:
-    """Wait until the job's agent has heard that its epoch is over."""
-    with pytest.raises(EpochEndedError, match=match):
+    """Wait until the job's agent has heard that its generation is over."""
+    with pytest.raises(GenerationEndedError, match=match):
         job.submit(np.ones(2, np.float32)).result(60)
 
 
@@ -139,7 +139,7 @@ def test_two_jobs_on_one_switch(controller: Controller) -> None:
         assert operator.switches()[0].slots_used == 0
 
 
-def test_a_lost_worker_ends_the_epoch_and_all_come_again(controller: Controller) -> None:
+def test_a_lost_worker_ends_the_generation_and_all_come_again(controller: Controller) -> None:
     with controller.running(), ExitStack() as stack:
         token = controller.operator(stack).create("train", 2, SLOTS, lease_s=SHORT_LEASE_S).token
         jobs = controller.connect_all("train", token, replacement_wait_s=3.0)
@@ -152,7 +152,7 @@ def test_a_lost_worker_ends_the_epoch_and_all_come_again(controller: Controller)
         _close(jobs)
         again = controller.connect_all("train", token)
         assert _sum(again) == [[0.5, 2]] * 2
-        assert again[0].membership.epoch > jobs[0].membership.epoch
+        assert again[0].membership.generation > jobs[0].membership.generation
         _close(again)
 
 

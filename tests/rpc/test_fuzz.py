@@ -59,7 +59,7 @@ def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
             del each[name]
     switch = cluster.devices[job["switch"]]
     assert isinstance(switch, FakeDevice)
-    entries = {key: entity for key, entity in switch.entities.items() if f"{job['epoch']}" in repr(entity)}
+    entries = {key: entity for key, entity in switch.entities.items() if f"{job['generation']}" in repr(entity)}
     return job, entries, [worker.beat() for worker in crew]
 
 

@@ -18,37 +18,39 @@ from hopsum_wire.control import control_pb2 as pb
 WAIT_S = 60
 
 
-def no_news(epoch: int) -> Any:
+def no_news(generation: int) -> Any:
     raise ControllerError("no such method", "UNIMPLEMENTED")
 
 
 class Told:
-    """A member without a controller, and who hears of the epoch's end. `answer` makes each reply."""
+    """A member without a controller, and who hears of the generation's end. `answer` makes each reply."""
 
     def __init__(self, heartbeat_s: float) -> None:
         self.registration = Registration(1, 60.0, heartbeat_s, "00")
         self.changed = threading.Condition()
-        self.epochs: list[int] = []
+        self.generations: list[int] = []
         self.beat_at: list[float] = []
         self.heard: list[tuple[str, str]] = []
         self.left = 0
         self.unfinished: list[str] = []
         self.news: Callable[[int], Any] = no_news
-        self.answer: Callable[[int], Any] = lambda epoch: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=epoch)
+        self.answer: Callable[[int], Any] = lambda generation: pb.HeartbeatResponse(
+            state=pb.JOB_STATE_RUNNING, generation=generation
+        )
 
-    def heartbeat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
+    def heartbeat(self, generation: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
         with self.changed:
-            self.epochs.append(epoch)
+            self.generations.append(generation)
             self.beat_at.append(time.monotonic())
             self.changed.notify_all()
-            return self.answer(epoch)
+            return self.answer(generation)
 
     def leave(self, wait_s: float, *, unfinished: str = "") -> None:
         self.left += 1
         self.unfinished.append(unfinished)
 
-    def attend(self, epoch: int) -> Any:
-        return self.news(epoch)
+    def attend(self, generation: int) -> Any:
+        return self.news(generation)
 
     def note(self, what: str) -> Callable[[str], None]:
         def hear(reason: str) -> None:
@@ -60,10 +62,10 @@ class Told:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, WAIT_S), (self.epochs, self.heard)
+            assert self.changed.wait_for(condition, WAIT_S), (self.generations, self.heard)
 
-    def enter(self, lease: Lease, epoch: int) -> None:
-        lease.enter(epoch, dict, self.note("over"), self.note("lost"))
+    def enter(self, lease: Lease, generation: int) -> None:
+        lease.enter(generation, dict, self.note("over"), self.note("lost"))
 
 
 @pytest.fixture
@@ -74,32 +76,34 @@ def quick() -> Iterator[tuple[Told, Lease]]:
     lease.stop()
 
 
-def refuse(epoch: int) -> Any:
+def refuse(generation: int) -> Any:
     raise ControllerError("given up: not heard of for 15 s", "UNAUTHENTICATED")
 
 
-def test_epochs_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
+def test_generations_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
     told, lease = quick
     running = told.answer
-    for count, epoch in enumerate((70, 71), start=1):
+    for count, generation in enumerate((70, 71), start=1):
         told.answer = running
-        told.enter(lease, epoch)
-        told.wait(lambda named=epoch: told.epochs[-1] == named)  # type: ignore[misc]
+        told.enter(lease, generation)
+        told.wait(lambda named=generation: told.generations[-1] == named)  # type: ignore[misc]
         told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_CHANGING, reason="the switch was restarted")
-        told.wait(lambda: told.epochs[-1] == 0)
-        assert told.heard[-1] == ("over", f"the controller has ended epoch {epoch}: the switch was restarted")
+        told.wait(lambda: told.generations[-1] == 0)
+        assert told.heard[-1] == ("over", f"the controller has ended generation {generation}: the switch was restarted")
         assert len(told.heard) == count, "once"
 
 
-def test_ranks_that_the_epoch_goes_on_without(quick: tuple[Told, Lease]) -> None:
+def test_ranks_that_the_generation_goes_on_without(quick: tuple[Told, Lease]) -> None:
     told, lease = quick
     without: list[Sequence[int]] = []
     lease.enter(70, dict, told.note("over"), told.note("lost"), without.append)
-    told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=69, lost_ranks=[5])
-    told.wait(lambda: bool(told.heard))  # of another epoch: not ours
-    told.answer = lambda epoch: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=epoch, lost_ranks=[2, 0])
+    told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, generation=69, lost_ranks=[5])
+    told.wait(lambda: bool(told.heard))  # of another generation: not ours
+    told.answer = lambda generation: pb.HeartbeatResponse(
+        state=pb.JOB_STATE_RUNNING, generation=generation, lost_ranks=[2, 0]
+    )
     lease.enter(71, dict, told.note("over"), told.note("lost"), without.append)
-    told.wait(lambda: told.epochs.count(71) > 2)
+    told.wait(lambda: told.generations.count(71) > 2)
     assert {tuple(ranks) for ranks in without} == {(2, 0)}
 
 
@@ -120,7 +124,7 @@ def test_a_heartbeat_in_a_hurry() -> None:
     lease = Lease(told)  # type: ignore[arg-type]
     try:
         told.enter(lease, 70)
-        told.wait(lambda: len(told.epochs) == 1)
+        told.wait(lambda: len(told.generations) == 1)
         began = time.monotonic()
         told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_CHANGING, reason="entries were lost")
         while not told.heard:
@@ -128,7 +132,7 @@ def test_a_heartbeat_in_a_hurry() -> None:
             with told.changed:
                 told.changed.wait(0.02)
             assert time.monotonic() < began + WAIT_S
-        assert len(told.epochs) == 2
+        assert len(told.generations) == 2
         assert told.beat_at[1] - told.beat_at[0] > HEARTBEAT_GAP_S / 2, "at most one in HEARTBEAT_GAP_S"
     finally:
         lease.stop()
@@ -149,7 +153,7 @@ def test_who_abandons_leaves_at_once_and_says_why(quick: tuple[Told, Lease]) -> 
 
     told.leave = leave  # type: ignore[method-assign]
     lease.abandon("RuntimeError: CUDA out of memory")
-    lease.abandon("EpochEndedError: a consequence")
+    lease.abandon("GenerationEndedError: a consequence")
     told.wait(lambda: len(tries) == 3)
     lease.stop()
     assert tries == ["RuntimeError: CUDA out of memory"] * 3, "until there is an answer, then never again"
@@ -161,6 +165,6 @@ def test_a_fork_leaves_nothing_and_stops_nothing(quick: tuple[Told, Lease], monk
     with monkeypatch.context() as patch:
         patch.setattr("os.getpid", lambda: -1)
         lease.stop()
-    beats = len(told.epochs)
-    told.wait(lambda: len(told.epochs) > beats)
+    beats = len(told.generations)
+    told.wait(lambda: len(told.generations) > beats)
     assert told.left == 0

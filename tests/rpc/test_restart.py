@@ -85,8 +85,8 @@ class Stage:
             token: str = self.controller.operator(stack).create("train", WORKERS, SLOTS, quorum=quorum).token
             return token
 
-    def epochs_begun(self) -> int:
-        return self.cluster.job("train").epochs_begun
+    def generations_begun(self) -> int:
+        return self.cluster.job("train").generations_begun
 
     def check(self) -> None:
         """All ranks have the same model after every step that they made, and every mean was right."""
@@ -159,7 +159,7 @@ def test_the_switch_is_restarted(stage: Stage, quorum: int) -> None:
             hold.set()
         for each in running:
             each.result(2 * WAIT_S)
-    assert stage.epochs_begun() >= 2
+    assert stage.generations_begun() >= 2
     stage.check()
     assert not any("replaced" in each for told in stage.told.values() for each in told)
 
@@ -202,7 +202,7 @@ def test_a_worker_is_killed_and_replaced(stage: Stage, quorum: int) -> None:
             victim.child.kill()
             victim.child.wait()
             newcomer = stack.enter_context(Process(stage, token, 2))
-            _until(lambda: stage.epochs_begun() >= 2)
+            _until(lambda: stage.generations_begun() >= 2)
         finally:
             hold.set()
         for each in running:

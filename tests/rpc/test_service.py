@@ -80,10 +80,10 @@ def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel)
     assert (membership.job, membership.quorum, membership.table) == ("train", 1, tuple(range(16)))
     assert [worker.endpoint.udp_port for worker in membership.workers] == [5000, 5001]
     assert membership.side_channels == {0: ("127.0.0.1", 6000), 1: ("127.0.0.1", 6001)}
-    beat = first.heartbeat(membership.epoch, {"retransmits": 3.0})
-    assert (beat.state, beat.epoch, beat.reason) == (pb.JOB_STATE_RUNNING, membership.epoch, "")
+    beat = first.heartbeat(membership.generation, {"retransmits": 3.0})
+    assert (beat.state, beat.generation, beat.reason) == (pb.JOB_STATE_RUNNING, membership.generation, "")
     shown = message_to_dict(operator.job("train"))
-    assert (shown["state"], shown["epoch"], shown["slots"]) == ("running", membership.epoch, 16)
+    assert (shown["state"], shown["generation"], shown["slots"]) == ("running", membership.generation, 16)
     assert shown["members"][0]["statistics"] == {"retransmits": 3.0}
     assert [member["phase"] for member in shown["members"]] == ["in", "in"]
     assert shown["members"][1]["endpoint"] == {"ip": "127.0.0.1", "udp_port": 5001}
@@ -94,7 +94,7 @@ def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel)
     assert operator.jobs() == []
     for member in (first, second):
         with pytest.raises(ControllerError, match="no job 'train'") as raised:
-            member.heartbeat(membership.epoch, {})
+            member.heartbeat(membership.generation, {})
         assert _code(raised) == "NOT_FOUND"
 
 
@@ -132,11 +132,11 @@ def test_a_job_forms_again_after_all_have_left(operator: JobsClient, channel: Ch
     made = operator.create("train", 2, 16)
     (first, before), (second, _) = _join_all(channel, "train", made.token)
     first.leave()
-    assert second.heartbeat(before.epoch, {}).epoch == before.epoch  # R3: its entries stay
+    assert second.heartbeat(before.generation, {}).generation == before.generation  # R3: its entries stay
     second.leave()
     second.leave()
     (_, after), _ = _join_all(channel, "train", made.token)
-    assert after.epoch > before.epoch
+    assert after.generation > before.generation
 
 
 def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> None:
@@ -155,11 +155,14 @@ def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator:
     (first, membership), (second, _) = _join_all(channel, "train", made.token)
     seat = first.registration
     assert first.join(("127.0.0.1", 5000), 5.0, rank=0, side_port=6000) == seat
-    assert second.heartbeat(membership.epoch, {}).epoch == membership.epoch  # and nothing else happened
+    assert second.heartbeat(membership.generation, {}).generation == membership.generation  # and nothing else happened
     restarted = MemberClient(channel, "train", made.token)
     assert restarted.join(("127.0.0.1", 5002), 5.0, rank=0).rank == 0
-    assert "rank 0 was started again" in second.heartbeat(membership.epoch, {}).reason
-    for call in (lambda: first.heartbeat(membership.epoch, {}), lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0)):
+    assert "rank 0 was started again" in second.heartbeat(membership.generation, {}).reason
+    for call in (
+        lambda: first.heartbeat(membership.generation, {}),
+        lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0),
+    ):
         with pytest.raises(ControllerError, match="another") as raised:
             call()
         assert _code(raised) == "UNAUTHENTICATED"
@@ -189,13 +192,13 @@ def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> 
         return dict(json.loads(reply.membership))
 
     seats = [join(rank) for rank in range(2)]
-    epoch = ask(0, seats[0])["epoch"]
+    generation = ask(0, seats[0])["generation"]
     requests[1].incarnation = b"another" + bytes(9)
     seats[1] = join(1)
-    with pytest.raises(ControllerError, match=f"was in epoch {epoch}, of which it reports nothing") as raised:
+    with pytest.raises(ControllerError, match=f"was in generation {generation}, of which it reports nothing") as raised:
         join(0)
     assert _code(raised) == "UNAUTHENTICATED"
-    report = pb.Report(epoch=epoch, delivered_to=20, submitted_to=1 << 40, allreduces_begun=7)
+    report = pb.Report(generation=generation, delivered_to=20, submitted_to=1 << 40, allreduces_begun=7)
     report.held.add(first=18, end=25)
     report.held.add(first=20, end=21)
     requests[0].report.CopyFrom(report)
@@ -206,7 +209,7 @@ def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> 
     assert join(0) == seats[0]
     found = ask(1, seats[1])
     decided = [{"first": 18, "end": (1 << 33) + 1, "ranks": [0]}]
-    told = {"base": 16, "start": 1 << 40, "start_epoch": found["epoch"], "allreduces": 7, "replaced": [1]}
+    told = {"base": 16, "start": 1 << 40, "start_generation": found["generation"], "allreduces": 7, "replaced": [1]}
     assert found["resume"] == {**told, "decided": decided}
 
 
@@ -227,7 +230,7 @@ def test_nothing_without_the_right_secret(
     secret = first.registration.secret
     for wrong in ("", "zz", secret[:-2], second.registration.secret, made.token, secrets.token_hex(32)):
         for name, request in (
-            ("Heartbeat", pb.HeartbeatRequest(job="train", rank=0, epoch=membership.epoch)),
+            ("Heartbeat", pb.HeartbeatRequest(job="train", rank=0, generation=membership.generation)),
             ("AwaitMembership", pb.AwaitMembershipRequest(job="train", rank=0)),
             ("Leave", pb.LeaveRequest(job="train", rank=0)),
         ):
@@ -328,7 +331,7 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
             for member in members:
                 member.heartbeat(0, {})
             MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
-            assert {future.result(60).epoch for future in futures} == {70}
+            assert {future.result(60).generation for future in futures} == {70}
     assert len(desk.beats) == 11
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hopsum:// URLs: workers that join, sum, hear that their epoch is over, and leave."""
+"""hopsum:// URLs: workers that join, sum, hear that their generation is over, and leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hopsum.codec import CodecError
 from hopsum.communicator import Communicator
 from hopsum.config import ConfigError, resolve
 from hopsum.connection import UrlError
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.rpc.channel import TlsError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.member import Leaf, Location
@@ -28,7 +28,7 @@ from hopsum.rpc.source import leaf_of, token_of
 from hopsum_controlplane.service.server import Service
 from hopsum_wire.membership import MembershipError
 
-from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
+from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service
 
 Served = tuple[Desk, Service]
 
@@ -77,8 +77,8 @@ def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
     assert sorted(job.rank for job in jobs) == [0, 1]
     assert _sum(jobs) == [[0.5, 2]] * 2
     desk.wait(lambda: {rank for rank, _, counts in desk.beats if counts.get("allreduces") == 1} == {0, 1})
-    _, epoch, counts = desk.beats[-1]
-    assert epoch == FIRST_EPOCH
+    _, generation, counts = desk.beats[-1]
+    assert generation == FIRST_GENERATION
     assert counts["bytes_sent"] > 0
     _close(jobs)
     _close(jobs)
@@ -86,23 +86,25 @@ def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
     assert all(join.side_port and join.version for join in desk.joins)
 
 
-def test_without_side_channels_the_job_is_over_with_its_epoch(served: Served) -> None:
+def test_without_side_channels_the_job_is_over_with_its_generation(served: Served) -> None:
     desk, service = served
     jobs = _connect_all(service, on_lost="zero")
     waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
     desk.end("rank 7 was silent for 15 s")
-    with pytest.raises(EpochEndedError, match="rank 0: the controller has ended epoch 70: rank 7 was silent for 15 s"):
+    with pytest.raises(
+        GenerationEndedError, match="rank 0: the controller has ended generation 70: rank 7 was silent for 15 s"
+    ):
         waiting.result(60)
     for job in jobs:
-        with pytest.raises(EpochEndedError, match="rank 7 was silent"):
+        with pytest.raises(GenerationEndedError, match="rank 7 was silent"):
             job.submit(np.ones(3, np.float32)).result(60)
     desk.wait(lambda: sorted(desk.left) == [0, 1])  # though nobody has closed them: others need not wait for them
-    assert all(str(why).startswith("EpochEndedError: rank ") for why in desk.unfinished)
+    assert all(str(why).startswith("GenerationEndedError: rank ") for why in desk.unfinished)
     _close(jobs)
     again = _connect_all(service)
     assert not any(job.is_newcomer for job in again)
     assert _sum(again) == [[0.5, 2]] * 2
-    desk.wait(lambda: desk.beats[-1][1] == FIRST_EPOCH + 1)
+    desk.wait(lambda: desk.beats[-1][1] == FIRST_GENERATION + 1)
     _close(again)
 
 
@@ -112,7 +114,7 @@ def test_a_worker_that_lost_its_place_hears_it(served: Served) -> None:
     with desk.changed:
         request, secret = desk.members[1]
         desk.members[1] = request, secret + b"another"
-    with pytest.raises(EpochEndedError, match="rank 1 is not with this secret"):
+    with pytest.raises(GenerationEndedError, match="rank 1 is not with this secret"):
         jobs[1].submit(np.ones(3, np.float32)).result(60)
     _close(jobs)
     assert desk.left == [0]

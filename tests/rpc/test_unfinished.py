@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hopsum.communicator import Communicator
-from hopsum.errors import EpochEndedError, WorkersReplacedError
+from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.cluster import ClusterController, JobRequest
 from hopsum_controlplane.cluster.cluster_controller import GRACE_S
@@ -80,8 +80,8 @@ def test_an_agent_that_fails_says_so_though_nobody_closes_it(
     cluster, token = desk
     jobs = controller.connect_all("train", token)
     failed: Any = jobs[1]
-    failed.end(EpochEndedError("its switch does not answer"))
-    _reason(cluster, "rank 1 left unfinished: EpochEndedError: its switch does not answer")
+    failed.end(GenerationEndedError("its switch does not answer"))
+    _reason(cluster, "rank 1 left unfinished: GenerationEndedError: its switch does not answer")
     _close(jobs)
 
 

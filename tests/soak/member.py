@@ -19,7 +19,7 @@ RECEIVE_BUFFER_BYTES = 4 << 20
 DATAGRAM_BYTES_MAX = 2048
 DATAGRAMS_PER_TURN = 64
 _KIND_AT, _RANK_AT, _SLOT_AT = 1, 4, 6
-_SLOT_EPOCH_ROUND = struct.Struct("!HII")
+_SLOT_GENERATION_ROUND = struct.Struct("!HII")
 
 Place = tuple[int, int]
 """Slot and round."""
@@ -43,7 +43,7 @@ class Member:
         self._is_settled: Callable[[Place], bool] = lambda place: False
 
     def join(self, membership: Membership, timing: Timing, is_settled: Callable[[Place], bool]) -> None:
-        """Begin an epoch; `is_settled` says whether everybody has the RESULT of a place."""
+        """Begin a generation; `is_settled` says whether everybody has the RESULT of a place."""
         self.worker = Worker(membership, timing)
         self._is_settled = is_settled
 
@@ -83,9 +83,9 @@ class Member:
         return arrived
 
     def _take(self, datagram: bytes, now: float, peers: list[Member]) -> None:
-        slot, epoch, round_ = _SLOT_EPOCH_ROUND.unpack_from(datagram, _SLOT_AT)
+        slot, generation, round_ = _SLOT_GENERATION_ROUND.unpack_from(datagram, _SLOT_AT)
         place = (slot, round_)
-        if epoch == self.worker.membership.epoch:  # else of the job before this one: the worker ignores it
+        if generation == self.worker.membership.generation:  # else of the job before this one: the worker ignores it
             if datagram[_KIND_AT] == Kind.STALE:
                 datagram = self._ask(place, peers, datagram)
             if datagram[_KIND_AT] == Kind.RESULT and not self._is_settled(place):

@@ -99,7 +99,7 @@ class Soak:
         """Go on until the members have sent so many datagrams and hold all results."""
         members = self.bench.members
         for member in members:
-            own = Membership(self.bench.job.epoch, member.rank, WORKERS, SLOTS)
+            own = Membership(self.bench.job.generation, member.rank, WORKERS, SLOTS)
             member.join(own, TIMING, self._is_settled)
         moved_at = time.monotonic()
         while (sent := self._sent()) < updates or self.settled < self.opened:
@@ -170,7 +170,7 @@ class Soak:
 
 
 def next_job(stage: Bench) -> Bench:
-    """End the job and begin it anew, in a new epoch."""
+    """End the job and begin it anew, in a new generation."""
     stage.controller.delete_job(stage.job)
     return replace(stage, job=stage.controller.create_job(stage.job.spec))
 

@@ -77,7 +77,7 @@ def test_an_answer_is_never_of_two_jobs() -> None:
                 bed.switch.step(steps[0])
         sent = bed.switch.take()
         bed.controller.delete_job(old)
-        bed.oracle.remove_job(old.epoch)
+        bed.oracle.remove_job(old.generation)
         new = bed.job(2, quorum=1, min_quorum=1)
         assert new.slot_base == old.slot_base
         other = bed.arrival(new, 0, frames.update(new, 0, b"\x33" * 1024, op=Op.ADD32))
@@ -87,7 +87,7 @@ def test_an_answer_is_never_of_two_jobs() -> None:
         if not answered:
             assert bed.problems([first, other], [*first.expected, *sent]) == []
         bed.controller.delete_job(new)
-        bed.oracle.remove_job(new.epoch)
+        bed.oracle.remove_job(new.generation)
     assert ends == {True, False}, "the answer was always out, or never"
 
 
@@ -153,13 +153,13 @@ def test_a_mutant_is_found(mutate: Callable[[Node], None]) -> None:
     assert problems
 
 
-def no_epoch_check(loaded: Node) -> None:
+def no_generation_check(loaded: Node) -> None:
     """A copy is what its round says, whoever's it is."""
     body = _find(loaded, "slot.update_tag")["initializer"]["components"][0]["body"]
     body["components"][0]["condition"] = body["components"][0]["condition"]["right"]
 
 
-@pytest.mark.parametrize("mutate", [None, no_epoch_check])
+@pytest.mark.parametrize("mutate", [None, no_generation_check])
 def test_a_later_job_finds_empty_slots(mutate: Callable[[Node], None] | None) -> None:
     loaded = program("small")
     if mutate is not None:
@@ -172,5 +172,5 @@ def test_a_later_job_finds_empty_slots(mutate: Callable[[Node], None] | None) ->
             arrival = bed.arrival(job, rank, frames.update(job, rank, fill * 1024, op=Op.ADD32))
             problems += bed.problems([arrival], bed.switch.settle(arrival.port, arrival.frame))
         bed.controller.delete_job(job)
-        bed.oracle.remove_job(job.epoch)
+        bed.oracle.remove_job(job.generation)
     assert bool(problems) == (mutate is not None)

@@ -22,7 +22,7 @@ import hopsum
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.communicator import Communicator, MismatchError
 from hopsum.config import ConfigError
-from hopsum.errors import EpochEndedError, HopsumError
+from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum.torch import HopsumState, hopsum_hook
 
 SEED = 77
@@ -134,7 +134,7 @@ def fail(rank: int) -> dict[str, Any]:
         seconds = time.monotonic() - start
         try:
             job.submit(np.ones(2, np.float32))
-        except EpochEndedError as over:
+        except GenerationEndedError as over:
             after = str(over)
     name = "hopsum collective"
     left = [each.name for each in threading.enumerate() if each.name.startswith(name)]

@@ -21,7 +21,7 @@ from hopsum_topologies.free_port import free_port
 
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
-EPOCH, SLOTS = 5, 32
+GENERATION, SLOTS = 5, 32
 RANKS_S = 1200.0
 """For all ranks to end: ten times what they need, since machines are shared."""
 
@@ -31,10 +31,10 @@ def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
     """Write the membership of a job on free ports of loopback, and sum for it."""
     locals_ = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
     table, aggregator = best_table(workers).values, Aggregator()
-    aggregator.add_job(job_for(locals_, epoch=EPOCH, slots=SLOTS, table=table))
+    aggregator.add_job(job_for(locals_, generation=GENERATION, slots=SLOTS, table=table))
     endpoints = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", *local) for rank, local in enumerate(locals_))
     spec = JobSpec("ddp", endpoints, SLOTS, table)
-    job = Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), EPOCH, 0, SlotRange(0, SLOTS), 1, SLOTS)
+    job = Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), GENERATION, 0, SlotRange(0, SLOTS), 1, SLOTS)
     with UdpSwitch(aggregator) as switch:
         write_membership(job, path, dict.fromkeys(range(workers), switch.address))
         yield switch

@@ -24,7 +24,7 @@ from hopsum.agent.timeline import overlap_s
 from hopsum.codec import NonFiniteError
 from hopsum.communicator import Span
 from hopsum.connection import connect
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_wire import Op
 
@@ -318,14 +318,17 @@ def test_a_failed_allreduce_fails_the_future_and_the_next_ones(stack: ExitStack)
     cluster, module = Cluster(stack, 2), nn.Linear(30, 10)
     state = HopsumState(cluster.agent(0, "thc", HASTY), module)
     sent = gradients(310, 1)[0]
-    for what in ("AllReduceTimeoutError: no result from switch", "EpochEndedError: rank 0 is no longer in epoch"):
+    for what in (
+        "AllReduceTimeoutError: no result from switch",
+        "GenerationEndedError: rank 0 is no longer in generation",
+    ):
         future = hopsum_hook(state, Bucket(module, ["weight", "bias"], sent))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match=what):
             future.wait()
     assert isinstance(state.failure, AllReduceTimeoutError)
     left = state.state_dict()["residuals"]
     assert torch.equal(torch.cat([left["weight"], left["bias"]]), sent)
-    assert not isinstance(state.failure, EpochEndedError)
+    assert not isinstance(state.failure, GenerationEndedError)
 
 
 def test_the_state_waits_for_nobody(stack: ExitStack) -> None:

@@ -20,7 +20,7 @@ from hopsum_wire import Event
 from .server import LOCALHOST, UdpSwitch, job_for
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
-EPOCH, SLOTS, WORKERS = 7, 6, 3
+GENERATION, SLOTS, WORKERS = 7, 6, 3
 SECONDS = 0.2
 
 
@@ -50,10 +50,10 @@ def load(
         links = [kind((LOCALHOST, 0), switch.address) for _ in range(WORKERS)]
         for link in links:
             stack.callback(link.close)
-        job = job_for([link.local for link in links], epoch=EPOCH, slots=SLOTS, table=TABLE)
+        job = job_for([link.local for link in links], generation=GENERATION, slots=SLOTS, table=TABLE)
         switch.aggregator = Aggregator(jobs=(job,))
         stack.enter_context(switch)
-        pool = make_pool(EPOCH, WORKERS, SLOTS, TABLE, seed=3)
+        pool = make_pool(GENERATION, WORKERS, SLOTS, TABLE, seed=3)
         yield Load(links, change(pool), resend_s=0.05), switch.aggregator, links
 
 
@@ -81,11 +81,11 @@ def one_bit_off(pool: Pool) -> Pool:
     return replace(pool, sums=pool.sums ^ np.eye(*pool.sums.shape, dtype=np.uint64))
 
 
-def another_epoch(pool: Pool) -> Pool:
-    return replace(pool, epoch=EPOCH + 1)
+def another_generation(pool: Pool) -> Pool:
+    return replace(pool, generation=GENERATION + 1)
 
 
-@pytest.mark.parametrize("change", [one_bit_off, another_epoch])
+@pytest.mark.parametrize("change", [one_bit_off, another_generation])
 def test_a_wrong_result_is_no_result(change: Callable[[Pool], Pool]) -> None:
     with load(BatchLink, change) as (loaded, _, _links), pytest.raises(WrongResultError):
         loaded.run(SECONDS)

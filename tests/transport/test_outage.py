@@ -106,10 +106,17 @@ def alone(stack: ExitStack, code: int, times: int | None, deadline_s: float) -> 
     aggregator = Aggregator()
     switch = stack.enter_context(UdpSwitch(aggregator))
     link = UdpLink((LOCALHOST, 0), switch.address)
-    aggregator.add_job(job_for([link.local], epoch=9, slots=2, table=None))
+    aggregator.add_job(job_for([link.local], generation=9, slots=2, table=None))
     timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=deadline_s)
     transport = UdpTransport(
-        link.local, switch.address, epoch=9, rank=0, workers=1, slots=2, timing=timing, link=Failing(link, code, times)
+        link.local,
+        switch.address,
+        generation=9,
+        rank=0,
+        workers=1,
+        slots=2,
+        timing=timing,
+        link=Failing(link, code, times),
     )
     return stack.enter_context(transport)
 

@@ -19,14 +19,14 @@ from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
 from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.repairing import RepairingTransport
-from hopsum.transport.side_channel import EpochKey, SideChannel
+from hopsum.transport.side_channel import GenerationKey, SideChannel
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
 from .server import LOCALHOST, UdpSwitch, job_for
 
-EPOCH, SLOTS, RANKS = 7, 4, 3
-KEY = EpochKey(EPOCH, bytes(range(32)))
+GENERATION, SLOTS, RANKS = 7, 4, 3
+KEY = GenerationKey(GENERATION, bytes(range(32)))
 FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0, retransmit_min_s=0.01)
 WAIT_S = 60.0
 UNION = {Op.ADD32: np.add, Op.MAX32: np.maximum}
@@ -49,7 +49,7 @@ class Job:
         aggregator = Aggregator()
         self.switch = stack.enter_context(UdpSwitch(aggregator))
         self.links = [UdpLink((LOCALHOST, 0), self.switch.address) for _ in range(RANKS)]
-        job = job_for([link.local for link in self.links], epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
+        job = job_for([link.local for link in self.links], generation=GENERATION, slots=SLOTS, table=tuple(range(16)))
         aggregator.add_job(replace(job, quorum=quorum))
         channels = [SideChannel(rank, KEY, (LOCALHOST, 0)) for rank in range(RANKS)]
         peers = {rank: channel.address for rank, channel in enumerate(channels)}
@@ -62,7 +62,7 @@ class Job:
                 self.switch.address,
                 channel,
                 peers,
-                epoch=EPOCH,
+                generation=GENERATION,
                 rank=rank,
                 workers=RANKS,
                 slots=SLOTS,
@@ -192,7 +192,7 @@ def test_one_is_away_for_too_long(stack: ExitStack) -> None:
     job.start(2)
     job.end()
     assert [type(failure) for failure in job.failures.values()] == [FellBehindError]
-    assert "rank 2 fell behind in epoch 7" in str(job.failures[2])
+    assert "rank 2 fell behind in generation 7" in str(job.failures[2])
     assert job.transports[0].worker.statistics.given_up == 0b100
 
 
@@ -203,7 +203,7 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
     broken = job.transports[0]
     broken.worker.receive_peer = None  # type: ignore[method-assign,assignment]
     heard = threading.Event()
-    job.transports[1]._channel.send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, EPOCH))
+    job.transports[1]._channel.send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))
     while broken._channel.failure is None:
         heard.wait(0.005)
     with broken, pytest.raises(HopsumError, match="the side channel of rank 0 has ended: 'NoneType'"):
@@ -215,5 +215,5 @@ def test_peers_without_an_address(stack: ExitStack) -> None:
     stack.callback(channel.close)
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
         RepairingTransport(
-            (LOCALHOST, 0), (LOCALHOST, 1), channel, {1: (LOCALHOST, 1)}, epoch=7, rank=0, workers=3, slots=4
+            (LOCALHOST, 0), (LOCALHOST, 1), channel, {1: (LOCALHOST, 1)}, generation=7, rank=0, workers=3, slots=4
         )

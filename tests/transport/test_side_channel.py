@@ -14,13 +14,13 @@ import pytest
 
 from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerKind, PeerMessage, PeerMessageError
 from hopsum.transport import side_channel
-from hopsum.transport.side_channel import Address, EpochKey, SideChannel
+from hopsum.transport.side_channel import Address, GenerationKey, SideChannel
 from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, PROOF_BYTES, REPLY_BYTES, Dialler, Seal
 from hopsum_wire import Op
 
 LOCAL = ("127.0.0.1", 0)
-EPOCH = 7
-KEY, NEXT = EpochKey(EPOCH, bytes(range(32))), EpochKey(8, bytes(range(1, 33)))
+GENERATION = 7
+KEY, NEXT = GenerationKey(GENERATION, bytes(range(32))), GenerationKey(8, bytes(range(1, 33)))
 WAIT_S = 60.0
 
 
@@ -43,7 +43,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def found(sender: int, round_: int) -> PeerMessage:
-    return PeerMessage(PeerKind.FOUND, sender, EPOCH, 3, round_, Op.ADD32, 0b11, bytes([round_ & 255]) * 1024)
+    return PeerMessage(PeerKind.FOUND, sender, GENERATION, 3, round_, Op.ADD32, 0b11, bytes([round_ & 255]) * 1024)
 
 
 def framed(data: bytes) -> bytes:
@@ -53,7 +53,7 @@ def framed(data: bytes) -> bytes:
 class Member:
     """A peer of its own: proves itself to a channel as a rank, and then says what the test wants."""
 
-    def __init__(self, channel: SideChannel, rank: int = 1, *, to: int = 0, key: EpochKey = KEY) -> None:
+    def __init__(self, channel: SideChannel, rank: int = 1, *, to: int = 0, key: GenerationKey = KEY) -> None:
         self.connection = socket.create_connection(channel.address, timeout=WAIT_S)
         self.dialler = Dialler(rank, to, key, random.randbytes(16))
 
@@ -117,7 +117,7 @@ def test_answers_from_the_channels_own_thread(stack: ExitStack) -> None:
     peers, heard = {0: first.address, 1: second.address}, queue.Queue[PeerMessage]()
     first.start(peers, heard.put)
     second.start(peers, lambda message: second.send(0, found(1, message.round)))
-    first.send(1, PeerMessage(PeerKind.FETCH, 0, EPOCH, 3, 9))
+    first.send(1, PeerMessage(PeerKind.FETCH, 0, GENERATION, 3, 9))
     assert heard.get(timeout=WAIT_S) == found(1, 9)
 
 
@@ -224,29 +224,31 @@ def test_what_came_before_was_heard(stack: ExitStack) -> None:
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 6), "and others are still heard"
 
 
-def test_nothing_of_another_epoch_is_heard(stack: ExitStack) -> None:
-    """At a change of epoch some are earlier than others: what they say is lost, and they are heard afterwards."""
+def test_nothing_of_another_generation_is_heard(stack: ExitStack) -> None:
+    """At a change of generation some are earlier than others: what they say is lost, and they are heard afterwards."""
     ends = Ends(stack, 2)
     here, there = ends.channels
-    for epoch in (6, 7, 8):
-        there.send(0, found(1, epoch)._replace(epoch=epoch))
+    for generation in (6, 7, 8):
+        there.send(0, found(1, generation)._replace(generation=generation))
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 7)
     peers = {rank: channel.address for rank, channel in enumerate(ends.channels)}
-    until(lambda: here.statistics.other_epochs == 2, "two are of other epochs")
+    until(lambda: here.statistics.other_generations == 2, "two are of other generations")
     here.move(NEXT, peers)
-    until(lambda: _dials(there) and here.statistics.other_epochs > 2, "the connection ended, and is not made again")
+    until(
+        lambda: _dials(there) and here.statistics.other_generations > 2, "the connection ended, and is not made again"
+    )
     until(lambda: there.statistics.refused > 0, "it is refused")
     there.move(NEXT, peers)
-    there.send(0, found(1, 10)._replace(epoch=8))
-    assert ends.heard[0].get(timeout=WAIT_S) == found(1, 10)._replace(epoch=8)
-    here.send(1, found(0, 10)._replace(epoch=8))
+    there.send(0, found(1, 10)._replace(generation=8))
+    assert ends.heard[0].get(timeout=WAIT_S) == found(1, 10)._replace(generation=8)
+    here.send(1, found(0, 10)._replace(generation=8))
     assert ends.heard[1].get(timeout=WAIT_S).round == 10
     assert not here.statistics.closed
     assert there.statistics.unreachable == 0
 
 
 def _dials(channel: SideChannel) -> bool:
-    """Have something to say again and again, still in the epoch before."""
+    """Have something to say again and again, still in the generation before."""
     channel.send(0, found(1, 9))
     return True
 
@@ -268,10 +270,10 @@ def test_a_peer_that_is_replaced_elsewhere(stack: ExitStack) -> None:
     comes.start(peers, heard.put)
     for channel in (stays, other):
         channel.move(NEXT, peers)
-    stays.send(1, found(0, 2)._replace(epoch=8))
+    stays.send(1, found(0, 2)._replace(generation=8))
     assert heard.get(timeout=WAIT_S).round == 2
-    comes.send(0, found(1, 3)._replace(epoch=8))
-    other.send(0, found(2, 3)._replace(epoch=8))
+    comes.send(0, found(1, 3)._replace(generation=8))
+    other.send(0, found(2, 3)._replace(generation=8))
     assert {ends.heard[0].get(timeout=WAIT_S).sender for _ in range(2)} == {1, 2}
     assert stays.address == address
     assert other.statistics.unreachable == 0
@@ -320,17 +322,17 @@ def test_a_handshake_that_is_none(stack: ExitStack, hello: bytes, reason: str) -
 
 @pytest.mark.parametrize("kind", [PeerKind.FOUND, PeerKind.STATE_PIECE])
 def test_who_does_not_know_the_key_says_nothing(stack: ExitStack, kind: PeerKind) -> None:
-    """Everything else is known: epoch, ranks, addresses, format. The REPLY tells it nothing that is of use."""
+    """Everything else is known: generation, ranks, addresses, format. The REPLY tells it nothing that is of use."""
     ends = Ends(stack, 2)
     channel = ends.channels[0]
-    evil = GOOD if kind is PeerKind.FOUND else PeerMessage(kind, 1, EPOCH, round=EPOCH, payload=bytes(80))
-    stranger = EpochKey(EPOCH, bytes(32))
+    evil = GOOD if kind is PeerKind.FOUND else PeerMessage(kind, 1, GENERATION, round=GENERATION, payload=bytes(80))
+    stranger = GenerationKey(GENERATION, bytes(32))
     for _ in range(3):
         with Member(channel, key=stranger) as intruder:
             intruder.connection.sendall(intruder.dialler.hello)
             reply = intruder.read(REPLY_BYTES)
             assert len(reply) == REPLY_BYTES
-            with pytest.raises(PeerMessageError, match="does not know the epoch's key"):
+            with pytest.raises(PeerMessageError, match="does not know the generation's key"):
                 intruder.dialler.take(reply)
             seal = Seal(bytes(32))
             with suppress(OSError):
@@ -341,16 +343,16 @@ def test_who_does_not_know_the_key_says_nothing(stack: ExitStack, kind: PeerKind
     assert ends.heard[0].empty()
 
 
-def test_a_key_of_another_epoch_is_of_no_use(stack: ExitStack) -> None:
+def test_a_key_of_another_generation_is_of_no_use(stack: ExitStack) -> None:
     channel = Ends(stack, 2).channels[0]
-    for key, count in ((NEXT, {}), (EpochKey(EPOCH, NEXT.key), {"forged": 1})):
+    for key, count in ((NEXT, {}), (GenerationKey(GENERATION, NEXT.key), {"forged": 1})):
         with Member(channel, key=key) as intruder:
             intruder.connection.sendall(intruder.dialler.hello)
             if intruder.read(REPLY_BYTES):
                 intruder.connection.sendall(bytes(PROOF_BYTES))
             assert intruder.is_closed()
         assert channel.statistics.closed == count
-    assert channel.statistics.other_epochs == 1
+    assert channel.statistics.other_generations == 1
 
 
 def test_what_was_recorded_is_of_no_use(stack: ExitStack) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from hopsum.errors import AllReduceTimeoutError, EpochEndedError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.transport.link import UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
@@ -24,7 +24,7 @@ from hopsum_wire.payload import lanes
 from .server import LOCALHOST, UdpSwitch, job_for
 
 TABLE = tuple(range(16))
-EPOCH, SLOTS = 7, 4
+GENERATION, SLOTS = 7, 4
 FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
 
 
@@ -63,14 +63,14 @@ def start(
     aggregator = Aggregator()
     switch = stack.enter_context(UdpSwitch(aggregator))
     links = [UdpLink((LOCALHOST, 0), switch.address) for _ in range(workers)]
-    aggregator.add_job(job_for([link.local for link in links], epoch=EPOCH, slots=SLOTS, table=TABLE))
+    aggregator.add_job(job_for([link.local for link in links], generation=GENERATION, slots=SLOTS, table=TABLE))
     transports = []
     for rank, link in enumerate(links):
         wrapped = link if mishaps is None else LossyLink(link, mishaps, random.Random(f"{seed} {rank}"))
         transport = UdpTransport(
             link.local,
             switch.address,
-            epoch=EPOCH,
+            generation=GENERATION,
             rank=rank,
             workers=workers,
             slots=SLOTS,
@@ -134,7 +134,7 @@ def closed_port() -> tuple[str, int]:
 
 def alone(stack: ExitStack, switch: tuple[str, int]) -> UdpTransport:
     timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=0.3)
-    transport = UdpTransport((LOCALHOST, 0), switch, epoch=9, rank=0, workers=2, slots=1, timing=timing)
+    transport = UdpTransport((LOCALHOST, 0), switch, generation=9, rank=0, workers=2, slots=1, timing=timing)
     return stack.enter_context(transport)
 
 
@@ -144,19 +144,19 @@ def test_nobody_listens(stack: ExitStack) -> None:
     with pytest.raises(AllReduceTimeoutError) as raised:
         transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
     assert f"no result from switch 127.0.0.1:{address[1]} within " in str(raised.value)
-    assert "epoch 9, rank 0, slot 0, round 1, UPDATE sent " in str(raised.value)
+    assert "generation 9, rank 0, slot 0, round 1, UPDATE sent " in str(raised.value)
     assert "x 'port unreachable'" in str(raised.value)
     assert transport.statistics.link.unreachable > 0
-    with pytest.raises(EpochEndedError, match="epoch 9 is over: no result from"):
+    with pytest.raises(GenerationEndedError, match="generation 9 is over: no result from"):
         transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
 
 
-def test_a_switch_that_does_not_know_the_epoch(stack: ExitStack) -> None:
+def test_a_switch_that_does_not_know_the_generation(stack: ExitStack) -> None:
     with UdpSwitch(Aggregator()) as switch:
         transport = alone(stack, switch.address)
         with pytest.raises(AllReduceTimeoutError, match=r"nothing came back\. 1 of 1 chunks"):
             transport.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
-    assert switch.aggregator.drops == {Drop.UNKNOWN_EPOCH: transport.statistics.link.datagrams_sent}
+    assert switch.aggregator.drops == {Drop.UNKNOWN_GENERATION: transport.statistics.link.datagrams_sent}
 
 
 def test_a_peer_that_never_comes(stack: ExitStack) -> None:
@@ -179,7 +179,7 @@ def test_a_taken_port_is_an_error() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((LOCALHOST, 0))
         with pytest.raises(OSError, match="in use"):
-            UdpTransport(taken.getsockname(), (LOCALHOST, 1), epoch=1, rank=0, workers=1, slots=1)
+            UdpTransport(taken.getsockname(), (LOCALHOST, 1), generation=1, rank=0, workers=1, slots=1)
 
 
 def test_strangers_do_not_come_through(stack: ExitStack) -> None:

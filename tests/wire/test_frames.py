@@ -28,9 +28,9 @@ BATCHES = st.lists(st.tuples(bits(16), bits(32), bits(16)), min_size=1, max_size
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(SHAPES)), bits(32), bits(16), PATHS, BATCHES, st.integers(0, 2**32 - 1))
 def test_stamped_is_built_one_by_one(
-    op: int, epoch: int, worker: int, path: FramePath, batch: list[tuple[int, int, int]], seed: int
+    op: int, generation: int, worker: int, path: FramePath, batch: list[tuple[int, int, int]], seed: int
 ) -> None:
-    template = update_template(op=op, epoch=epoch, worker=worker)
+    template = update_template(op=op, generation=generation, worker=worker)
     slots, rounds, counts = (list(column) for column in zip(*batch, strict=True))
     payloads = np.random.default_rng(seed).integers(0, 256, (len(batch), template.length), dtype=np.uint8)
     arguments = {"slots": slots, "rounds": rounds, "counts": counts, "payloads": payloads}
@@ -86,7 +86,7 @@ def test_checksum() -> None:
 
 
 def test_refusals_name_what_is_wrong() -> None:
-    template = update_template(op=Op.ADD32, epoch=1, worker=0)
+    template = update_template(op=Op.ADD32, generation=1, worker=0)
     good = {"slots": [0], "rounds": [1], "counts": 1, "payloads": np.zeros((1, 1024), np.uint8)}
     for change, message, reason in [
         ({"slots": [65536]}, "slots from 65536 to 65536 do not fit below 65536", Drop.BAD_VALUE),
@@ -103,6 +103,6 @@ def test_refusals_name_what_is_wrong() -> None:
 
 
 def test_no_chunks_no_frames() -> None:
-    template = update_template(op=Op.ADD32, epoch=1, worker=0)
+    template = update_template(op=Op.ADD32, generation=1, worker=0)
     empty = np.zeros((0, 1024), np.uint8)
     assert stamp_datagrams(template, slots=[], rounds=[], counts=[], payloads=empty).shape == (0, 1056)

@@ -16,7 +16,7 @@ from hopsum_wire.fields import pack_fields, unpack_fields
 
 from .strategies import HEADERS
 
-GOOD = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=2, epoch=3, round=4, contributors=5, length=8)
+GOOD = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=2, generation=3, round=4, contributors=5, length=8)
 
 
 @given(HEADERS)
@@ -96,7 +96,7 @@ def test_garbage_parses_or_raises_wire_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.PROBE, Kind.STATE])
 def test_questions_and_their_answers_may_have_no_op(kind: Kind) -> None:
-    header = Header(kind=kind, epoch=3, round=4)
+    header = Header(kind=kind, generation=3, round=4)
     assert split_datagram(header.pack())[0] == header
 
 

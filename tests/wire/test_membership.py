@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum_wire import CODE_GROUPS, MAX_SLOTS, MAX_WORKERS, Op
-from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.generations import Decided, Resume
 from hopsum_wire.membership import (
     Endpoint,
     JobMembership,
@@ -57,7 +57,7 @@ def memberships(draw: st.DrawFn) -> JobMembership:
     )
     return JobMembership(
         job=draw(st.text(min_size=1, max_size=8)),
-        epoch=draw(st.integers(1, (1 << 32) - 1)),
+        generation=draw(st.integers(1, (1 << 32) - 1)),
         slots=slots,
         window=window,
         quorum=draw(st.integers(1, count)),

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from hopsum_controlplane import (
-    EpochAllocator,
+    GenerationAllocator,
     Job,
     JobSpec,
     LeafGroup,
@@ -65,7 +65,7 @@ class NetworkControl:
     def __init__(self, topology: Topology, driver: str, addresses: Mapping[str, str]) -> None:
         self.topology = topology
         self.controllers: dict[str, SwitchController] = {}
-        self._epochs = EpochAllocator()  # one for all: the parts of a tree have the same epoch
+        self._generations = GenerationAllocator()  # one for all: the parts of a tree have the same generation
         with ExitStack() as stack:
             for switch in topology.switches:
                 self.controllers[switch] = self._take(stack, driver, switch, addresses[switch])
@@ -111,7 +111,7 @@ class NetworkControl:
         racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
         spec = TreeSpec(plan.name, racks, slots, tables.get("table"), tables.get("table16"))
         below = [self.controllers[leaf] for leaf in leaves]
-        trees = TreeController(self.controllers[spine], below, self._epochs)
+        trees = TreeController(self.controllers[spine], below, self._generations)
         job = trees.create_job(spec)
         return {leaf: TreePart(job, number, trees) for number, leaf in enumerate(leaves)}
 
@@ -184,7 +184,7 @@ class NetworkControl:
         stack.callback(device.close)
         ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
         endpoint = SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch))
-        controller = SwitchController(device, endpoint, epochs=self._epochs)
+        controller = SwitchController(device, endpoint, generations=self._generations)
         entries: list[Entity] = [*l2(stations(self.topology, switch))]
         entries += broadcast(interfaces_of(self.topology, switch))
         device.write([Insert(entry) for entry in entries])
@@ -196,9 +196,9 @@ class NetworkControl:
 def write_job(job: Job | TreePart, folder: Path, side_channels: SideChannels = "auto") -> Path:
     """Write a job's membership into a folder, for workers to read; return its path. Raises ControlPlaneError."""
     if isinstance(job, Job):
-        path = folder / f"{job.epoch}.json"
+        path = folder / f"{job.generation}.json"
         write_membership(job, path, side_channels=side_channels)
     else:
-        path = folder / f"{job.job.epoch}-{job.rack}.json"
+        path = folder / f"{job.job.generation}-{job.rack}.json"
         write_file(job.job.membership(job.rack, side_channels), path)
     return path

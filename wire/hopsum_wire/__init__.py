@@ -3,7 +3,8 @@
 
 _layout      numbers and fields, generated from p4/shared, which is the only place where the format is written down
 header       the hopsum header; payload: codes and lanes; fields, frames, datagrams: whole packets, many at a time
-membership   the document that tells a worker its job; epochs: the statements at the change from one epoch to the next
+membership   the document that tells a worker its job
+generations  the statements at the change from one generation to the next
 watch        the contents of heartbeats, and rates between two of them
 control      the messages between hosts and the controller (protobuf)
 p4runtime    the messages between a controller and its switches, on whatever protobuf is installed

@@ -44,7 +44,7 @@ class Op(IntEnum):
 class State(IntEnum):
     """What a slot copy holds: `count` of a STATE."""
 
-    EMPTY = 0  # nothing of this epoch
+    EMPTY = 0  # nothing of this generation
     COLLECTING = 1
     FINAL = 2  # complete
     CLOSED = 3  # the partial sum is with the parent, which has not answered
@@ -61,8 +61,8 @@ class Drop(IntEnum):
     BAD_FLAGS = 5
     BAD_OP = 6
     BAD_LENGTH = 7  # IPv4, UDP and hopsum lengths do not fit each other or the op
-    UNKNOWN_EPOCH = 8
-    UNKNOWN_WORKER = 9  # no such rank in this epoch
+    UNKNOWN_GENERATION = 8
+    UNKNOWN_WORKER = 9  # no such rank in this generation
     WRONG_PORT = 10  # right rank, wrong ingress port
     WRONG_SOURCE = 11  # right rank, wrong source address or UDP port
     BAD_SLOT = 12  # not in the job's slot range
@@ -84,7 +84,7 @@ class Event(IntEnum):
     DUPLICATE = 2  # seen before, round still collecting: nothing to say
     ANSWERED = 3  # round complete: RESULT to this worker alone
     STALE = 4  # older round: STALE to this worker alone
-    FAULT = 5  # newer round over a collecting one of the same epoch
+    FAULT = 5  # newer round over a collecting one of the same generation
     PROBED = 6  # STATE to the asker
     CLOSED = 7  # a contribution was the last one below a leaf: PARTIAL to the parent
     RESENT = 8  # closed, and no result yet: PARTIAL to the parent again
@@ -179,7 +179,7 @@ HOPSUM_FIELDS: Final = (
     # rank (a leaf's number): the sender's in UPDATE, PARTIAL and PROBE, the receiver's in replies
     Field("worker", 16, 32),
     Field("slot", 16, 48),  # position mod S
-    Field("epoch", 32, 64),  # incarnation of the job, never 0, never reused
+    Field("generation", 32, 64),  # incarnation of the job, never 0, never reused
     Field("round", 32, 96),  # use count of the slot, from 1; in replies: the round asked for
     Field("held", 32, 128),  # STALE, STATE: the round that the slot's copy holds; else 0
     # workers in the sum (STALE, STATE: in the held sum); 0 in UPDATE and PROBE
@@ -207,7 +207,7 @@ HOPSUM_DTYPE: Final = np.dtype(
         ("op", ">u1"),
         ("worker", ">u2"),
         ("slot", ">u2"),
-        ("epoch", ">u4"),
+        ("generation", ">u4"),
         ("round", ">u4"),
         ("held", ">u4"),
         ("contributors", ">u8"),

@@ -15,9 +15,9 @@ from hopsum_wire.header import Header
 from hopsum_wire.payload import up_bytes
 
 
-def update_template(*, op: int, epoch: int, worker: int) -> Header:
+def update_template(*, op: int, generation: int, worker: int) -> Header:
     """Return the header that all UPDATEs of one worker and op share. Raises WireError (BAD_OP)."""
-    return Header(kind=Kind.UPDATE, op=op, epoch=epoch, worker=worker, length=up_bytes(op))
+    return Header(kind=Kind.UPDATE, op=op, generation=generation, worker=worker, length=up_bytes(op))
 
 
 def stamp_datagrams(
@@ -49,8 +49,8 @@ def stamp_datagrams(
     return records.view(np.uint8).reshape(len(payloads), HOPSUM_BYTES + template.length)
 
 
-def restamp_datagrams(datagrams: NDArray[np.uint8], *, epoch: int, rounds: ArrayLike) -> NDArray[np.uint8]:
-    """Return a copy of stamped datagrams for another epoch; slots, counts and payloads stay.
+def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: ArrayLike) -> NDArray[np.uint8]:
+    """Return a copy of stamped datagrams for another generation; slots, counts and payloads stay.
 
     Args:
         datagrams: as `stamp_datagrams` returns them; unchanged.
@@ -58,7 +58,7 @@ def restamp_datagrams(datagrams: NDArray[np.uint8], *, epoch: int, rounds: Array
     """
     copies = datagrams.copy()
     headers = copies[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
-    headers["epoch"], headers["round"] = epoch, rounds
+    headers["generation"], headers["round"] = generation, rounds
     return copies
 
 

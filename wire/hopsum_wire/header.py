@@ -30,7 +30,7 @@ class Header:
     worker: int = 0
     """Rank: the sender's in UPDATE and PROBE, the receiver's in RESULT, STALE and STATE."""
     slot: int = 0
-    epoch: int = 0
+    generation: int = 0
     """Incarnation of the job; 0 is never used."""
     round: int = 0
     """Use count of the slot, from 1; in replies the round that was asked for."""

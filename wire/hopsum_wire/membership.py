@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The membership of a job: the values that a worker needs of its job, and their one JSON format::
 
-  {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
+  {"job": name, "generation": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
                 "leaf": int where the worker is below a leaf of a tree,
@@ -9,13 +9,14 @@
    "code_group": int, left out where it is 512,
    "ops": [names], left out where the switch sums by all operations,
    "side_key": 64 hexadecimal digits, where workers have side channels,
-   "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
+   "resume": null, or left out, or {"base": int, "start": int or null, "start_generation": int, "allreduces": int or
+   null,
               "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
 
 The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
 writes a file in one piece, so a file that exists is whole: a file that cannot be parsed is an error at once, only a
 missing file is worth waiting for. The file is a secret of the job's workers: whoever knows `side_key` is a member of
-the epoch on side channels.
+the generation on side channels.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from typing import Any, Final
 
 from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
 from hopsum_wire._layout import TABLE_ENTRIES
-from hopsum_wire.epochs import Decided, Resume
 from hopsum_wire.errors import HopsumError
+from hopsum_wire.generations import Decided, Resume
 
 SIDE_KEY_BYTES: Final = 32
 _POLL_S: Final = 0.05
 _LIMITS: Final = {
     "udp_port": (1, 65535),
     "side_port": (1, 65535),
-    "epoch": (1, (1 << 32) - 1),
+    "generation": (1, (1 << 32) - 1),
     "slots": (1, MAX_SLOTS),
 }
 _POSITION_MAX: Final = (1 << 63) - 1
@@ -86,10 +87,10 @@ class RankEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class JobMembership:
-    """A job in one epoch, the same for all its workers."""
+    """A job in one generation, the same for all its workers."""
 
     job: str
-    epoch: int
+    generation: int
     slots: int
     window: int
     """Packets that a worker has in flight at most, 1..slots; the same on all ranks."""
@@ -104,7 +105,7 @@ class JobMembership:
     table16: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD16, values of 0..65535."""
     resume: Resume | None = None
-    """The continuation of the stream of the epochs before; None: the stream begins."""
+    """The continuation of the stream of the generations before; None: the stream begins."""
     code_group: int = LANE_GROUP_CODES
     """4-bit codes that the switch's program takes as a group (`hopsum_wire.payload`): 512 on software switches, what
     half a pass consumes on Tofino. It concerns how codes are packed, not lanes.
@@ -112,7 +113,7 @@ class JobMembership:
     ops: frozenset[Op] = frozenset(Op)
     """Operations of the switch's program. A worker whose codec needs another one is refused before it sends."""
     side_key: bytes | None = field(default=None, repr=False)
-    """By which the workers of this epoch know each other on side channels, 32 bytes; None: it was left out."""
+    """By which the workers of this generation know each other on side channels, 32 bytes; None: it was left out."""
 
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
@@ -144,7 +145,7 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
     tables = {"table": membership.table, "table16": membership.table16}
     document: dict[str, Any] = {
         "job": membership.job,
-        "epoch": membership.epoch,
+        "generation": membership.generation,
         "slots": membership.slots,
         "window": membership.window,
         "quorum": membership.quorum,
@@ -231,7 +232,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
     slots = root.integer("slots", *_LIMITS["slots"])
     made = JobMembership(
         job=root.text("job"),
-        epoch=root.integer("epoch", *_LIMITS["epoch"]),
+        generation=root.integer("generation", *_LIMITS["generation"]),
         slots=slots,
         window=root.integer("window", 1, slots),
         quorum=root.integer("quorum", 1, len(workers)),
@@ -296,7 +297,7 @@ def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
         raise entry.wrong("base", f"is {base}, no multiple of the window {window}")
     new = entry.value.get("start") is not None
     replaced = _ranks(entry, "replaced", workers)
-    start_epoch = entry.integer("start_epoch", int(new), _LIMITS["epoch"][1] if new else 0)
+    start_generation = entry.integer("start_generation", int(new), _LIMITS["generation"][1] if new else 0)
     if bool(replaced) != new:
         raise entry.wrong("replaced", f"is {list(replaced)} with {'a' if new else 'no'} start")
     decided = tuple(_decided(each, workers) for each in entry.objects("decided", _RUNS_MAX, least=0))
@@ -306,7 +307,7 @@ def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
     return Resume(
         base=base,
         start=entry.integer("start", base, _POSITION_MAX) if new else None,
-        start_epoch=start_epoch,
+        start_generation=start_generation,
         allreduces=entry.integer("allreduces", 0, _POSITION_MAX) if new else None,
         replaced=replaced,
         decided=decided,

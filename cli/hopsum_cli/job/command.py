@@ -113,7 +113,7 @@ def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _inside(job: Mapping[str, Any]) -> str:
-    """Return in words which workers a job's end ends: those in its epoch, or waiting for one; empty for none."""
+    """Return in words which workers a job's end ends: those in its generation, or waiting for one; empty for none."""
     ranks = [str(member["rank"]) for member in workers_of(job, "in", "waiting", "over")]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else ""
 
@@ -122,4 +122,4 @@ def _ended(job: Mapping[str, Any] | None) -> str:
     """Say what was ended with a job."""
     if job is None or not _inside(job):
         return ""
-    return f": ended for {_inside(job)}" + (f", epoch {job['epoch']}" if job["epoch"] else "")
+    return f": ended for {_inside(job)}" + (f", generation {job['generation']}" if job["generation"] else "")

@@ -22,10 +22,10 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
         console.print("no jobs")
         return
     table = Table(box=None, pad_edge=False)
-    for title in ("job", "state", "switch", "slots", "workers", "epoch"):
+    for title in ("job", "state", "switch", "slots", "workers", "generation"):
         table.add_column(title, overflow="fold")
     for job in jobs:
-        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"))
+        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["generation"] or "-"))
         name, *rest = map(escape, row)
         table.add_row(name, _state(job), *rest)
     console.print(table)
@@ -73,7 +73,7 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if job["observers"]:
         yield "observers", str(job["observers"])
     yield "lease", f"{job['lease_s']:g} s"
-    yield "epoch", str(job["epoch"] or "none")
+    yield "generation", str(job["generation"] or "none")
     if job["health_reason"]:
         yield job["health"], escape(job["health_reason"])
     if job["reason"]:
@@ -113,5 +113,5 @@ def _slots(job: Mapping[str, Any]) -> str:
 
 
 def _workers(job: Mapping[str, Any]) -> str:
-    """Return how many workers are there of how many: in the epoch, or waiting for the next one."""
+    """Return how many workers are there of how many: in the generation, or waiting for the next one."""
     return f"{len(workers_of(job, 'in', 'waiting'))}/{job['workers']}"

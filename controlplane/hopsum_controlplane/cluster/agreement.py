@@ -30,9 +30,10 @@ def conflict(record: JobRecord, member: Member) -> str:
 
 
 def is_settled(record: JobRecord, rank: int) -> bool:
-    """Return whether the job has its settings from an epoch that other workers than this rank know or are to know."""
+    """Return whether the job has its settings from a generation that other workers than this rank know or are to know.
+    """
     others = [each for each in record.members if each.is_worker and each.rank != rank and each.phase in LEASED]
-    return record.state in (State.INSTALLING, State.RUNNING) or any(each.notified_epoch for each in others)
+    return record.state in (State.INSTALLING, State.RUNNING) or any(each.notified_generation for each in others)
 
 
 def _difference(first: Member, second: Member) -> str:

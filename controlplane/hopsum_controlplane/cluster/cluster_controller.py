@@ -3,7 +3,7 @@
 
     lifecycle  what happens to a job, pure      job_state_cache, state_store  the database in memory, on disk
     decision   how its stream goes on, pure     placement  where it goes, pure
-    membership_builder  what an epoch is made of, pure      leases  who was heard when      views  what is answered
+    membership_builder  what a generation is made of, pure      leases  who was heard when      views  what is answered
     switch_reconciler, switch_reconcilers       one switch; all of them, for jobs over trees
 
 Whoever asks for something changes the database, and is answered from it. The switch follows: at once where that is
@@ -53,7 +53,7 @@ GRACE_S = 2.0
 """That a member has to be heard again whose connection ended."""
 ROUNDS = 1 << 32
 ROUNDS_MOST = ROUNDS // 4 * 3
-"""Rounds of a slot that an epoch uses: the rest is for what happens until it has ended."""
+"""Rounds of a slot that a generation uses: the rest is for what happens until it has ended."""
 
 
 class ClusterController:
@@ -62,7 +62,7 @@ class ClusterController:
     Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
     that do not are over, entries of nobody are a problem of that switch unless `remove_existing`. With `pipeline` the
     switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
-    `clock` gives unix seconds, for epochs; `monotonic` those of leases.
+    `clock` gives unix seconds, for generations; `monotonic` those of leases.
 
     Raises ClusterConfigError when configuration, devices and database do not fit together, and StoreError.
     """
@@ -89,7 +89,7 @@ class ClusterController:
         self._rejected_joins = RejectedJoins()
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
-        """By job the epoch that a worker waits for the end of whose predecessor has left it, and since when."""
+        """By job the generation that a worker waits for the end of whose predecessor has left it, and since when."""
         self._disputes = agreement.Disputes()
         self._validate_devices(devices)
         timing = {"clock": clock, "monotonic": monotonic}
@@ -173,12 +173,12 @@ class ClusterController:
         return views.of_place(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> Joined:
-        """Let a member into a job, for its next epoch; the same incarnation that asks again has the same answer.
+        """Let a member into a job, for its next generation; the same incarnation that asks again has the same answer.
 
-        Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Who was in the
-        job's last epoch joins again with its report. Raises InvalidRequestError, UnknownJobError, UnauthenticatedError,
-        ResourceExhaustedError or StoreError; nothing has changed then, except that settings which differ before the
-        first epoch give up all who wait, see `agreement`.
+        Another incarnation takes the place of who had the rank, which ends the generation that it was in. Who was in
+        the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
+        UnauthenticatedError, ResourceExhaustedError or StoreError; nothing has changed then, except that settings which
+        differ before the first generation give up all who wait, see `agreement`.
         """
         try:
             return self._join(request)
@@ -225,9 +225,9 @@ class ClusterController:
             raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
 
     def await_membership(
-        self, job: str, rank: int, secret: bytes, *, known_epoch: int = 0, timeout_s: float = 0.0
+        self, job: str, rank: int, secret: bytes, *, known_generation: int = 0, timeout_s: float = 0.0
     ) -> JobMembership | Pending:
-        """Wait for an epoch with this member in it, other than the known one, for up to `timeout_s` seconds.
+        """Wait for a generation with this member in it, other than the known one, for up to `timeout_s` seconds.
 
         Returns its membership, or whom the job waits for. Raises
         UnknownJobError, and UnauthenticatedError when the secret is not, or not any more, that of a member with a
@@ -240,7 +240,7 @@ class ClusterController:
             while True:
                 if member.phase is Phase.LOST:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
-                if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
+                if member.phase is Phase.IN and record.state is State.RUNNING and record.generation != known_generation:
                     self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))  # it may know from now on
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
@@ -251,9 +251,9 @@ class ClusterController:
                 record, member = self._with_secret(job, rank, secret)
 
     def heartbeat(
-        self, job: str, rank: int, secret: bytes, *, epoch: int = 0, statistics: Mapping[str, float] | None = None
+        self, job: str, rank: int, secret: bytes, *, generation: int = 0, statistics: Mapping[str, float] | None = None
     ) -> HeartbeatResult:
-        """Renew a member's lease, and tell it whether `epoch`, that it is in (0: none), goes on.
+        """Renew a member's lease, and tell it whether `generation`, that it is in (0: none), goes on.
 
         Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
         statistics.
@@ -263,11 +263,11 @@ class ClusterController:
             record, member = self._with_secret(job, rank, secret)
             if member.phase is not Phase.LOST:
                 self._renew(record, rank, statistics)
-                if epoch == record.epoch:
+                if generation == record.generation:
                     self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
-            return self.standing(job, rank, secret, epoch=epoch)
+            return self.standing(job, rank, secret, generation=generation)
 
-    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int = 0) -> HeartbeatResult:
+    def standing(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> HeartbeatResult:
         """Return what a heartbeat would be told, without one. Raises UnknownJobError and UnauthenticatedError as
         `heartbeat` does.
         """
@@ -275,27 +275,28 @@ class ClusterController:
         if member.phase is Phase.LOST:
             return HeartbeatResult(record.state, 0, self._given_up(record, member))
         served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
-        now = record.epoch if served else 0
+        now = record.generation if served else 0
         lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
-        reason = record.reason if epoch not in (0, now) else ""
+        reason = record.reason if generation not in (0, now) else ""
         return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
-        """End an epoch in time before its rounds, which do not wrap (N4), run out."""
+        """End a generation in time before its rounds, which do not wrap (N4), run out."""
         rounds = position / (record.window or record.region.size)
         if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
             return
         why = (
-            f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in an epoch: they begin "
+            f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
+            "they begin "
             "anew in another"
         )
-        self._cache.apply(record.name, lambda now: lifecycle.end_epoch(now, why))
+        self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why))
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
-        """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
+        """Let a member go: its switch serves the generation until all its workers have. Harmless when it has left.
 
-        `unfinished` is why its program ended before the work was done, None if it was: then the epoch is over for the
-        others at once, unless a quorum of them is left. Raises UnknownJobError, UnauthenticatedError or StoreError.
+        `unfinished` is why its program ended before the work was done, None if it was: then the generation is over for
+        the others at once, unless a quorum of them is left. Raises UnknownJobError, UnauthenticatedError or StoreError.
         """
         why = None if unfinished is None else printable(unfinished) or "it did not say why"
         with self._cache.changed:
@@ -379,18 +380,19 @@ class ClusterController:
             self._note_loss(record, self._cache.find(record.name), why)
 
     def _mind_successors(self, record: JobRecord, now_s: float) -> None:
-        """End an epoch that a rank has left and waits to begin anew, when the others had a lease to leave it too."""
+        """End a generation that a rank has left and waits to begin anew, when the others had a lease to leave it too.
+        """
         ranks = lifecycle.successors(record)
         if not ranks:
             self._successors.pop(record.name, None)
             return
-        epoch, since_s = self._successors.setdefault(record.name, (record.epoch, now_s))
-        if epoch != record.epoch:
-            self._successors[record.name] = (record.epoch, now_s)
+        generation, since_s = self._successors.setdefault(record.name, (record.generation, now_s))
+        if generation != record.generation:
+            self._successors[record.name] = (record.generation, now_s)
         elif now_s - since_s >= self._lease_s(record):
             lease_s = self._lease_s(record)
             why = f"rank {ranks[0]} had left and was started again, and the others did not leave within {lease_s:g} s"
-            self._step(record.name, lambda now: lifecycle.end_epoch(now, why))
+            self._step(record.name, lambda now: lifecycle.end_generation(now, why))
 
     def _step(self, job: str, step: Callable[[JobRecord], JobRecord | None]) -> None:
         """Take a step that the next `tick` tries again if the database cannot be written."""
@@ -401,9 +403,11 @@ class ClusterController:
 
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
-        """Log a loss that ended no epoch; one that did is logged with the step of the database."""
+        """Log a loss that ended no generation; one that did is logged with the step of the database."""
         if after is not None and after.state is before.state is State.RUNNING:
-            _log.warning("%s; epoch %d of job %s goes on", why, after.epoch, after.name, extra={"job": after.name})
+            _log.warning(
+                "%s; generation %d of job %s goes on", why, after.generation, after.name, extra={"job": after.name}
+            )
 
     def _validate_devices(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:

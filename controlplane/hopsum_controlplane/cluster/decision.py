@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job's stream goes on in a new epoch: from what its workers report of the last one, pure (rules E2, E3, E4)::
+"""How a job's stream goes on in a new generation: from what its workers report of the last one, pure (rules E2, E3,
+E4)::
 
     base       no position before it is of interest: the lowest that somebody has not delivered, down to a multiple of
                the slots, so that rounds begin at 1 again (N4)
@@ -10,10 +11,12 @@
     too late   who lacks what another delivered and nobody has any more, as who had it gave up on stragglers: what is
                summed again would be a second result. So it is out, and may come back as a newcomer
 
-Who missed the epoch that had newcomers, because it ended before he was told of it, must void what the others voided
+Who missed the generation that had newcomers, because it ended before he was told of it, must void what the others
+voided
 there: until nobody is left who missed it, its `start` goes with every decision.
 
-Positions are those of the job's stream, which go on from epoch to epoch; runs of them are first .. end - 1. The slots
+Positions are those of the job's stream, which go on from generation to generation; runs of them are first .. end - 1.
+The slots
 are those that workers use: as many as their window.
 """
 
@@ -25,8 +28,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from hopsum_controlplane.cluster.errors import InvalidRequestError
-from hopsum_controlplane.epochs import MAX_EPOCH
-from hopsum_wire.epochs import Decided, Resume, Sealed
+from hopsum_controlplane.generations import MAX_GENERATION
+from hopsum_wire.generations import Decided, Resume, Sealed
 
 MAX_RUNS = 4096
 """In one report. Results are missing in the window only, which has as many positions as the job has slots."""
@@ -43,15 +46,15 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Report(Sealed):
-    """The report of a worker on an epoch that it has sealed, as the controller takes it from a JOIN."""
+    """The report of a worker on a generation that it has sealed, as the controller takes it from a JOIN."""
 
     allreduces_begun: int
-    """All-reduces of vectors that the worker has begun since the job's first epoch."""
+    """All-reduces of vectors that the worker has begun since the job's first generation."""
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
-        if not 1 <= self.epoch <= MAX_EPOCH:
-            raise _wrong(f"epoch {self.epoch}", f"epochs are 1 .. {MAX_EPOCH}")
+        if not 1 <= self.generation <= MAX_GENERATION:
+            raise _wrong(f"generation {self.generation}", f"generations are 1 .. {MAX_GENERATION}")
         if not 0 <= self.delivered_to <= self.submitted_to <= MAX_POSITION:
             what = f"positions delivered to {self.delivered_to}, submitted to {self.submitted_to}"
             raise _wrong(what, f"0 <= delivered_to <= submitted_to <= {MAX_POSITION}")
@@ -68,26 +71,27 @@ class Report(Sealed):
 
 
 def decide(
-    reports: Mapping[int, Report], newcomers: Collection[int], *, slots: int, epoch: int, before: Resume | None
+    reports: Mapping[int, Report], newcomers: Collection[int], *, slots: int, generation: int, before: Resume | None
 ) -> Resume | None:
-    """Return how a job with `slots` goes on in `epoch`, given reports by rank and the ranks without one.
+    """Return how a job with `slots` goes on in `generation`, given reports by rank and the ranks without one.
 
-    `before` is how the last epoch that ran with newcomers went on, None when there was none. Returns None when nobody
+    `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None when
+    nobody
     has a report: the stream begins at 0.
     """
     if not reports:
         return None
     base = base_of(reports.values(), slots)
     decided = decided_runs(reports, base)
-    missed = before is not None and any(report.epoch < before.start_epoch for report in reports.values())
+    missed = before is not None and any(report.generation < before.start_generation for report in reports.values())
     carried = before if missed else None
     if newcomers:
         start = max(report.submitted_to for report in reports.values())
         allreduces = max(report.allreduces_begun for report in reports.values())
         replaced = {*newcomers, *(carried.replaced if carried is not None else ())}
-        return Resume(base, start, epoch, allreduces, tuple(sorted(replaced)), decided)
+        return Resume(base, start, generation, allreduces, tuple(sorted(replaced)), decided)
     if carried is not None:
-        return Resume(base, carried.start, carried.start_epoch, carried.allreduces, carried.replaced, decided)
+        return Resume(base, carried.start, carried.start_generation, carried.allreduces, carried.replaced, decided)
     return Resume(base, None, 0, None, (), decided)
 
 

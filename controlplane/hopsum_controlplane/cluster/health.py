@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of a job in one word and one sentence, beside its state: the same on the page, in metrics and commands.
 
-healthy   its epoch runs with all its workers
+healthy   its generation runs with all its workers
 idle      no worker has joined, or all have left: nothing is wrong, and nothing happens
 waiting   workers wait for others to join, or for entries that are being written or removed
 degraded  something is wrong: a worker is gone or silent, or a switch has a problem; sums may go on
-stalled   fewer workers are left in the epoch than complete a sum, or a switch lacks what the job needs
-failed    its last epoch ended because workers were lost, and none is there
+stalled   fewer workers are left in the generation than complete a sum, or a switch lacks what the job needs
+failed    its last generation ended because workers were lost, and none is there
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def health_of(record: JobRecord, condition: str, left_s: Mapping[int, float | No
 
 
 def _running(record: JobRecord, condition: str, left_s: Mapping[int, float | None], lease_s: float) -> JobHealth:
-    workers = [member for member in record.members if member.is_worker and member.joined_epoch == record.epoch]
+    workers = [
+        member for member in record.members if member.is_worker and member.joined_generation == record.generation
+    ]
     inside = [member for member in workers if member.phase is Phase.IN]
     found = [_gone(member, lease_s) for member in workers if member.phase in (Phase.LEFT, Phase.LOST)]
     if found and len(inside) < record.quorum:
@@ -81,7 +83,7 @@ def _running(record: JobRecord, condition: str, left_s: Mapping[int, float | Non
 def _forming(record: JobRecord, condition: str) -> JobHealth:
     workers = [member for member in record.members if member.is_worker]
     present = [member for member in workers if member.phase is not Phase.LOST]
-    ended = f"its last epoch ended: {record.reason}" if record.reason else ""
+    ended = f"its last generation ended: {record.reason}" if record.reason else ""
     if condition:
         return JobHealth(Health.STALLED if present else Health.DEGRADED, condition)
     if present:

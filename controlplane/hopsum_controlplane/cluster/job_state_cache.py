@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hopsum_controlplane.cluster.errors import JobExistsError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.epochs import EpochAllocator
+from hopsum_controlplane.generations import GenerationAllocator
 
 _log = logging.getLogger(__name__)
 
@@ -23,11 +23,11 @@ Step = Callable[[JobRecord], JobRecord | None]
 
 
 @dataclass(frozen=True)
-class EpochHistory:
+class GenerationHistory:
     """Counts and dates of a job since the controller was started.
 
-    `begun` epochs were begun, the last one at `begun_at_s`; the last that ended did at `ended_at_s`. Times are seconds
-    of the clock of the cache, None where it did not happen.
+    `begun` generations were begun, the last one at `begun_at_s`; the last that ended did at `ended_at_s`. Times are
+    seconds of the clock of the cache, None where it did not happen.
     """
 
     begun: int = 0
@@ -51,11 +51,11 @@ class JobStateCache:
         self._digests = frozenset[bytes]().union(*map(_digests, stored.records))
         self._watchers: list[Callable[[str], None]] = []
         self._monotonic = monotonic
-        self._past: dict[str, EpochHistory] = {}
+        self._past: dict[str, GenerationHistory] = {}
         self._deleted: dict[str, str] = {}
         """By name in words, the last ones: only in memory."""
-        self._epochs = EpochAllocator()
-        self.observe_epoch(stored.last_epoch)
+        self._generations = GenerationAllocator()
+        self.observe_generation(stored.last_generation)
 
     def records(self, switch: str | None = None) -> tuple[JobRecord, ...]:
         """Return the records that have a place on a switch, or all, in the order of their names."""
@@ -139,20 +139,21 @@ class JobStateCache:
         _report(before, after)
         return after
 
-    def observe_epoch(self, epoch: int) -> None:
-        """Count an epoch as taken: it was found on a switch."""
+    def observe_generation(self, generation: int) -> None:
+        """Count a generation as taken: it was found on a switch."""
         with self.changed:
-            self._epochs.observe(epoch)
+            self._generations.observe(generation)
 
-    def allot_epoch(self, now: float) -> int:
-        """Return an epoch that was never taken, at `now` (unix seconds). It is on disk with the record that has it."""
+    def allot_generation(self, now: float) -> int:
+        """Return a generation that was never taken, at `now` (unix seconds). It is on disk with the record that has it.
+        """
         with self.changed:
-            return self._epochs.allot(now)
+            return self._generations.allot(now)
 
-    def past(self, name: str) -> EpochHistory:
+    def past(self, name: str) -> GenerationHistory:
         """Return what happened to a job since this object was made."""
         with self.changed:
-            return self._past.get(name, EpochHistory())
+            return self._past.get(name, GenerationHistory())
 
     def _note_deleted(self, record: JobRecord) -> None:
         why = record.reason if record.state is State.ENDING else "it was deleted"
@@ -164,7 +165,7 @@ class JobStateCache:
     def _keep(self, record: JobRecord) -> None:
         self._store.put(record)
         before = self._records.get(record.name)
-        if record.epoch and (before is None or before.epoch != record.epoch):
+        if record.generation and (before is None or before.generation != record.generation):
             past = self.past(record.name)
             self._past[record.name] = replace(past, begun=past.begun + 1, begun_at_s=self._monotonic())
         if record.state is State.CHANGING and before is not None and before.state is not State.CHANGING:
@@ -183,7 +184,7 @@ def _report(before: JobRecord | None, after: JobRecord | None) -> None:
         return
     was = "new" if before is None else before.state.value
     now = "gone" if after is None else after.state.value
-    details = {"job": record.name, "switch": record.switch, "epoch": record.epoch, "state": now}
+    details = {"job": record.name, "switch": record.switch, "generation": record.generation, "state": now}
     ends = after is not None and after.state in (State.CHANGING, State.ENDING)
     because = f", because {record.reason}" if ends else ""
     stopped = ends and before is not None and before.state is State.RUNNING and not record.finished

@@ -4,54 +4,56 @@
 States, and what may stand on the switch::
 
   FORMING     nothing. Slots and job index are the job's; members join
-  INSTALLING  some or all entries of `epoch`; nobody has been told of it
-  RUNNING     all entries of `epoch`
-  CHANGING    some or all entries of `epoch`, which is over; they are being removed
+  INSTALLING  some or all entries of `generation`; nobody has been told of it
+  RUNNING     all entries of `generation`
+  CHANGING    some or all entries of `generation`, which is over; they are being removed
   ENDING      the same, and the job goes with them
 
 Transitions::
 
   state       event                                             to          function
-  FORMING     every worker waits, the switch answers            INSTALLING  start_epoch   under a new epoch
+  FORMING     every worker waits, the switch answers            INSTALLING  start_generation   under a new generation
   INSTALLING  everything is written and confirmed               RUNNING     on_installed
-  INSTALLING  write refused, member lost or replaced, restart   CHANGING    end_epoch
+  INSTALLING  write refused, member lost or replaced, restart   CHANGING    end_generation
   RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
   RUNNING     worker lost, enough are left                      RUNNING     lose          its entries stay
   RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join
-  RUNNING     worker that left started again, others stay       CHANGING    end_epoch     after a lease
-  RUNNING     entries lost, all left or lost, rounds run out    CHANGING    end_epoch
-  CHANGING    nothing of the epoch stands, confirmed            FORMING     on_removed
+  RUNNING     worker that left started again, others stay       CHANGING    end_generation     after a lease
+  RUNNING     entries lost, all left or lost, rounds run out    CHANGING    end_generation
+  CHANGING    nothing of the generation stands, confirmed            FORMING     on_removed
   FORMING     deleted                                           gone        delete_job
   others      deleted                                           ENDING      delete_job
-  ENDING      nothing of the epoch stands, confirmed            gone        on_removed
+  ENDING      nothing of the generation stands, confirmed            gone        on_removed
 
 Phases of a member::
 
-  WAITING  has joined, for the next epoch        IN       belongs to the epoch
-  OVER     its epoch is over: is to join again   LEFT     belonged to the epoch, has no part any more
+  WAITING  has joined, for the next generation        IN       belongs to the generation
+  OVER     its generation is over: is to join again   LEFT     belonged to the generation, has no part any more
   LOST     was silent for a lease, left unfinished, or is too far behind: given up
 
-  start_epoch: WAITING -> IN.   mark_notified: notes that an IN member knows of its epoch.
-  end_epoch: IN -> OVER, or WAITING with the report that it had if it was not told of this epoch; LEFT is forgotten.
+  start_generation: WAITING -> IN.   mark_notified: notes that an IN member knows of its generation.
+  end_generation: IN -> OVER, or WAITING with the report that it had if it was not told of this generation; LEFT is
+  forgotten.
   join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
-  leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished; LOST stays while its epoch runs; others are forgotten.
+  leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished; LOST stays while its generation runs; others are
+  forgotten.
   lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, who lacks what nobody has any more.
-  dispute: WAITING -> LOST, all workers, whose settings differ before the first epoch.
+  dispute: WAITING -> LOST, all workers, whose settings differ before the first generation.
 
 A job over a tree of switches has one record, and these states. What `on_installed` and `on_removed` note of each
 switch counts when all have it; which is next, `JobRecord.next_switches` says.
 
 Rules:
 
-- T7: all switches of a tree have the same epoch. It is written to the spine before a leaf admits anybody, and no
+- T7: all switches of a tree have the same generation. It is written to the spine before a leaf admits anybody, and no
   other one begins before nothing of it stands on any.
-- E1: whatever ends an epoch, the job goes on under another one only, after CHANGING. Entries are never written
-  again under an epoch that has been on a switch.
-- E2, E3: `start_epoch` decides how the stream goes on (see `decision`), from the reports of those who wait.
-- E4: who was told of an epoch joins again with a report of that one, the last; else as a newcomer, which is another
+- E1: whatever ends a generation, the job goes on under another one only, after CHANGING. Entries are never written
+  again under a generation that has been on a switch.
+- E2, E3: `start_generation` decides how the stream goes on (see `decision`), from the reports of those who wait.
+- E4: who was told of a generation joins again with a report of that one, the last; else as a newcomer, which is another
   incarnation. So do those that were lost after they were told of one, and all who left or were replaced.
-- R3: a worker that leaves keeps its entries: the epoch lasts until all its workers have left or are lost.
-- Observers are not waited for, report nothing, and their coming and going ends no epoch.
+- R3: a worker that leaves keeps its entries: the generation lasts until all its workers have left or are lost.
+- Observers are not waited for, report nothing, and their coming and going ends no generation.
 """
 
 from __future__ import annotations
@@ -103,10 +105,11 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
 
 
 def join(record: JobRecord, member: Member) -> JobRecord:
-    """Let a member wait for the next epoch; its rank comes from `choose_rank`, its `report` if it has one from itself.
+    """Let a member wait for the next generation; its rank comes from `choose_rank`, its `report` if it has one from
+    itself.
 
-    Who is in the epoch or waits already stays as it is. Raises UnauthenticatedError when it now comes from another
-    address, its report is not of the last epoch that it was told of, or missing, or the job is being deleted;
+    Who is in the generation or waits already stays as it is. Raises UnauthenticatedError when it now comes from another
+    address, its report is not of the last generation that it was told of, or missing, or the job is being deleted;
     InvalidRequestError when another member has its address, or the report is more than can be told.
     """
     if record.state is State.ENDING:
@@ -115,19 +118,21 @@ def join(record: JobRecord, member: Member) -> JobRecord:
     if before is not None and before.incarnation == member.incarnation:
         return _join_again(record, before, member)
     if member.report is not None:
-        raise _no_newcomer(record, member, f"reports epoch {member.report.epoch}, and is in the database with none")
+        raise _no_newcomer(
+            record, member, f"reports generation {member.report.generation}, and is in the database with none"
+        )
     _check_address(record, member)
-    after = _with_member(record, replace(member, phase=Phase.WAITING, joined_epoch=0, notified_epoch=0))
+    after = _with_member(record, replace(member, phase=Phase.WAITING, joined_generation=0, notified_generation=0))
     if before is None:
         return after
     after = _retire(after, before)
     if _belongs(record, before):
-        return end_epoch(after, f"rank {member.rank} was started again, at {_show(member.endpoint)}")
+        return end_generation(after, f"rank {member.rank} was started again, at {_show(member.endpoint)}")
     return after
 
 
 def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
-    """Let the same incarnation join: again for the same epoch, or for the next one with what it holds."""
+    """Let the same incarnation join: again for the same generation, or for the next one with what it holds."""
     report = member.report
     if before.phase in (Phase.IN, Phase.WAITING) and before.endpoint != member.endpoint:
         raise UnauthenticatedError(
@@ -135,46 +140,54 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
             f"and now comes from {_show(member.endpoint)}",
             hint="start it again: who joins anew draws a new incarnation",
         )
-    if before.phase is Phase.LOST and (before.notified_epoch or report is not None):
+    if before.phase is Phase.LOST and (before.notified_generation or report is not None):
         raise _no_newcomer(record, member, f"was given up: {before.why or 'it was silent for its lease'}")
     if before.phase in (Phase.IN, Phase.WAITING) and report in (None, before.report):
         return record
-    if report is None and before.notified_epoch and member.is_worker:
-        raise _no_newcomer(record, member, f"was in epoch {before.notified_epoch}, of which it reports nothing")
+    if report is None and before.notified_generation and member.is_worker:
+        raise _no_newcomer(
+            record, member, f"was in generation {before.notified_generation}, of which it reports nothing"
+        )
     if report is not None:
-        if before.phase is Phase.IN and report.epoch < before.notified_epoch:
-            return record  # the join that let it into this epoch, once more
+        if before.phase is Phase.IN and report.generation < before.notified_generation:
+            return record  # the join that let it into this generation, once more
         _check_report(record, before, report)
     _check_address(record, member)
     if _belongs(record, before):
-        record = end_epoch(record, f"rank {member.rank} is out of epoch {record.epoch}, and joins again")
+        record = end_generation(record, f"rank {member.rank} is out of generation {record.generation}, and joins again")
     return _with_member(
         record,
-        replace(member, phase=Phase.WAITING, joined_epoch=before.joined_epoch, notified_epoch=before.notified_epoch),
+        replace(
+            member,
+            phase=Phase.WAITING,
+            joined_generation=before.joined_generation,
+            notified_generation=before.notified_generation,
+        ),
     )
 
 
 def _check_report(record: JobRecord, before: Member, report: Report) -> None:
     if not before.is_worker:
         raise InvalidRequestError(f"a report of observer {before.rank}", hint="observers join again without one")
-    if report.epoch != before.notified_epoch:
-        what = f"reports epoch {report.epoch}, the last one that it was told of is {before.notified_epoch or 'none'}"
+    if report.generation != before.notified_generation:
+        told = before.notified_generation or "none"
+        what = f"reports generation {report.generation}, the last one that it was told of is {told}"
         raise _no_newcomer(record, before, what)
     if before.report is not None:
-        raise _no_newcomer(record, before, f"has reported epoch {report.epoch} otherwise before")
+        raise _no_newcomer(record, before, f"has reported generation {report.generation} otherwise before")
     check_together({**_reports(record), before.rank: report}, record.region.size)
 
 
 def mark_notified(record: JobRecord, rank: int) -> JobRecord:
-    """Note, before it is told, that a member knows of the epoch that runs, and that it is in."""
+    """Note, before it is told, that a member knows of the generation that runs, and that it is in."""
     member = record.member(rank)
     if member is None or member.phase is not Phase.IN or record.state is not State.RUNNING:
-        raise _fault(record, f"tell rank {rank} of its epoch")
-    return _with_member(record, replace(member, notified_epoch=record.epoch, report=None))
+        raise _fault(record, f"tell rank {rank} of its generation")
+    return _with_member(record, replace(member, notified_generation=record.generation, report=None))
 
 
 def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRecord:
-    """Let a member go. Its entries stay until all workers of the epoch have gone.
+    """Let a member go. Its entries stay until all workers of the generation have gone.
 
     `unfinished` says why it ended before its work was done: then it is lost, as one that was silent for its lease.
     """
@@ -182,24 +195,24 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
     if member is None or member.phase is Phase.LEFT:
         return record
     if member.phase is Phase.LOST and _belongs(record, member):
-        return record  # who takes its rank over still ends the epoch
+        return record  # who takes its rank over still ends the generation
     if unfinished is not None and _belongs(record, member):
         return lose(record, rank, f"rank {rank} left unfinished: {unfinished}", f"it left unfinished: {unfinished}")
     if member.phase is not Phase.IN:
         return _retire(_without(record, rank), member)
     if record.state is State.INSTALLING and member.is_worker:
-        return end_epoch(_retire(_without(record, rank), member), f"rank {rank} left before the job ran")
+        return end_generation(_retire(_without(record, rank), member), f"rank {rank} left before the job ran")
     return _end_if_all_gone(_with_member(record, replace(member, phase=Phase.LEFT)))
 
 
 def successors(record: JobRecord) -> tuple[int, ...]:
-    """Return the workers that wait while an epoch runs which others are in: their predecessors have left it."""
+    """Return the workers that wait while a generation runs which others are in: their predecessors have left it."""
     waiting = (member.rank for member in record.members if member.is_worker and member.phase is Phase.WAITING)
     return tuple(waiting) if record.state is State.RUNNING else ()
 
 
 def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
-    """Give a member up. The epoch goes on if it runs, with a quorum of workers left.
+    """Give a member up. The generation goes on if it runs, with a quorum of workers left.
 
     `told` is what the member itself is told of it, where that is not its silence.
     """
@@ -213,7 +226,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
         return _end_if_all_gone(after)
     workers = record.request.workers
     left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
-    return end_epoch(after, why + (left if record.quorum < workers else ""))
+    return end_generation(after, why + (left if record.quorum < workers else ""))
 
 
 def dispute(record: JobRecord, why: str) -> JobRecord:
@@ -225,7 +238,7 @@ def dispute(record: JobRecord, why: str) -> JobRecord:
 
 
 def evict_laggards(record: JobRecord) -> JobRecord:
-    """Give those up, before an epoch begins, who lack results that nobody has any more."""
+    """Give those up, before a generation begins, who lack results that nobody has any more."""
     if not record.ready:
         return record
     for rank in too_late(_reports(record), record.newcomers):
@@ -236,8 +249,8 @@ def evict_laggards(record: JobRecord) -> JobRecord:
     return record
 
 
-def start_epoch(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
-    """Take an epoch for everybody who waits: it is to be written now.
+def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
+    """Take a generation for everybody who waits: it is to be written now.
 
     `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
     which somebody waits.
@@ -245,16 +258,17 @@ def start_epoch(record: JobRecord, job: Job, below: Mapping[str, Job] | None = N
     below = below or {}
     placed = {record.switch: job, **below}
     right = all((each.job_index, each.region) == record.place(name) for name, each in placed.items())
-    right = right and {each.epoch for each in placed.values()} == {job.epoch} and _has_all(record, job, below)
+    right = right and {each.generation for each in placed.values()} == {job.generation} and _has_all(record, job, below)
     if not record.ready or not right:
-        raise _fault(record, f"begin epoch {job.epoch}")
+        raise _fault(record, f"begin generation {job.generation}")
     branches = tuple(replace(branch, job=below.get(branch.switch)) for branch in record.branches)
     window = min(each.window for each in placed.values())
     reports = _reports(record)
     newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
-    resume = decide(reports, newcomers, slots=window, epoch=job.epoch, before=record.newcomers)
+    resume = decide(reports, newcomers, slots=window, generation=job.generation, before=record.newcomers)
     members = (
-        replace(m, phase=Phase.IN, joined_epoch=job.epoch) if m.phase is Phase.WAITING else m for m in record.members
+        replace(m, phase=Phase.IN, joined_generation=job.generation) if m.phase is Phase.WAITING else m
+        for m in record.members
     )
     after = replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
     return replace(after, branches=branches, confirmed=())
@@ -272,13 +286,13 @@ def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
 
 
 def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
-    """Note that a switch has confirmed all its entries; the epoch runs when all switches have.
+    """Note that a switch has confirmed all its entries; the generation runs when all switches have.
 
     `job` is what the controller of the switch `at` returned, of the record's own if left out.
     """
     at = at or record.switch
     if record.state is not State.INSTALLING or job != record.parts.get(at) or at in record.confirmed:
-        raise _fault(record, f"run epoch {job.epoch}")
+        raise _fault(record, f"run generation {job.generation}")
     if at == record.switch:
         record = replace(record, job=job)
     branches = tuple(replace(branch, job=job) if branch.switch == at else branch for branch in record.branches)
@@ -288,18 +302,18 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
     resume, newcomers = record.resume, record.newcomers
     if resume is None:
         newcomers = None
-    elif resume.start_epoch == job.epoch:
+    elif resume.start_generation == job.generation:
         newcomers = resume
     return replace(record, state=State.RUNNING, newcomers=newcomers, confirmed=())
 
 
-def end_epoch(record: JobRecord, reason: str) -> JobRecord:
-    """End the epoch, for this reason, if there is one that is not over: its entries are to be removed."""
+def end_generation(record: JobRecord, reason: str) -> JobRecord:
+    """End the generation, for this reason, if there is one that is not over: its entries are to be removed."""
     if record.state not in (State.INSTALLING, State.RUNNING):
         return record
     gone = [m.incarnation for m in record.members if m.phase is Phase.LEFT]
     members = (
-        replace(m, phase=Phase.OVER if m.notified_epoch == record.epoch else Phase.WAITING)
+        replace(m, phase=Phase.OVER if m.notified_generation == record.generation else Phase.WAITING)
         if m.phase is Phase.IN
         else m
         for m in record.members
@@ -318,7 +332,7 @@ def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRec
 
 
 def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
-    """Go on after a switch has confirmed that nothing of the epoch stands there; None when the job is gone.
+    """Go on after a switch has confirmed that nothing of the generation stands there; None when the job is gone.
 
     The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
     """
@@ -340,7 +354,7 @@ def _reports(record: JobRecord) -> dict[int, Report]:
 
 
 def _fault(record: JobRecord, what: str) -> ControlPlaneError:
-    what = f"job {record.name!r}, {record.state.value}, epoch {record.epoch}, cannot {what}"
+    what = f"job {record.name!r}, {record.state.value}, generation {record.generation}, cannot {what}"
     return ControlPlaneError(what, hint="report this as a fault of the controller")
 
 
@@ -348,13 +362,13 @@ def _end_if_all_gone(record: JobRecord) -> JobRecord:
     if any(member.phase is Phase.IN and member.is_worker for member in record.members):
         return record
     lost = any(member.phase is Phase.LOST and _belongs(record, member) for member in record.members)
-    return end_epoch(record, f"{FINISHED}{' or are lost' if lost else ''}")
+    return end_generation(record, f"{FINISHED}{' or are lost' if lost else ''}")
 
 
 def _belongs(record: JobRecord, member: Member) -> bool:
-    """Return whether a member is a worker of an epoch that is not over, lost or not: who takes its rank ends it."""
+    """Return whether a member is a worker of a generation that is not over, lost or not: who takes its rank ends it."""
     lasts = record.state in (State.INSTALLING, State.RUNNING)
-    inside = member.joined_epoch == record.epoch and member.phase in (Phase.IN, Phase.LOST)
+    inside = member.joined_generation == record.generation and member.phase in (Phase.IN, Phase.LOST)
     return lasts and inside and member.is_worker
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contents of an epoch, and its memberships for workers: pure functions of the database and the configuration.
+"""Contents of a generation, and its memberships for workers: pure functions of the database and the configuration.
 
 A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out.
 """
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The jobs of an epoch: that of the record's switch, and those of the leaves where it has workers."""
+    """The jobs of a generation: that of the record's switch, and those of the leaves where it has workers."""
 
     job: Job
     below: Mapping[str, Job]
@@ -55,12 +55,12 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
     return [(config.switch(branch.switch), links[branch.switch]) for branch in record.branches]
 
 
-def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mapping[str, Limits]) -> Parts:
-    """Return what an epoch is made of: those who wait. `limits` are by switch."""
+def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: Mapping[str, Limits]) -> Parts:
+    """Return what a generation is made of: those who wait. `limits` are by switch."""
 
     def at(name: str, spec: Any) -> Job:
         index, region = record.place(name)
-        return Job.at(spec, config.switch(name).endpoint, epoch, index, region, **limits[name]._asdict())
+        return Job.at(spec, config.switch(name).endpoint, generation, index, region, **limits[name]._asdict())
 
     if not record.branches:
         return Parts(at(record.switch, record.spec()), {})
@@ -77,9 +77,10 @@ def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mappi
 
 
 def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    """Return the membership of an epoch for a worker or observer that is in it; an observer's is without the side key.
+    """Return the membership of a generation for a worker or observer that is in it; an observer's is without the side
+    key.
 
-    Raises UnknownJobError without an epoch.
+    Raises UnknownJobError without a generation.
     """
     made = _membership(record, rank, config)
     return made if rank < MAX_WORKERS else replace(made, side_key=None)
@@ -87,13 +88,15 @@ def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMem
 
 def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
     if record.job is None:
-        raise UnknownJobError(f"job {record.name!r} has no epoch", hint="join again")
+        raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")
     services = {
         worker.rank: config.switch(switch).service
         for switch, job in record.parts.items()
         for worker in job.spec.workers
     }
-    entered = [member for member in record.members if member.joined_epoch == record.epoch and member.rank in services]
+    entered = [
+        member for member in record.members if member.joined_generation == record.generation and member.rank in services
+    ]
     sides = {m.rank: (m.endpoint.ip, m.side_port) for m in entered if m.side_port is not None}
     all_sides: SideChannels = sides if len(sides) == len(services) else False
     if not record.branches:

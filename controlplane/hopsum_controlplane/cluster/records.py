@@ -11,10 +11,10 @@ from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import MAX_WORKERS
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 
 FINISHED = "all its workers have left"
-"""Why an epoch is over whose workers have done their work."""
+"""Why a generation is over whose workers have done their work."""
 
 
 class State(enum.Enum):
@@ -45,9 +45,9 @@ LEASED = (Phase.WAITING, Phase.IN, Phase.OVER)
 class Member:
     """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum.
 
-    `joined_epoch` is the last epoch that it was let into, `notified_epoch` the last one that it may know of, because
-    the controller has answered with it, or was about to; 0 for none. `report` is what it holds of that one, until it is
-    told of another; None for none.
+    `joined_generation` is the last generation that it was let into, `notified_generation` the last one that it may know
+    of, because the controller has answered with it, or was about to; 0 for none. `report` is what it holds of that one,
+    until it is told of another; None for none.
     `why` says why it was given up, if not for silence. `leaf` is the switch that it stands at in a tree, "" elsewhere.
     `settings` are what it needs to have in common with the other workers, name and value, by name.
     """
@@ -58,8 +58,8 @@ class Member:
     secret_digest: bytes = field(repr=False)
     version: str = ""
     phase: Phase = Phase.WAITING
-    joined_epoch: int = 0
-    notified_epoch: int = 0
+    joined_generation: int = 0
+    notified_generation: int = 0
     report: Report | None = field(default=None, repr=False)
     why: str = ""
     leaf: str = ""
@@ -80,7 +80,7 @@ class Member:
 class LeafAssignment:
     """A leaf of a job over a tree, and the job's place there.
 
-    `job` is what stands there, or may, of the record's epoch; None in FORMING, and where it has no worker.
+    `job` is what stands there, or may, of the record's generation; None in FORMING, and where it has no worker.
     """
 
     switch: str
@@ -93,15 +93,15 @@ class LeafAssignment:
 class JobRecord:
     """A job in the database.
 
-    `job` is what stands, or may, on the switch: its epoch; None in FORMING. `reason` says why the state was left that
-    an epoch ended with, or is empty. `members` are in the order of ranks.
+    `job` is what stands, or may, on the switch: its generation; None in FORMING. `reason` says why the state was left
+    that a generation ended with, or is empty. `members` are in the order of ranks.
 
     A job over a tree of switches has its leaves in `branches`; `switch` is its spine then, `job` the spine's part, and
     `confirmed` are those of its switches that have done what the state wants: hold their entries in INSTALLING, have
     nothing any more in CHANGING and ENDING. On one switch both are empty.
 
-    `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last epoch that ran
-    and had some; None where there was none since the stream began.
+    `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last generation that
+    ran and had some; None where there was none since the stream began.
     """
 
     request: JobRequest
@@ -125,9 +125,9 @@ class JobRecord:
         return self.request.name
 
     @property
-    def epoch(self) -> int:
-        """Return the epoch of which something may stand on the switch; 0 for none."""
-        return 0 if self.job is None else self.job.epoch
+    def generation(self) -> int:
+        """Return the generation of which something may stand on the switch; 0 for none."""
+        return 0 if self.job is None else self.job.generation
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -143,14 +143,14 @@ class JobRecord:
 
     @property
     def window(self) -> int:
-        """Return how many packets a worker of the epoch has in flight at most, 0 without one."""
+        """Return how many packets a worker of the generation has in flight at most, 0 without one."""
         return min((job.window for job in (self.job, *(branch.job for branch in self.branches)) if job), default=0)
 
     @property
     def next_switches(self) -> tuple[str, ...]:
         """Return the switches at which the state wants something done now, in the order of rule T7.
 
-        An epoch is written to the spine first, and then to the leaves; it is removed from the leaves first.
+        A generation is written to the spine first, and then to the leaves; it is removed from the leaves first.
         """
         if self.ready:
             return (self.switch,)
@@ -170,7 +170,7 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next epoch lacks; none while an epoch is being written."""
+        """Return the workers that the next generation lacks; none while a generation is being written."""
         if self.state is State.INSTALLING:
             return ()
         waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
@@ -184,12 +184,12 @@ class JobRecord:
 
     @property
     def finished(self) -> bool:
-        """Return whether the last epoch is over because its workers have done their work."""
+        """Return whether the last generation is over because its workers have done their work."""
         return self.reason == FINISHED
 
     @property
     def ready(self) -> bool:
-        """Return whether an epoch can begin."""
+        """Return whether a generation can begin."""
         return self.state is State.FORMING and not self.missing_ranks
 
     @property
@@ -199,8 +199,8 @@ class JobRecord:
 
     @property
     def live(self) -> int:
-        """Return how many workers of the epoch are not lost; who has left has given all that it ever will."""
-        phases = [m.phase for m in self.members if m.is_worker and m.joined_epoch == self.epoch]
+        """Return how many workers of the generation are not lost; who has left has given all that it ever will."""
+        phases = [m.phase for m in self.members if m.is_worker and m.joined_generation == self.generation]
         return phases.count(Phase.IN) + phases.count(Phase.LEFT)
 
     def member(self, rank: int) -> Member | None:
@@ -208,5 +208,5 @@ class JobRecord:
         return next((member for member in self.members if member.rank == rank), None)
 
     def spec(self) -> JobSpec:
-        """Return what the next epoch is made of: those who wait."""
+        """Return what the next generation is made of: those who wait."""
         return self.request.spec({m.rank: m.endpoint for m in self.members if m.phase is Phase.WAITING})

@@ -141,9 +141,9 @@ class JoinRequest:
 
     `ip` and `udp_port` are the source of its datagrams as the switch sees it. `rank` None leaves the choice to the
     controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
-    the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in an epoch that
-    is over has sealed it, and joins again with its `report`. `settings` are what all workers of the job need to have in
-    common, by name; a worker without any is not compared.
+    the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in a generation
+    that is over has sealed it, and joins again with its `report`. `settings` are what all workers of the job need to
+    have in common, by name; a worker without any is not compared.
     """
 
     job: str

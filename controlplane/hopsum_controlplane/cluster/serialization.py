@@ -15,7 +15,7 @@ from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import Op
-from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.generations import Decided, Resume
 
 
 def request_to_json(request: JobRequest) -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database: jobs, their members, and the last epoch, in one SQLite database.
+"""The database: jobs, their members, and the last generation, in one SQLite database.
 
 - What may stand on a switch is in the database first: a record is written before the switch is.
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
 - One process at a time has the database: the database stays locked while it is open.
-- An epoch is counted by the transaction that writes it, and never goes back.
+- A generation is counted by the transaction that writes it, and never goes back.
 
 Tokens and secrets are not in it, only their digests. Not thread-safe.
 """
@@ -36,7 +36,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _log = logging.getLogger(__name__)
 
 _SCHEMA = """
-CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_epoch INTEGER NOT NULL);
+CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_generation INTEGER NOT NULL);
 INSERT INTO books VALUES (1, 0);
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
@@ -66,7 +66,8 @@ ALTER TABLE members ADD COLUMN entered INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN report TEXT;
 ALTER TABLE members ADD COLUMN why TEXT NOT NULL DEFAULT '';
-UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.epoch'), 0) FROM jobs WHERE jobs.name = members.name)
+UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.generation'), 0) FROM jobs WHERE jobs.name =
+members.name)
     WHERE phase IN ('in', 'over', 'left');
 UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name = members.name) <> 'installing';
 """,
@@ -92,10 +93,10 @@ _MEMBER_COLUMNS = (
 
 @dataclass(frozen=True)
 class StoredState:
-    """What the database holds: records in the order of their names, and the highest epoch that was ever taken."""
+    """What the database holds: records in the order of their names, and the highest generation that was ever taken."""
 
     records: tuple[JobRecord, ...]
-    last_epoch: int
+    last_generation: int
 
 
 class StateStore:
@@ -122,17 +123,17 @@ class StateStore:
     def load(self) -> StoredState:
         """Read everything. Raises StoreError when it makes no sense."""
         with self._reported("read"):
-            (last_epoch,) = self._database.execute("SELECT last_epoch FROM books").fetchone()
+            (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
             rows = self._database.execute(f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY name").fetchall()
-            return StoredState(tuple(self._record(row) for row in rows), last_epoch)
+            return StoredState(tuple(self._record(row) for row in rows), last_generation)
 
     def put(self, record: JobRecord) -> None:
-        """Write a record in the place of the one with its name, and count its epoch as taken.
+        """Write a record in the place of the one with its name, and count its generation as taken.
 
         Raises StoreError when that cannot be done: what was there before is there still.
         """
         with self._transaction() as database:
-            database.execute("UPDATE books SET last_epoch = max(last_epoch, ?)", (record.epoch,))
+            database.execute("UPDATE books SET last_generation = max(last_generation, ?)", (record.generation,))
             names = _JOB_COLUMNS.split(", ")
             changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
             database.execute(
@@ -320,21 +321,29 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
     report = None if member.report is None else serialization.report_to_json(member.report)
     settings = serialization.settings_to_json(member.settings)
-    phase = (member.phase.value, member.joined_epoch, member.notified_epoch, report, member.why, member.leaf, settings)
+    phase = (
+        member.phase.value,
+        member.joined_generation,
+        member.notified_generation,
+        report,
+        member.why,
+        member.leaf,
+        settings,
+    )
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
     _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
-    phase, joined_epoch, notified_epoch, report, why, leaf, settings = rest
+    phase, joined_generation, notified_generation, report, why, leaf, settings = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else serialization.report_from_json(report)
     identity = (endpoint, side_port, incarnation, secret, version)
     return Member(
         *identity,
         Phase(phase),
-        joined_epoch,
-        notified_epoch,
+        joined_generation,
+        notified_generation,
         held,
         why,
         leaf,

@@ -2,7 +2,7 @@
 """One switch of the cluster: its controller, and the work that the database says is to be done there.
 
     no controller   compare the program, adopt what the database says runs here; a switch that forgot has lost its jobs
-    ready           allot an epoch, write it in the database, then on the switch, then the job runs
+    ready           allot a generation, write it in the database, then on the switch, then the job runs
     in turn         one thing for each job that wants something, then again; a pass ends whatever one job wants (pace)
     over, deleted   remove the entries, confirm, then the database
     trees           of a job over several switches a reconciler does its part, when the database says that it is next
@@ -38,8 +38,8 @@ from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
-from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, SwitchStateLostError, WriteError
+from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_controlplane.jobs import Job, JobSpec
 from hopsum_controlplane.switch_controller import SwitchController
 
@@ -59,8 +59,8 @@ _PATIENCE_S = 1.0
 class SwitchReconciler:
     """One switch. Thread-safe: one thread at a time works on it.
 
-    `ready` says whether all switches of a job can take an epoch, `parts` gives what that epoch is on each. `clock`
-    gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
+    `ready` says whether all switches of a job can take a generation, `parts` gives what that generation is on each.
+    `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
     program: it is pushed where none runs, and in the place of another one only with `remove_existing`.
     """
 
@@ -135,7 +135,8 @@ class SwitchReconciler:
         return self.condition or self._backoff.condition(job)
 
     def pause(self, job: str) -> str:
-        """Return why the switch does not begin the next epoch of a job that is ready, an empty string if it does."""
+        """Return why the switch does not begin the next generation of a job that is ready, an empty string if it does.
+        """
         return self._pace.condition(job)
 
     def refusal(self, spec: JobSpec) -> str:
@@ -272,26 +273,28 @@ class SwitchReconciler:
 
     def _begin(self, controller: SwitchController, record: JobRecord) -> None:
         self._forward()
-        begun = self._cache.apply(record.name, self._take_epoch, missing_ok=True)
+        begun = self._cache.apply(record.name, self._take_generation, missing_ok=True)
         if begun is not None and begun.state is State.INSTALLING:  # nobody left, or deleted it
             self._pace.begun(record.name)
             self._write(controller, begun)
 
-    def _take_epoch(self, record: JobRecord) -> JobRecord:
+    def _take_generation(self, record: JobRecord) -> JobRecord:
         record = lifecycle.evict_laggards(record)
         if not record.ready:
             return record
-        return lifecycle.start_epoch(record, *self._parts(record, self._cache.allot_epoch(self._clock())))
+        return lifecycle.start_generation(record, *self._parts(record, self._cache.allot_generation(self._clock())))
 
     def _write(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part, unless it stands already; what cannot be written is over."""
         job, name = record.parts[self.config.name], self.config.name
-        standing = {made.epoch: made for made in controller.jobs if made not in controller.ending}
-        made = standing.get(job.epoch)
+        standing = {made.generation: made for made in controller.jobs if made not in controller.ending}
+        made = standing.get(job.generation)
         if made is None:
             self._forward()
             try:
-                made = controller.create_job(job.spec, job_index=job.job_index, region=job.region, epoch=job.epoch)
+                made = controller.create_job(
+                    job.spec, job_index=job.job_index, region=job.region, generation=job.generation
+                )
             except ControlPlaneError as error:
                 self._over(job, f"switch {name} did not take it: {error}")
                 if not _has(controller, job):
@@ -309,35 +312,37 @@ class SwitchReconciler:
         self._gone(job)
 
     def _gone(self, job: Job) -> None:
-        """Note that nothing of an epoch stands here, if it is time for that: a spine notes it after its leaves."""
+        """Note that nothing of a generation stands here, if it is time for that: a spine notes it after its leaves."""
         name = self.config.name
         self._if_current(
             job, lambda now: lifecycle.on_removed(now, name) if name in now.next_switches and not now.ready else now
         )
 
     def _over(self, job: Job, reason: str) -> None:
-        self._if_current(job, lambda record: lifecycle.end_epoch(record, reason))
+        self._if_current(job, lambda record: lifecycle.end_generation(record, reason))
 
     def _if_current(self, job: Job, step: Callable[[JobRecord], JobRecord | None]) -> None:
-        """Take a step of a job if it still has this epoch."""
+        """Take a step of a job if it still has this generation."""
         self._cache.apply(
-            job.spec.name, lambda record: step(record) if record.epoch == job.epoch else record, missing_ok=True
+            job.spec.name,
+            lambda record: step(record) if record.generation == job.generation else record,
+            missing_ok=True,
         )
 
     def _take_over(self) -> SwitchController:
         device = self._open()
         self._check_program(device)
-        epochs, name = EpochAllocator(), self.config.name
+        generations, name = GenerationAllocator(), self.config.name
         controller = SwitchController(
             device,
             self.config.endpoint,
-            epochs=epochs,
+            generations=generations,
             clock=self._clock,
             remove_existing=self._remove_existing,
             adopt=[record.parts[name] for record in self._cache.records(name) if name in record.parts],
             slots=self.config.slots,
         )
-        self._cache.observe_epoch(epochs.last)
+        self._cache.observe_generation(generations.last)
         for adoption in controller.adoptions.values():
             if adoption.status is AdoptionStatus.LOST:
                 self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
@@ -420,5 +425,5 @@ def _first(lines: Sequence[str], most: int = 5) -> list[str]:
 
 
 def _has(controller: SwitchController, job: Job) -> bool:
-    """Return whether something of the job's epoch stands, or may."""
-    return any(job.epoch == known.epoch for known in controller.jobs)
+    """Return whether something of the job's generation stands, or may."""
+    return any(job.generation == known.generation for known in controller.jobs)

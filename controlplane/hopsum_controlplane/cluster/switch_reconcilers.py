@@ -103,11 +103,16 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
 
     def _ready(self, record: JobRecord) -> bool:
-        """Return whether all switches of the next epoch can take it now: leaves at which nobody waits are not asked."""
+        """Return whether all switches of the next generation can take it now: leaves at which nobody waits are not
+        asked.
+        """
         leaves = {member.leaf for member in record.members if member.phase is Phase.WAITING and member.leaf}
         return all(self._reconcilers[name].can_try(record.name) for name in {record.switch, *leaves})
 
-    def _parts(self, record: JobRecord, epoch: int) -> Parts:
+    def _parts(self, record: JobRecord, generation: int) -> Parts:
         return parts_of(
-            record, epoch, self._config, {reconciler.config.name: reconciler.limits for reconciler in self.of(record)}
+            record,
+            generation,
+            self._config,
+            {reconciler.config.name: reconciler.limits for reconciler in self.of(record)},
         )

@@ -10,7 +10,7 @@ from functools import partial
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.health import Health, health_of, why_lost
-from hopsum_controlplane.cluster.job_state_cache import EpochHistory
+from hopsum_controlplane.cluster.job_state_cache import GenerationHistory
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, where
 from hopsum_controlplane.cluster.placement import networks_of
@@ -82,9 +82,9 @@ class Joined:
 
 @dataclass(frozen=True)
 class Pending:
-    """No epoch yet. `missing_ranks` are the workers that are waited for; none when the switch is.
+    """No generation yet. `missing_ranks` are the workers that are waited for; none when the switch is.
 
-    `gone_ranks` are those of them that nobody has; `reason` is why the last epoch ended, empty before the first.
+    `gone_ranks` are those of them that nobody has; `reason` is why the last generation ended, empty before the first.
     """
 
     missing_ranks: tuple[int, ...]
@@ -98,13 +98,14 @@ class Pending:
 class HeartbeatResult:
     """What a member is told when it says that it lives.
 
-    `epoch` is the one that the switch serves with this member in it, 0 for none. `reason` says why the epoch that the
-    member named is over, or why it has been given up; empty when neither is so. `lost_ranks` are the workers that the
-    epoch goes on without. `switch_unreachable` says why a switch of that epoch cannot be reached; empty when it can.
+    `generation` is the one that the switch serves with this member in it, 0 for none. `reason` says why the generation
+    that the member named is over, or why it has been given up; empty when neither is so. `lost_ranks` are the workers
+    that the generation goes on without. `switch_unreachable` says why a switch of that generation cannot be reached;
+    empty when it can.
     """
 
     state: State
-    epoch: int
+    generation: int
     reason: str
     lost_ranks: tuple[int, ...] = ()
     switch_unreachable: str = ""
@@ -132,25 +133,25 @@ class MemberView:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job. `epoch` is 0 when nothing of it may stand on the switch, `reason` why its last epoch ended.
+    """A job. `generation` is 0 when nothing of it may stand on the switch, `reason` why its last generation ended.
 
-    `counters` are what the switch did with its packets in this epoch, by event: empty when it was not asked.
+    `counters` are what the switch did with its packets in this generation, by event: empty when it was not asked.
     Over a tree `switch` is all of them in words, `parts` each, the leaves first, and `counters` those of the leaves
     together, where workers' packets come, but `completed`, which is the spine's; so are index and slots.
     `condition` says why the switch does not do what the state wants, if so. Since the controller was started,
-    `epochs_begun` epochs were begun and `joins_refused` joins with the right token refused, the last one with the
-    words `last_refusal`.
+    `generations_begun` generations were begun and `joins_refused` joins with the right token refused, the last one with
+    the words `last_refusal`.
 
     `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
-    `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last epoch that ended, and the
-    beginning of the last one that began; None where there was none since the controller was started.
+    `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last generation that ended, and
+    the beginning of the last one that began; None where there was none since the controller was started.
     """
 
     name: str
     state: State
     reason: str
     condition: str
-    epoch: int
+    generation: int
     switch: str
     job_index: int
     slot_base: int
@@ -163,7 +164,7 @@ class JobView:
     members: tuple[MemberView, ...]
     missing_ranks: tuple[int, ...]
     counters: Mapping[str, int]
-    epochs_begun: int
+    generations_begun: int
     joins_refused: int
     last_refusal: str
     parts: tuple[PartView, ...] = ()
@@ -211,7 +212,7 @@ def of_job(
     lease_s: float,
     condition: str,
     counters: Mapping[str, Mapping[str, int]],
-    past: EpochHistory,
+    past: GenerationHistory,
     rejections: JoinRejections,
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
@@ -223,7 +224,7 @@ def of_job(
         state=record.state,
         reason=record.reason,
         condition=condition,
-        epoch=record.epoch,
+        generation=record.generation,
         switch=where(record),
         job_index=record.job_index,
         slot_base=record.region.base,
@@ -236,7 +237,7 @@ def of_job(
         members=members,
         missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
         counters=_together(record, counters),
-        epochs_begun=past.begun,
+        generations_begun=past.begun,
         joins_refused=rejections.count,
         last_refusal=rejections.last,
         parts=_parts(record, counters),

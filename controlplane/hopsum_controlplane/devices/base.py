@@ -113,7 +113,7 @@ class Device(ABC):
 def ensure_pipeline(device: Device, pipeline: PipelineConfig) -> bool:
     """Push `pipeline` unless the switch runs it already; return whether it was pushed.
 
-    Raises ControlPlaneError. Every epoch that stood on the switch is over when it was pushed.
+    Raises ControlPlaneError. Every generation that stood on the switch is over when it was pushed.
     """
     if device.cookie() == pipeline.cookie:
         return False

@@ -17,7 +17,8 @@ A call that finds the session lost before anything was sent is made again over t
 answered raises: what became of it is not known. A pause is never slept: a call within it raises at once.
 
 Who was deposed does not come back by itself when the other one leaves: by then its database is older than the switch.
-Nobody fills a switch that forgot: its epochs are over (rule E1). `sessions` counts, so that the owner can audit after
+Nobody fills a switch that forgot: its generations are over (rule E1). `sessions` counts, so that the owner can audit
+after
 each new one: entries may have been changed meanwhile.
 """
 
@@ -141,7 +142,7 @@ class ReconnectingDevice(Device):
                 f"the switch does not run the program with cookie {self._cookie:#018x} (any more): it restarted, or "
                 "another one was pushed, and all of its jobs are over",
                 where=self.where,
-                hint="push the program; its jobs need new epochs",
+                hint="push the program; its jobs need new generations",
             )
         return device
 

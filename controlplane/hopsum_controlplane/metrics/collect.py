@@ -42,7 +42,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("switch_audits_total", "counter", "Comparisons of the switch with the database.", _SWITCH),
     ("switch_entries_repaired_total", "counter", "Entries that audits removed or restored.", _SWITCH),
     ("switch_sessions_total", "counter", "P4Runtime sessions: all but the first are reconnects.", _SWITCH),
-    ("job_epochs_begun_total", "counter", "Epochs that were begun.", _JOB),
+    ("job_generations_begun_total", "counter", "Generations that were begun.", _JOB),
     ("job_joins_refused_total", "counter", "Joins with the right token that were refused.", _JOB),
     ("job_condition", "gauge", "1 while a switch lacks what the job needs.", _JOB),
     ("job_health", "gauge", "1 for how well the job is.", (*_JOB, "health")),
@@ -50,8 +50,8 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_workers", "gauge", "Workers that the job was made for.", _JOB),
     ("job_quorum", "gauge", "Workers that complete a sum.", _JOB),
     ("job_members", "gauge", "Members in a phase, observers among them.", (*_JOB, "phase")),
-    ("job_missing_ranks", "gauge", "Workers that the next epoch lacks.", _JOB),
-    ("job_packets_total", "counter", "Packets of this epoch at a switch, by what they did.", (*_PART, "event")),
+    ("job_missing_ranks", "gauge", "Workers that the next generation lacks.", _JOB),
+    ("job_packets_total", "counter", "Packets of this generation at a switch, by what they did.", (*_PART, "event")),
     ("member_lease_remaining_seconds", "gauge", "Until the member is given up.", _MEMBER),
     ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
     ("member_allreduce_duration_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
@@ -120,7 +120,7 @@ def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobV
 
 def _add_job(made: dict[str, Family], job: JobView) -> None:
     labels = (job.name,)
-    made["job_epochs_begun_total"].add(job.epochs_begun, *labels)
+    made["job_generations_begun_total"].add(job.generations_begun, *labels)
     made["job_joins_refused_total"].add(job.joins_refused, *labels)
     made["job_condition"].add(int(bool(job.condition)), *labels)
     for health in Health:

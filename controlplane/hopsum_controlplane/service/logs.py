@@ -5,7 +5,7 @@ With JSON every line is an object, also what else would be written to stderr: wa
 end a thread.
 
 An object has `time` (UTC, ISO 8601), `level`, `logger` and `message`; `exception`, where there was one; and what the
-line is about, as far as its author said so: `switch`, `job`, `epoch`, `state`.
+line is about, as far as its author said so: `switch`, `job`, `generation`, `state`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def join_request(message: Any, token: str) -> JoinRequest:
 
 def _report(message: Any) -> Report:
     held = tuple((run.first, run.end) for run in islice(message.held, MAX_RUNS + 1))
-    return Report(message.epoch, message.delivered_to, message.submitted_to, held, message.allreduces_begun)
+    return Report(message.generation, message.delivered_to, message.submitted_to, held, message.allreduces_begun)
 
 
 def job_request(message: Any) -> JobRequest:
@@ -108,7 +108,7 @@ def beat_message(beat: HeartbeatResult) -> pb.HeartbeatResponse:
     """Return what a worker is told that lives."""
     return pb.HeartbeatResponse(
         state=_state(beat.state),
-        epoch=beat.epoch,
+        generation=beat.generation,
         reason=beat.reason,
         lost_ranks=beat.lost_ranks,
         switch_unreachable=beat.switch_unreachable,
@@ -122,7 +122,7 @@ def job_message(view: JobView) -> pb.Job:
         state=_state(view.state),
         reason=view.reason,
         condition=view.condition,
-        epoch=view.epoch,
+        generation=view.generation,
         switch=view.switch,
         job_index=view.job_index,
         slot_base=view.slot_base,
@@ -135,7 +135,7 @@ def job_message(view: JobView) -> pb.Job:
         members=[_member_message(member) for member in view.members],
         missing_ranks=view.missing_ranks,
         counters=view.counters,
-        epochs_begun=view.epochs_begun,
+        generations_begun=view.generations_begun,
         joins_refused=view.joins_refused,
         last_refusal=view.last_refusal,
         parts=[_part_message(part) for part in view.parts],

@@ -44,7 +44,7 @@ def running(
 
     Args:
         remove_existing: take off the switches what others wrote there, another program among it.
-        clock: unix seconds, for epochs.
+        clock: unix seconds, for generations.
 
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read; nothing runs then.
     """

@@ -114,7 +114,7 @@ class Workers:
 
         def look() -> bytes | None:
             found = self._controller.await_membership(
-                request.job, request.rank, secret, known_epoch=request.known_epoch, timeout_s=0.0
+                request.job, request.rank, secret, known_generation=request.known_generation, timeout_s=0.0
             )
             if not isinstance(found, Pending):
                 return bytes(pb.AwaitMembershipResponse(membership=format_membership(found)).SerializeToString())
@@ -131,15 +131,17 @@ class Workers:
         statistics = dict(request.statistics)
         secret = _secret(call.token)
         return beat_message(
-            self._controller.heartbeat(request.job, request.rank, secret, epoch=request.epoch, statistics=statistics)
+            self._controller.heartbeat(
+                request.job, request.rank, secret, generation=request.generation, statistics=statistics
+            )
         )
 
     async def _attend(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
-        job, rank, secret, epoch = request.job, request.rank, _secret(call.token), request.epoch
+        job, rank, secret, generation = request.job, request.rank, _secret(call.token), request.generation
         told: HeartbeatResult | None = None
 
         def look() -> HeartbeatResult:
-            return self._controller.standing(job, rank, secret, epoch=epoch)
+            return self._controller.standing(job, rank, secret, generation=generation)
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
             while not presence.left:
@@ -154,8 +156,8 @@ class Workers:
                     raise
                 if beat != told:
                     yield bytes(beat_message(beat).SerializeToString())
-                    epoch = beat.epoch or epoch
-                    told = replace(beat, reason="") if beat.epoch else beat
+                    generation = beat.generation or generation
+                    told = replace(beat, reason="") if beat.generation else beat
                 await event.wait()
 
     async def _leave(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:

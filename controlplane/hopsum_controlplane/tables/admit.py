@@ -12,7 +12,7 @@ WORKERS = "workers"
 
 
 def jobs(job: Job) -> list[TableEntry]:
-    """Build the entry that admits the epoch: the job is live while it stands."""
+    """Build the entry that admits the generation: the job is live while it stands."""
     params = {
         "job_index": job.job_index,
         "slot_base": job.slot_base,
@@ -22,9 +22,9 @@ def jobs(job: Job) -> list[TableEntry]:
         "group": job.group,
     }
     if job.spec.parent is None:
-        return [TableEntry(JOBS, {"epoch": job.epoch}, "job", params)]
+        return [TableEntry(JOBS, {"generation": job.generation}, "job", params)]
     params["parent_port"] = job.spec.parent.port
-    return [TableEntry(JOBS, {"epoch": job.epoch}, "leaf_job", params)]
+    return [TableEntry(JOBS, {"generation": job.generation}, "leaf_job", params)]
 
 
 def workers(job: Job) -> list[TableEntry]:
@@ -43,4 +43,4 @@ def _member(job: Job, member: WorkerEndpoint, worker_bit: int) -> TableEntry:
         "address": ipv4_to_int(member.ip),
         "udp_port": member.udp_port,
     }
-    return TableEntry(WORKERS, {"epoch": job.epoch, "worker": member.rank}, "admit", params)
+    return TableEntry(WORKERS, {"generation": job.generation, "worker": member.rank}, "admit", params)

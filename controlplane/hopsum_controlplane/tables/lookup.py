@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entries of control Lookup: the job's tables of 16 values.
 
-In v1model's program one entry has a table broadcast to all lanes of a vector. In Tofino's the epoch gets the number of
-a table, and under this number every table of half-words has 256 entries: two codes, two lanes.
+In v1model's program one entry has a table broadcast to all lanes of a vector. In Tofino's the generation gets the
+number of a table, and under this number every table of half-words has 256 entries: two codes, two lanes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
     if program.half_words:
         if job.spec.table is None:
             return []
-        match = {"epoch": job.epoch, "op": Op.LOOKUP_ADD8}
+        match = {"generation": job.generation, "op": Op.LOOKUP_ADD8}
         return [TableEntry(LOOKUP, match, program.lookup_action, {"table_id": table_id(job)})]
     tables = ((Op.LOOKUP_ADD8, job.spec.table, 8), (Op.LOOKUP_ADD16, job.spec.table16, 16))
     return [
-        TableEntry(LOOKUP, {"epoch": job.epoch, "op": op}, _ACTIONS[lane_bits], broadcast(table, lane_bits))
+        TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _ACTIONS[lane_bits], broadcast(table, lane_bits))
         for op, table, lane_bits in tables
         if table is not None
     ]

@@ -31,4 +31,4 @@ def _to(job: Job, number: int, receiver: WorkerEndpoint | LeafEndpoint, udp_port
         "dst_ip": ipv4_to_int(receiver.ip),
         "dst_port": udp_port,
     }
-    return TableEntry(REWRITE, {"epoch": job.epoch, "worker": number}, "to_worker", params)
+    return TableEntry(REWRITE, {"generation": job.generation, "worker": number}, "to_worker", params)

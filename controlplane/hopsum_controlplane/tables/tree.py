@@ -17,7 +17,7 @@ def leaves(job: Job) -> list[TableEntry]:
     return [
         TableEntry(
             LEAVES,
-            {"epoch": job.epoch, "number": leaf.number},
+            {"generation": job.generation, "number": leaf.number},
             "leaf",
             {
                 "leaf_bit": 1 << leaf.number,
@@ -43,6 +43,8 @@ def parent(job: Job) -> list[TableEntry]:
         "dst_ip": ipv4_to_int(above.ip),
     }
     return [
-        TableEntry(PARENTS, {"epoch": job.epoch}, "parent", {"port": above.port, "address": ipv4_to_int(above.ip)}),
-        TableEntry(CLIMB, {"epoch": job.epoch}, "to_parent", upward),
+        TableEntry(
+            PARENTS, {"generation": job.generation}, "parent", {"port": above.port, "address": ipv4_to_int(above.ip)}
+        ),
+        TableEntry(CLIMB, {"generation": job.generation}, "to_parent", upward),
     ]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values of the page: what `hopsum top` shows, less what needs the administrator's token to be seen.
 
-Nobody is asked who reads this, so there is no address of a worker or a switch in it, and no epoch, by which a worker's
-messages are known; also not in words: texts that may name one have a mark in its place. Tokens are in no view at all.
+Nobody is asked who reads this, so there is no address of a worker or a switch in it, and no generation, by which a
+worker's messages are known; also not in words: texts that may name one have a mark in its place. Tokens are in no view
+at all.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ SWITCH: Final = (
 JOB: Final = (
     *("name", "state", "health", "health_reason", "reason", "condition", "switch", "parts", "slot_base"),
     *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
-    *("epochs_begun", "joins_refused", "ended_age_s"),
+    *("generations_begun", "joins_refused", "ended_age_s"),
     *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "behind", "late"),
 )
 MEMBER: Final = ("rank", "phase", "reason", "silent_s", "rates", "latency_s", "nmse")
 _ADDRESS: Final = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}(?:[:/]\d+)?|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\[[0-9a-f:.]+\](?::\d+)?", re.IGNORECASE
 )
-_EPOCH: Final = re.compile(r"\bepoch \d+")
+_GENERATION: Final = re.compile(r"\bgeneration \d+")
 
 
 class State:
@@ -96,4 +97,4 @@ def _public(values: Values, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _masked(value: Any) -> Any:
-    return _EPOCH.sub("an epoch", _ADDRESS.sub("(address)", value)) if isinstance(value, str) else value
+    return _GENERATION.sub("a generation", _ADDRESS.sub("(address)", value)) if isinstance(value, str) else value

@@ -120,8 +120,8 @@ def describe(targets: Sequence[SwitchUnderTest], options: argparse.Namespace, se
         target = measured.get(name)
         for figure, (_, digits) in FIGURES.items():
             report |= _figure(f"{name}.{figure}", None if target is None else target.samples[figure], digits)
-        for leak in ("entries", "slots", "epochs_used_twice"):
-            key = leak if leak.startswith("epochs") else f"leaked_{leak}"
+        for leak in ("entries", "slots", "generations_used_twice"):
+            key = leak if leak.startswith("generations") else f"leaked_{leak}"
             report[f"{name}.{key}"] = None if target is None else getattr(target.leaks, leak)
     return {
         **report,
@@ -154,7 +154,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for figure, (label, digits) in FIGURES.items():
         table.add_row(label, *(_range(report, f"{name}.{figure}", digits) for name in names))
-    for leak in ("leaked_entries", "leaked_slots", "epochs_used_twice"):
+    for leak in ("leaked_entries", "leaked_slots", "generations_used_twice"):
         table.add_row(leak.replace("_", " "), *(str(report[f"{name}.{leak}"]) for name in names))
     console.print(table)
     where, of = report["machine"], ", ".join(f"{name} {version}" for name, version in report["versions"].items())

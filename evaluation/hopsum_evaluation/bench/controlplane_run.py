@@ -2,7 +2,7 @@
 """One switch under a controller that makes and ends jobs, writes in batches, and is started again.
 
 After every round, and at the end, what stands on the switch is read and held against what stood before, and the
-controller's free slots against all: what is left over is counted, and jobs whose epoch was used before.
+controller's free slots against all: what is left over is counted, and jobs whose generation was used before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hopsum_wire import MAX_SLOTS
 BATCH_UPDATES = 512
 SINGLE_UPDATES = 64
 _T = TypeVar("_T")
-_PHANTOM_EPOCH = 1  # without an entry in `jobs`, so that it admits nobody
+_PHANTOM_GENERATION = 1  # without an entry in `jobs`, so that it admits nobody
 
 
 class AdoptionError(Exception):
@@ -46,11 +46,11 @@ class Leaks:
 
     entries: int = 0
     slots: int = 0
-    epochs_used_twice: int = 0
+    generations_used_twice: int = 0
 
     def __bool__(self) -> bool:
         """Return whether anything was."""
-        return bool(self.entries or self.slots or self.epochs_used_twice)
+        return bool(self.entries or self.slots or self.generations_used_twice)
 
 
 def available() -> list[str]:
@@ -68,7 +68,7 @@ class SwitchUnderTest:
         """By name, writes per second or seconds of every run."""
         self._specs = [_spec(number, workers, MAX_SLOTS // jobs) for number in range(jobs)]
         self._chance = random.Random(seed)
-        self._epochs: set[int] = set()
+        self._generations: set[int] = set()
         self._stack = stack
         program = compiled_program()
         self._pipeline = PipelineConfig.load(*program)
@@ -107,7 +107,7 @@ class SwitchUnderTest:
         self._device.close()
         controller, took_s = _timed(lambda: self._restarted(jobs))
         self.samples["adoption_s"].append(took_s)
-        fates = [controller.adoptions[job.epoch].status for job in jobs]
+        fates = [controller.adoptions[job.generation].status for job in jobs]
         if fates.count(AdoptionStatus.RUNNING) < len(jobs):
             raise AdoptionError(
                 f"{self.name}: {fates.count(AdoptionStatus.LOST)} of {len(jobs)} jobs were not found complete"
@@ -131,8 +131,8 @@ class SwitchUnderTest:
 
     def _create(self, spec: JobSpec) -> Job:
         job = self._controller.create_job(spec)
-        self.leaks.epochs_used_twice += job.epoch in self._epochs
-        self._epochs.add(job.epoch)
+        self.leaks.generations_used_twice += job.generation in self._generations
+        self._generations.add(job.generation)
         return job
 
     def _end(self, jobs: Sequence[Job]) -> None:
@@ -145,11 +145,11 @@ class SwitchUnderTest:
 
     def _members(self, count: int) -> list[Entity]:
         """Return entries of members of jobs that are not."""
-        job = Job(self._specs[0], SWITCH, _PHANTOM_EPOCH, 0, SlotRange(0, 1), group=1, window=1)
+        job = Job(self._specs[0], SWITCH, _PHANTOM_GENERATION, 0, SlotRange(0, 1), group=1, window=1)
         entries: Iterator[Entity] = (
             entity
             for number in range(count)
-            for entity in plan(replace(job, epoch=_PHANTOM_EPOCH + number)).support
+            for entity in plan(replace(job, generation=_PHANTOM_GENERATION + number)).support
             if "worker" in getattr(entity, "match", {})
         )
         return [next(entries) for _ in range(count)]

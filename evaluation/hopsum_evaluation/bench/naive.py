@@ -100,5 +100,5 @@ def _per_lane(update: Update) -> Iterator[TableEntry]:
     values = polynomial([entry.params[f"c{number}"] & _BYTE for number in range(TABLE_ENTRIES)])  # its own inverse
     for lane in range(CODES):
         for code, value in enumerate(values):
-            key = {"epoch": entry.match["epoch"], "code": code}
+            key = {"generation": entry.match["generation"], "code": code}
             yield TableEntry(f"{LOOKUP}{lane:03x}", key, f"set{lane:03x}", {"value": value})

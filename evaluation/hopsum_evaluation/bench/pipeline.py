@@ -176,7 +176,7 @@ def engine_run(
         controller = SwitchController(adapt(device) if adapt else device, SWITCH)
         job = controller.create_job(JobSpec("pipeline", seats, slots, table))
         stack.callback(controller.delete_job, job)
-        pool = make_pool(job.epoch, workers, slots, table, seed)
+        pool = make_pool(job.generation, workers, slots, table, seed)
         engine = server.dataplane.engine
         if isinstance(engine, NativeEngine):
             yield NativeRun(engine, job, pool)
@@ -200,7 +200,7 @@ def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
             dst_ip=ipv4_to_int(SWITCH.ip),
             src_port=worker.udp_port,
         )
-        template = update_template(op=Op.LOOKUP_ADD8, epoch=job.epoch, worker=worker.rank)
+        template = update_template(op=Op.LOOKUP_ADD8, generation=job.generation, worker=worker.rank)
         payloads = datagrams[_rows(pool, variant), HOPSUM_BYTES:]
         stamped.append(
             stamp_frames(path, template, slots=np.arange(job.slots), rounds=1, counts=CODES, payloads=payloads)
@@ -211,7 +211,7 @@ def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
 def _results(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
     """Return uint8[slots * workers, bytes], the RESULT frames of one round, those of a slot together."""
     header = Header(
-        kind=Kind.RESULT, op=Op.LOOKUP_ADD8, epoch=job.epoch, count=CODES,
+        kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=job.generation, count=CODES,
         contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
     )  # fmt: skip
     templates = [

@@ -19,7 +19,7 @@ from hopsum_evaluation.bench.traffic import make_pool
 from hopsum_topologies.seat import open_batch_link
 from hopsum_topologies.testbed import SWITCH, Testbed
 
-ECHO_EPOCH = 1
+ECHO_GENERATION = 1
 
 
 class SocketRun:
@@ -94,14 +94,14 @@ def load_on(
         endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(testbed.seats, links, strict=True))
         job = controller.create_job(JobSpec("load", endpoints, slots, table))
         stack.callback(controller.delete_job, job)
-        yield Load(links, make_pool(job.epoch, len(links), slots, table, seed), resend_s=resend_s)
+        yield Load(links, make_pool(job.generation, len(links), slots, table, seed), resend_s=resend_s)
 
 
 @contextmanager
 def echo_run(workers: int, table: tuple[int, ...], slots: int, seed: int) -> Iterator[SocketRun]:
     """Yield the same load against a process that only answers: the sockets and the load by themselves."""
     offload = probe_offload()
-    pool = make_pool(ECHO_EPOCH, workers, slots, table, seed)
+    pool = make_pool(ECHO_GENERATION, workers, slots, table, seed)
     with ExitStack() as stack:
         echo = stack.enter_context(Echo(workers, offload))
         links = [BatchLink(("127.0.0.1", 0), echo.address, offload) for _ in range(workers)]

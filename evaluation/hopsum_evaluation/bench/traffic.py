@@ -34,7 +34,7 @@ class Pool:
     sums: uint64[VARIANTS * slots, words], the payloads of the RESULTs as they lie in memory.
     """
 
-    epoch: int
+    generation: int
     slots: int
     updates: NDArray[np.uint8]
     sums: NDArray[np.uint64]
@@ -45,22 +45,22 @@ class Pool:
         return len(self.updates)
 
 
-def make_pool(epoch: int, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Pool:
+def make_pool(generation: int, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Pool:
     """Return random traffic of a job; its lookup table makes the sums."""
     rng = np.random.default_rng(seed)
     count = VARIANTS * slots
     payloads = [rng.integers(0, 256, (count, up_bytes(Op.LOOKUP_ADD8)), dtype=np.uint8) for _ in range(workers)]
     sums, _ = simulate_switch(Op.LOOKUP_ADD8, payloads, table)
-    return Pool(epoch, slots, stamp_pool(epoch, slots, payloads), sums.view(np.uint64))
+    return Pool(generation, slots, stamp_pool(generation, slots, payloads), sums.view(np.uint64))
 
 
-def stamp_pool(epoch: int, slots: int, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def stamp_pool(generation: int, slots: int, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Return datagrams around payloads, one array of [VARIANTS * slots, bytes] a worker."""
     numbers = np.tile(np.arange(slots), VARIANTS)
     return np.stack(
         [
             stamp_datagrams(
-                update_template(op=Op.LOOKUP_ADD8, epoch=epoch, worker=rank),
+                update_template(op=Op.LOOKUP_ADD8, generation=generation, worker=rank),
                 slots=numbers, rounds=1, counts=CODES, payloads=payload,
             )
             for rank, payload in enumerate(payloads)
@@ -89,7 +89,7 @@ class Checker:
 
     def __init__(self, pool: Pool, rank: int) -> None:
         header = Header(
-            kind=Kind.RESULT, op=Op.LOOKUP_ADD8, epoch=pool.epoch, worker=rank, count=CODES,
+            kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=pool.generation, worker=rank, count=CODES,
             contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
         )  # fmt: skip
         anything = Header(kind=0, version=0, op=0, slot=0xFFFF, round=0xFFFFFFFF, length=0)

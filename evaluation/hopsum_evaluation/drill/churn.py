@@ -36,14 +36,14 @@ def job_churn(context: DrillContext) -> DrillReport:
     with drill_testbed(context, "job-churn", seats=seats_for(context, 2)) as testbed:
         training = TrainingJob(testbed, "train", 2, pace_s=_PACE_S)
         training.train(10)
-        (epoch,) = training.epochs()
+        (generation,) = training.generations()
         later = Probe(testbed, _LATER, _LEASE_S)
         with _churning(Probe(testbed, _CHURNS, _LEASE_S)) as joins:
             await_that(lambda: len(joins) >= _JOINS, f"{_JOINS} joins of job {_CHURNS}")
             began_s = testbed.happened(f"job {_LATER} is joined, while {_CHURNS} is all the time")
-            later.epoch()
+            later.generation()
             started_s = testbed.now() - began_s
-            healed_s = _restart_switch(testbed, training, epoch)
+            healed_s = _restart_switch(testbed, training, generation)
             asked_s = testbed.now() - began_s
             rate = sum(at_s >= began_s for at_s in joins) / asked_s
         training.train(10)
@@ -53,7 +53,7 @@ def job_churn(context: DrillContext) -> DrillReport:
         require_within("the other job went on on the restarted switch", healed_s, bound_s)
         report = testbed.report
         report.detected_ms = 1e3 * started_s
-        report.detected = f"an epoch of job {_LATER}, from when it was joined"
+        report.detected = f"a generation of job {_LATER}, from when it was joined"
         report.recovered = f"beside {rate:.0f} joins/s; the job that trains went on {healed_s:.1f} s after a new switch"
         report.numbers = {
             "started_s": round(started_s, 3),
@@ -67,16 +67,16 @@ def job_churn(context: DrillContext) -> DrillReport:
     return report
 
 
-def _restart_switch(testbed: DrillTestbed, training: TrainingJob, epoch: int) -> float:
+def _restart_switch(testbed: DrillTestbed, training: TrainingJob, generation: int) -> float:
     """Start the switch again, empty; return the seconds until the job that trains went on there."""
     testbed.signal("switch", signal.SIGKILL)
     testbed.start_switch()
     restarted_s = testbed.happened("switch started again, empty")
 
     def going_on() -> float | None:
-        return next((entry["at"] for entry in training.journal(0, "step") if entry["epoch"] != epoch), None)
+        return next((entry["at"] for entry in training.journal(0, "step") if entry["generation"] != generation), None)
 
-    return first_sign(going_on, "step in another epoch") - restarted_s
+    return first_sign(going_on, "step in another generation") - restarted_s
 
 
 @contextmanager

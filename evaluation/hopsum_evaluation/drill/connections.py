@@ -42,7 +42,7 @@ def dead(context: DrillContext) -> DrillReport:
         require_no_break(training)
         report = testbed.report
         report.detected_ms = 1e3 * max(worker_s, controller_s)
-        report.detected = "the slower of both: heartbeats of all ranks, or an epoch of another job on the switch"
+        report.detected = "the slower of both: heartbeats of all ranks, or a generation of another job on the switch"
         report.recovered = (
             f"rank {_FAR} was heard again after {worker_s:.1f} s and kept its place; the controller wrote to its "
             f"switch after {controller_s:.1f} s"
@@ -62,7 +62,7 @@ def _proxy_of_workers(testbed: DrillTestbed) -> Proxy:
 def _die(testbed: DrillTestbed, training: TrainingJob, proxy: Proxy, who: str, job: str) -> float:
     """Let the connections of a proxy die; return the seconds after which all that goes through them went on.
 
-    A job of this name begins an epoch then, which the controller writes to the switch. Waits until a lease is over
+    A job of this name begins a generation then, which the controller writes to the switch. Waits until a lease is over
     beyond that: a place that was lost shows by then.
     """
     if not proxy.kill_connections():
@@ -70,7 +70,7 @@ def _die(testbed: DrillTestbed, training: TrainingJob, proxy: Proxy, who: str, j
     at_s = testbed.happened(f"connections die in silence: {who}")
     keeps_places(testbed, training)
     probe = Probe(testbed, job, _PROBE_LEASE_S)
-    probe.epoch()
+    probe.generation()
     took_s = testbed.now() - at_s
     require_within(f"{who} went on", took_s, LEASE_S + MARGIN_S)
     with testbed.operator() as operator:

@@ -23,7 +23,7 @@ _PACE_S: Final = 0.05
 
 
 def down(context: DrillContext) -> DrillReport:
-    """Kill the controller: jobs go on without it, and it has them again when it is back, under the same epoch."""
+    """Kill the controller: jobs go on without it, and it has them again when it is back, under the same generation."""
     with drill_testbed(context, "controller-down", seats=seats_for(context, 3)) as testbed:
         training = TrainingJob(testbed, "train", 3)
         training.train(20)
@@ -44,9 +44,11 @@ def down(context: DrillContext) -> DrillReport:
         testbed.report.detected = "all ranks heard again"
         training.train(20)
         training.finish()
-        if len(training.epochs()) > 1:
-            raise DrillError(f"{len(training.epochs())} epochs: the controller did not adopt the job as it was")
-        testbed.report.recovered = f"{alone} steps without a controller; it adopted the job, and its epoch went on"
+        if len(training.generations()) > 1:
+            raise DrillError(
+                f"{len(training.generations())} generations: the controller did not adopt the job as it was"
+            )
+        testbed.report.recovered = f"{alone} steps without a controller; it adopted the job, and its generation went on"
         testbed.report.numbers = {"steps_without_controller": alone}
         judge(testbed, training)
         if testbed.report.checks["replicas_equal"].ok:

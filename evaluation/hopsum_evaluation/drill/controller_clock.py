@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's clock jumps by hours and days while a job trains and another one has epoch after epoch."""
+"""The controller's clock jumps by hours and days while a job trains and another one has generation after generation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOURS: Final = 24.0 * 30
 
 
 def clock_jumps(context: DrillContext) -> DrillReport:
-    """Turn the controller's clock back and forward, and restart it in the past: no epoch twice, no lease ends."""
+    """Turn the controller's clock back and forward, and restart it in the past: no generation twice, no lease ends."""
     with drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS)) as testbed:
         clock = context.folder / "offset"
         _turn(clock, 0.0)
@@ -35,19 +35,19 @@ def clock_jumps(context: DrillContext) -> DrillReport:
         training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         training.train(5)
         probe = Probe(testbed, "probe", LEASE_S)
-        epochs = [probe.epoch()]
+        generations = [probe.generation()]
         chance = random.Random(context.seed)
         for number in range(context.steps(6)):
             hours = _FIRST_HOURS[number] if number < len(_FIRST_HOURS) else chance.uniform(-_HOURS, _HOURS)
             testbed.happened(f"clock {hours:+.0f} h from the machine's")
             _turn(clock, hours * _HOUR_S)
             beats(testbed, training)
-            epochs.append(probe.epoch())
+            generations.append(probe.generation())
             if number == 1:
                 testbed.signal("controller", signal.SIGKILL)
                 _start(testbed, clock)
         training.finish()
-        _judge_epochs(testbed, training, epochs)
+        _judge_generations(testbed, training, generations)
         with testbed.operator() as operator:
             operator.delete(probe.name)
         judge(testbed, training)
@@ -68,14 +68,14 @@ def _start(testbed: DrillTestbed, clock: Path) -> None:
     await_that(ready, "a controller that serves", alive=process)
 
 
-def _judge_epochs(testbed: DrillTestbed, training: TrainingJob, epochs: list[int]) -> None:
-    """Raise DrillError if an epoch came again, or the job that trains had a second one."""
-    trained = {entry["epoch"] for rank in range(_TRAINERS) for entry in training.journal(rank, "step")}
+def _judge_generations(testbed: DrillTestbed, training: TrainingJob, generations: list[int]) -> None:
+    """Raise DrillError if a generation came again, or the job that trains had a second one."""
+    trained = {entry["generation"] for rank in range(_TRAINERS) for entry in training.journal(rank, "step")}
     if len(trained) != 1:
-        raise DrillError(f"a lease ended because of the clock: the job that trains had epochs {sorted(trained)}")
-    if sorted(set(epochs)) != epochs or trained & set(epochs):
-        raise DrillError(f"epochs came again: {epochs} of one job, {sorted(trained)} of the other")
+        raise DrillError(f"a lease ended because of the clock: the job that trains had generations {sorted(trained)}")
+    if sorted(set(generations)) != generations or trained & set(generations):
+        raise DrillError(f"generations came again: {generations} of one job, {sorted(trained)} of the other")
     report = testbed.report
     report.detected = "nothing was to be: no lease ended"
-    report.recovered = f"{len(epochs)} epochs of one job, each above the one before; 1 of the job that trains"
-    report.numbers = {"jumps": len(epochs) - 1, "epochs": len(epochs) + 1, "leases_ended": 0}
+    report.recovered = f"{len(generations)} generations of one job, each above the one before; 1 of the job that trains"
+    report.numbers = {"jumps": len(generations) - 1, "generations": len(generations) + 1, "leases_ended": 0}

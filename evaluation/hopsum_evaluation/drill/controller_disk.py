@@ -71,7 +71,7 @@ def disk_full(context: DrillContext) -> DrillReport:
         training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         training.train(5)
         silent = Probe(testbed, "silent", LEASE_S)
-        silent.epoch(stay=True)
+        silent.generation(stay=True)
         full_s = _fill(testbed, disk)
         jobs = _refused(testbed, full_s)
         before = training.steps(0)
@@ -125,14 +125,14 @@ def _refused(testbed: DrillTestbed, full_s: float) -> dict[str, int]:
         refusal(lambda: operator.create("more", 1, 1), _FULL)
         refusal(lambda: operator.delete("silent"), _FULL)
         testbed.report.numbers = {"refused": 3}
-        return {job.name: job.epoch for job in operator.jobs()}
+        return {job.name: job.generation for job in operator.jobs()}
 
 
 def _nothing_changed(testbed: DrillTestbed, jobs: dict[str, int]) -> None:
     with testbed.operator() as operator:
-        found = {job.name: job.epoch for job in operator.jobs()}
+        found = {job.name: job.generation for job in operator.jobs()}
         if found != jobs:
-            raise DrillError(f"jobs and epochs on a full disk: {found}, before it {jobs}")
+            raise DrillError(f"jobs and generations on a full disk: {found}, before it {jobs}")
         refusal(lambda: operator.create("more", 1, 1), _FULL)
         used = operator.switches()[0].slots_used
         if used != 2 * SLOTS + len(jobs) - 2:
@@ -142,8 +142,8 @@ def _nothing_changed(testbed: DrillTestbed, jobs: dict[str, int]) -> None:
 def _recovered(testbed: DrillTestbed, training: TrainingJob, silent: Probe) -> None:
     with testbed.operator() as operator:
         operator.create("more", 1, 1)
-        over = lambda: not operator.job(silent.name).epoch  # noqa: E731
-        await_that(over, f"the end of the epoch of {silent.name}, whose lease is over")
+        over = lambda: not operator.job(silent.name).generation  # noqa: E731
+        await_that(over, f"the end of the generation of {silent.name}, whose lease is over")
         if "lease" not in operator.job(silent.name).reason:
-            raise DrillError(f"the epoch of {silent.name} ended because of {operator.job(silent.name).reason!r}")
+            raise DrillError(f"the generation of {silent.name} ended because of {operator.job(silent.name).reason!r}")
     beats(testbed, training)

@@ -23,7 +23,7 @@ CONTROLLER_DRILLS: Final = (
     ),
     Drill(
         controller_clock.NAME,
-        "the controller's clock jumps by days: no epoch comes twice, no lease ends",
+        "the controller's clock jumps by days: no generation comes twice, no lease ends",
         needs_nothing,
         controller_clock.clock_jumps,
     ),

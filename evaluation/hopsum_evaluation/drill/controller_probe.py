@@ -22,7 +22,7 @@ _MAC: Final = "02:00:00:00:09:01"
 
 
 class Probe:
-    """A job of one worker that sends nothing: whoever joins it begins an epoch."""
+    """A job of one worker that sends nothing: whoever joins it begins a generation."""
 
     def __init__(self, testbed: DrillTestbed, name: str, lease_s: float) -> None:
         self.name = name
@@ -32,17 +32,18 @@ class Probe:
         with testbed.operator() as operator:
             self._token = operator.create(name, 1, SLOTS, lease_s=lease_s).token
 
-    def epoch(self, *, stay: bool = False) -> int:
-        """Join, and return the epoch that begins; then leave, which ends it, unless told to stay without a word."""
+    def generation(self, *, stay: bool = False) -> int:
+        """Join, and return the generation that begins; then leave, which ends it, unless told to stay without a word.
+        """
         with Channel(ControllerAddress.of(self.address, tls=False)) as channel:
             member = self.join(channel)
-            found = member.membership(PATIENCE_S).epoch
+            found = member.membership(PATIENCE_S).generation
             if not stay:
                 member.leave(PATIENCE_S)
         return found
 
     def join(self, channel: Channel) -> MemberClient:
-        """Join as a new incarnation, which ends the epoch of the one before."""
+        """Join as a new incarnation, which ends the generation of the one before."""
         member = MemberClient(channel, self.name, self._token)
         member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0, mac=_MAC)
         return member

@@ -29,7 +29,7 @@ def two_controllers(context: DrillContext) -> DrillReport:
         training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         training.train(5)
         other = Probe(testbed, "other", _LEASE_S)
-        other.epoch(stay=True)
+        other.generation(stay=True)
         _refused_books(testbed)
         _rival(testbed)
         before = training.steps(0)
@@ -43,10 +43,12 @@ def two_controllers(context: DrillContext) -> DrillReport:
         _again(testbed, other)
         training.train(5)
         training.finish()
-        epochs = {entry["epoch"] for rank in range(_TRAINERS) for entry in training.journal(rank, "step")}
+        generations = {entry["generation"] for rank in range(_TRAINERS) for entry in training.journal(rank, "step")}
         report = testbed.report
-        report.recovered = f"{under} steps under two controllers, {len(epochs)} epoch; the first has its jobs again"
-        report.numbers = {"steps_under_two": under, "epochs": len(epochs)}
+        report.recovered = (
+            f"{under} steps under two controllers, {len(generations)} generation; the first has its jobs again"
+        )
+        report.numbers = {"steps_under_two": under, "generations": len(generations)}
         judge(testbed, training)
     return testbed.report
 

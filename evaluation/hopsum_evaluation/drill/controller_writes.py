@@ -41,7 +41,7 @@ class Deaths:
         """Of the job that is made and deleted."""
         self._config = str(testbed.context.folder / "cluster.toml")
         self._died_s: float | None = None
-        self._train_epoch = 0
+        self._train_generation = 0
         self.kills: Counter[str] = Counter()
         self.half_done = 0
         """So often the switch or a job was in the middle of something."""
@@ -91,10 +91,12 @@ class Deaths:
         found = said[0]
         if found.after or found.audited:
             raise DrillError(f"{where}, switch and database differ: {'; '.join(found.after + found.audited)}")
-        trains = found.epochs.get("train", 0)
-        if trains != (self._train_epoch or trains) or not trains:
-            raise DrillError(f"{where}, the job that trains has epoch {trains} instead of {self._train_epoch}")
-        self._train_epoch = trains
+        trains = found.generations.get("train", 0)
+        if trains != (self._train_generation or trains) or not trains:
+            raise DrillError(
+                f"{where}, the job that trains has generation {trains} instead of {self._train_generation}"
+            )
+        self._train_generation = trains
         if died_s is not None:
             self.half_done += bool(found.before)
             self.recovery_s.append(found.at_s - died_s)

@@ -116,7 +116,7 @@ class ControllerRun:
         self.token = self.controller.create_job(request).token
 
     def join(self) -> None:
-        """Let all its workers join, which begins an epoch."""
+        """Let all its workers join, which begins a generation."""
         network = IPv4Network(self.config.switches[0].ports[0].network)
         for rank in range(self.workers):
             self.controller.join(
@@ -168,7 +168,7 @@ class TakeoverReport(NamedTuple):
     """The same afterwards."""
     audited: list[str]
     """What an audit says after that."""
-    epochs: dict[str, int]
+    generations: dict[str, int]
     """By job."""
     at_s: float
     """When it had taken over, as of time.monotonic()."""
@@ -197,8 +197,8 @@ def run_controller(config_path: str, scene: str, workers: int, at: int | None, p
     view = controller.switches(drops=False)[0]
     audited = [view.condition] if view.condition else list(view.findings)
     audited += [] if view.audits else ["no audit was made"]
-    epochs = {job.name: job.epoch for job in controller.jobs()}
-    pipe.send(TakeoverReport(before, after, audited, epochs, taken_over_s))
+    generations = {job.name: job.generation for job in controller.jobs()}
+    pipe.send(TakeoverReport(before, after, audited, generations, taken_over_s))
     here[0].clear()
     if scene:
         _play(here[0], scene, at)

@@ -55,12 +55,12 @@ def crowded(context: DrillContext) -> DrillReport:
         require_no_break(training)
         bound_s = _LEASE_S + MARGIN_S
         require_within("the list of jobs came", listed_s, bound_s)
-        require_within("an epoch of another job came", joined_s, bound_s)
+        require_within("a generation of another job came", joined_s, bound_s)
         report = testbed.report
         report.detected_ms = 1e3 * max(listed_s, joined_s)
         report.detected = "the slowest answer to who has a token"
         report.recovered = (
-            f"{during} steps beside the crowd; the list of jobs came after {listed_s:.2f} s at most, an epoch of "
+            f"{during} steps beside the crowd; the list of jobs came after {listed_s:.2f} s at most, a generation of "
             f"another job after {joined_s:.2f} s"
         )
         report.numbers = {"listed_s": round(listed_s, 3), "joined_s": round(joined_s, 3), "steps_meanwhile": during}
@@ -73,7 +73,7 @@ def crowded(context: DrillContext) -> DrillReport:
 
 
 def _served(testbed: DrillTestbed, later: Probe, until_s: float) -> tuple[float, float]:
-    """Ask for jobs and begin epochs until a time; return the seconds that the slowest of each took."""
+    """Ask for jobs and begin generations until a time; return the seconds that the slowest of each took."""
     listed_s = joined_s = 0.0
     while True:
         began_s = testbed.now()
@@ -81,7 +81,7 @@ def _served(testbed: DrillTestbed, later: Probe, until_s: float) -> tuple[float,
             operator.jobs()
         listed_s = max(listed_s, testbed.now() - began_s)
         began_s = testbed.now()
-        later.epoch()
+        later.generation()
         joined_s = max(joined_s, testbed.now() - began_s)
         if testbed.now() >= until_s:
             return listed_s, joined_s

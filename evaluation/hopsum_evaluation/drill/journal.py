@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journals of workers: one JSON object a line, written while they train and read by the drill::
 
-    life     a process, or a later life of it, has joined: epoch, whether as a newcomer, the step that it begins with
+    life     a process, or a later life of it, has joined: generation, whether as a newcomer, its first step
     begin    before an all-reduce: the gradient
     step     after it: what was applied, who contributed, what the error feedback holds, the digest of the model
     failed   an all-reduce that has no result: the error, and whether its vector was given back (`taken`)

@@ -26,8 +26,8 @@ def split(context: DrillContext) -> DrillReport:
         training.train(20)
         short = _shorter(testbed, training)
         training.train(20)
-        if len(training.epochs()) > 1:
-            raise DrillError(f"{len(training.epochs())} epochs: a split shorter than the lease ended one")
+        if len(training.generations()) > 1:
+            raise DrillError(f"{len(training.generations())} generations: a split shorter than the lease ended one")
         network = veths(testbed)
         network.cut(1)
         at_s = testbed.happened("links of rank 1 down")
@@ -79,7 +79,7 @@ def flaps(context: DrillContext) -> DrillReport:
         report = testbed.report
         report.recovered = (
             f"{len(stood_s)} times without a way for {FLAP_S:g} s; training stood for {max(stood_s):.1f} s at most, "
-            "in one epoch"
+            "in one generation"
         )
         report.numbers = {"flaps": len(stood_s), "stood_at_most_s": round(max(stood_s), 3)}
         judge(testbed, training)

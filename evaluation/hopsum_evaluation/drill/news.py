@@ -57,7 +57,7 @@ def require_within(what: str, took_s: float, bound_s: float) -> None:
 
 
 def require_no_break(training: TrainingJob) -> None:
-    """Raise DrillError unless all steps of all ranks were in one epoch, and every all-reduce has a result."""
+    """Raise DrillError unless all steps of all ranks were in one generation, and every all-reduce has a result."""
     ends = [
         entry
         for rank in range(training.workers)
@@ -66,8 +66,8 @@ def require_no_break(training: TrainingJob) -> None:
     ]
     if ends:
         raise DrillError(f"all-reduces without a result: {ends[0]['error']}: {ends[0]['text']}")
-    if len(training.epochs()) != 1:
-        raise DrillError(f"{len(training.epochs())} epochs: there was no reason to end one")
+    if len(training.generations()) != 1:
+        raise DrillError(f"{len(training.generations())} generations: there was no reason to end one")
 
 
 def keeps_places(testbed: DrillTestbed, training: TrainingJob) -> None:

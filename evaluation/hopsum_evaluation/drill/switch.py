@@ -25,7 +25,7 @@ def restarted(context: DrillContext) -> DrillReport:
     with drill_testbed(context, "switch-restarted", seats=seats_for(context, 3)) as testbed:
         training = TrainingJob(testbed, "train", 3)
         training.train(20)
-        (before,) = training.epochs()
+        (before,) = training.generations()
         at_s = testbed.signal("switch", signal.SIGKILL)
         testbed.start_switch()
         restarted_s = testbed.happened("switch started again, empty")
@@ -33,22 +33,22 @@ def restarted(context: DrillContext) -> DrillReport:
         def noticed() -> float | None:
             with testbed.operator() as operator:
                 job = operator.job("train")
-            return testbed.now() if job.epoch != before else None
+            return testbed.now() if job.generation != before else None
 
         def going_on() -> float | None:
-            return next((entry["at"] for entry in training.journal(0, "step") if entry["epoch"] != before), None)
+            return next((entry["at"] for entry in training.journal(0, "step") if entry["generation"] != before), None)
 
         report = testbed.report
-        report.detected_ms = 1e3 * (first_sign(noticed, "end of the epoch") - restarted_s)
-        report.detected = "the controller had ended the epoch, counted from when the switch listened again"
-        again_s = first_sign(going_on, "step in another epoch")
+        report.detected_ms = 1e3 * (first_sign(noticed, "end of the generation") - restarted_s)
+        report.detected = "the controller had ended the generation, counted from when the switch listened again"
+        again_s = first_sign(going_on, "step in another generation")
         training.train(20)
         training.finish()
         ends = [entry for rank in range(3) for kind in ("void", "failed") for entry in training.journal(rank, kind)]
-        if ends or len(training.epochs()) != 2:
-            raise DrillError(f"{len(training.epochs())} epochs, and all-reduces without a result: {ends[:1]}")
-        report.recovered = f"training stood for {again_s - at_s:.1f} s, then went on in the next epoch"
-        report.numbers = {"stood_s": round(again_s - at_s, 3), "epochs": 2}
+        if ends or len(training.generations()) != 2:
+            raise DrillError(f"{len(training.generations())} generations, and all-reduces without a result: {ends[:1]}")
+        report.recovered = f"training stood for {again_s - at_s:.1f} s, then went on in the next generation"
+        report.numbers = {"stood_s": round(again_s - at_s, 3), "generations": 2}
         judge(testbed, training)
         if report.checks["replicas_equal"].ok:
             report.checks["replicas_equal"] = same_bits(training, report.steps)

@@ -111,10 +111,10 @@ class TrainingJob:
         done = self.journal(rank, "step")
         return int(done[-1]["step"]) + 1 if done else 0
 
-    def epochs(self, *ranks: int) -> list[int]:
-        """Return the epochs that steps of these ranks, all if left out, were in."""
+    def generations(self, *ranks: int) -> list[int]:
+        """Return the generations that steps of these ranks, all if left out, were in."""
         chosen = ranks or tuple(range(self.workers))
-        return sorted({entry["epoch"] for rank in chosen for entry in self.journal(rank, "step")})
+        return sorted({entry["generation"] for rank in chosen for entry in self.journal(rank, "step")})
 
     def train(self, steps: int, *ranks: int) -> None:
         """Wait until these ranks, all if left out, have done so many steps more, as the drill's scale has it."""

@@ -27,7 +27,7 @@ import hopsum
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.communicator import AllReduceResult, Communicator
-from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
+from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm
 from hopsum_evaluation.drill.training import DrillModel, DrillPlan, WorkerOrder, added
 
@@ -79,7 +79,7 @@ class DrillWorker:
                 if not self._bare:
                     self._journal.write("closed")
                 raise
-            except EpochEndedError as error:
+            except GenerationEndedError as error:
                 self._fail("failed", error)
                 self._begin()
             except HopsumError as error:
@@ -104,7 +104,9 @@ class DrillWorker:
         """Train from the state of the others, where there is one, to the goal; return the exit status."""
         if job.is_newcomer:
             self._step = self._model.load(job.fetch_state(self._plan.membership_wait_s))
-        self._journal.write("life", rank=self._rank, step=self._step, epoch=_epoch(job), is_newcomer=job.is_newcomer)
+        self._journal.write(
+            "life", rank=self._rank, step=self._step, generation=_generation(job), is_newcomer=job.is_newcomer
+        )
         while not self._done():
             try:
                 self._obey(job)
@@ -167,7 +169,7 @@ class DrillWorker:
         self._journal.write(
             "step",
             step=self._step,
-            epoch=_epoch(job),
+            generation=_generation(job),
             digest=digest(self._model.weights),
             contributors=[int(bits) for bits in result.contributors],
             applied=self._probes.of(applied),
@@ -186,8 +188,8 @@ class DrillWorker:
         self._taken = False
 
 
-def _epoch(job: Any) -> int:
-    return int(job.membership.epoch)
+def _generation(job: Any) -> int:
+    return int(job.membership.generation)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -56,7 +56,7 @@ def missing(context: DrillContext) -> DrillReport:
 
 
 def killed(context: DrillContext) -> DrillReport:
-    """Kill a worker that the quorum can do without: the others go on, in the same epoch, also past its lease."""
+    """Kill a worker that the quorum can do without: the others go on, in the same generation, also past its lease."""
     with drill_testbed(context, "worker-killed", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3, quorum=2)
         training.train(20)
@@ -71,12 +71,13 @@ def killed(context: DrillContext) -> DrillReport:
         lost_s = first_sign(lambda: testbed.lost("train", 2), "loss of rank 2 in the controller's database")
         training.train(40, 0, 1)
         training.finish(0, 1)
-        epochs = training.epochs(0, 1)
-        if len(epochs) > 1:
-            raise DrillError(f"{len(epochs)} epochs: the loss of a worker that is not needed ended one")
+        generations = training.generations(0, 1)
+        if len(generations) > 1:
+            raise DrillError(f"{len(generations)} generations: the loss of a worker that is not needed ended one")
         stood_s = longest_pause_s(training, 0, at_s)
         testbed.report.recovered = (
-            f"the others went on, in the same epoch; their longest pause was {stood_s:.1f} s, its lease ran out after "
+            f"the others went on, in the same generation; their longest pause was {stood_s:.1f} s, its lease ran "
+            "out after "
             f"{lost_s - at_s:.1f} s"
         )
         testbed.report.numbers = {
@@ -137,14 +138,14 @@ def comes_back(testbed: DrillTestbed, training: TrainingJob, rank: int, at_s: fl
     )
     report.numbers |= {
         "back_after_s": round(back_s - at_s, 3),
-        "epochs": len(training.epochs(0)),
+        "generations": len(training.generations(0)),
         "at_step": life["step"],
     }
 
 
 def require_refusal(training: TrainingJob, rank: int) -> None:
     """Raise DrillError unless a rank was told that it had been given up."""
-    texts = [entry["text"] for entry in training.journal(rank, "failed") if entry["error"] == "EpochEndedError"]
+    texts = [entry["text"] for entry in training.journal(rank, "failed") if entry["error"] == "GenerationEndedError"]
     if not any("given up" in text for text in texts):
         raise DrillError(f"rank {rank} was not told that it had been given up: {texts}")
 

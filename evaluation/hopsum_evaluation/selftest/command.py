@@ -78,7 +78,7 @@ def perform(testbed: Testbed, report: SelftestReport, console: Console) -> None:
         exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)
         table16 = TABLE16 if any(exercise.op == Op.LOOKUP_ADD16 for exercise in exercises) else None
         job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE, table16=table16))
-        plan = (job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
+        plan = (job.generation, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
         pool.send(Assignment(*plan, exercises))
         collect(pool, report, console, exercises)
     report.events = controller.job_counters(job)

@@ -23,7 +23,7 @@ from hopsum_topologies.seat import Seat, open_link
 class Assignment:
     """What the controller allotted, and what to sum."""
 
-    epoch: int
+    generation: int
     workers: int
     slots: int
     elements: int
@@ -40,7 +40,7 @@ def work(seat: Seat, _: None, pipe: Connection) -> None:
     transport = UdpTransport(
         link.local,
         seat.switch,
-        epoch=assignment.epoch,
+        generation=assignment.generation,
         rank=seat.rank,
         workers=assignment.workers,
         slots=assignment.slots,

@@ -5,7 +5,7 @@ agent        `Agent`, the communicator at a switch
 engine       its thread: codecs, order, futures, failures
 order        which phase is next in the stream, the same on all ranks
 network      the thread that has the socket
-epochs       its view of newcomers
+generations       its view of newcomers
 stats_recorder  counts of all-reduces: times, codes by op, quantisation error; what heartbeats carry
 timeline     spans of time, drawn
 """

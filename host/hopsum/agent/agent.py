@@ -6,18 +6,19 @@ All ranks submit vectors of the same lengths in the same order, so that the stre
 whatever their timing (order.py).
 
     state    input                      next     also
-    OPEN     seal                       SEALED   the epoch is over; what is in progress waits, as what is submitted
-    SEALED   enter, nobody replaced     OPEN     all-reduces go on in the new epoch
+    OPEN     seal                       SEALED   the generation is over; what is in progress waits, as what is submitted
+    SEALED   enter, nobody replaced     OPEN     all-reduces go on in the new generation
     SEALED   enter, workers replaced    HALTED   what lacks a rank's part has WorkersReplacedError, and what comes
     HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
     HALTED   seal                       SEALED   and HALTED again afterwards
-    any      end                        FAILED   all futures have the error, mostly EpochEndedError
+    any      end                        FAILED   all futures have the error, mostly GenerationEndedError
     other states and inputs: hopsum/communicator/base.py
 
-Only a controller's jobs go from epoch to epoch (hopsum.rpc); else an epoch that is over is the end of its agents.
+Only a controller's jobs go from generation to generation (hopsum.rpc); else a generation that is over is the end of its
+agents.
 
-Any other failure ends the epoch for this agent, also one of the codec on this rank alone: the other ranks go on with
-the stream, and this one has left it. What the failed all-reduces did not deliver is back in their error feedback.
+Any other failure ends the generation for this agent, also one of the codec on this rank alone: the other ranks go on
+with the stream, and this one has left it. What the failed all-reduces did not deliver is back in their error feedback.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.agent.engine import CLOSE, END_GROUP, AllReduceEngine
-from hopsum.agent.epochs import Epochs
+from hopsum.agent.generations import Generations
 from hopsum.agent.network import Failed
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
@@ -51,9 +52,9 @@ from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.offload import Gso
 from hopsum.transport.repairing import RepairingTransport, StateMovedError
-from hopsum.transport.side_channel import EpochKey, SideChannel
+from hopsum.transport.side_channel import GenerationKey, SideChannel
 from hopsum.transport.udp import UdpTransport
-from hopsum_wire.epochs import Sealed
+from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
@@ -80,8 +81,8 @@ class Agent(Communicator):
             same on all ranks.
         trace: called with every span of time, in the agent's thread (`hopsum.agent.timeline` draws them).
         on_lost: what becomes of a sum that the switch no longer has, in a job without side channels. "fail" ends the
-            epoch with ResultLostError. "zero" does as published systems do, for comparison with them: the mean is 0
-            there, contributors are 0, and what this rank sent counts as delivered. Replicas differ after it, and
+            generation with ResultLostError. "zero" does as published systems do, for comparison with them: the mean is
+            0 there, contributors are 0, and what this rank sent counts as delivered. Replicas differ after it, and
             gradients are lost. See `hopsum.codec.range_codec` for ranges.
 
     Raises:
@@ -125,13 +126,13 @@ class Agent(Communicator):
         self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
         """Of what was submitted and may be under way."""
         self._process, self._unhandled = os.getpid(), unhandled()
-        self._epochs = Epochs(membership, rank)
-        self._submitted = self._epochs.allreduces
+        self._generations = Generations(membership, rank)
+        self._submitted = self._generations.allreduces
         self._engine = AllReduceEngine(
             self.codec,
             ReductionContext(seed, 0, rank),
             self._transport,
-            epoch=membership.epoch,
+            generation=membership.generation,
             overlap=overlap,
             follow_s=timing.deadline_s,
             trace=trace,
@@ -161,7 +162,7 @@ class Agent(Communicator):
     @property
     def is_newcomer(self) -> bool:
         """Return whether this worker took another's place in a job that goes on."""
-        return self._epochs.is_newcomer
+        return self._generations.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return the state of the job's other workers; see `Communicator.fetch_state`."""
@@ -171,16 +172,16 @@ class Agent(Communicator):
         while True:
             with self._lock:
                 self._require_open()
-                epoch = self._epochs.start_epoch
+                generation = self._generations.start_generation
             try:
-                data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()), bytes_max)
+                data = self._transport.fetch_state(generation, max(0.0, until - time.monotonic()), bytes_max)
             except StateMovedError:  # others were replaced meanwhile, and begin later
                 continue
             except HopsumError:
                 with self._lock:
                     self._require_open()  # that it was closed or has failed says more
                 raise
-            self._answer(None, only=epoch)  # whoever has the state that they get knows them
+            self._answer(None, only=generation)  # whoever has the state that they get knows them
             return data
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
@@ -188,13 +189,13 @@ class Agent(Communicator):
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"resume in a callback of a future of {self._who} would wait for itself")
         super().resume(state)
-        if self._epochs.replaced is not None:
+        if self._generations.replaced is not None:
             self._answer(None if state is None else state())
 
     def _answer(self, state: bytes | None, *, only: int | None = None) -> None:
-        """Let the stream go on where the newcomers begin, of one epoch `only`, and let them have the state."""
+        """Let the stream go on where the newcomers begin, of one generation `only`, and let them have the state."""
         with self._lock:
-            answer = self._epochs.answer(only)
+            answer = self._generations.answer(only)
             if answer is None:
                 return
             message, replaced = answer
@@ -202,17 +203,20 @@ class Agent(Communicator):
             self._followed_by_other = None
             self._engine.inbox.put(message)
         if state is not None and isinstance(self._transport, RepairingTransport):
-            self._transport.offer_state(state, replaced.start_epoch, replaced.newcomers)
+            self._transport.offer_state(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
-        """End the epoch for this agent: what is in progress fails with the error, as what comes later. Any thread."""
+        """End the generation for this agent: what is in progress fails with the error, as what comes later. Any thread.
+        """
         self._ended = True
         self._engine.inbox.put(Failed(None, error))
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in the epoch, which is over; return what is held, and all-reduces begun. Any thread.
+        """Let nothing more happen in the generation, which is over; return what is held, and all-reduces begun. Any
+        thread.
 
-        Raises TypeError in a job without side channels, which ends with its epoch; EpochEndedError after a failure.
+        Raises TypeError in a job without side channels, which ends with its generation; GenerationEndedError after a
+        failure.
         """
         with self._lock:
             over = self._why_over()
@@ -221,7 +225,7 @@ class Agent(Communicator):
         return self._engine.network.seal()
 
     def enter(self, membership: JobMembership) -> None:
-        """Go on in a new epoch, after `seal`. Any thread.
+        """Go on in a new generation, after `seal`. Any thread.
 
         Raises:
             MembershipError: it does not say how the job goes on, or has no side channels. Nothing has changed.
@@ -229,13 +233,15 @@ class Agent(Communicator):
         sides = membership.side_channels
         key = _side_key(membership)
         if membership.resume is None or sides is None:
-            lacks = "side channels" if sides is None else "how it goes on from the epoch before"
-            raise MembershipError(f"epoch {membership.epoch} of job {membership.job!r} lacks {lacks}: connect again")
+            lacks = "side channels" if sides is None else "how it goes on from the generation before"
+            raise MembershipError(
+                f"generation {membership.generation} of job {membership.job!r} lacks {lacks}: connect again"
+            )
         with self._lock:
-            self._epochs.enter(membership, membership.resume)
+            self._generations.enter(membership, membership.resume)
         rack = membership.rack(self.rank)
-        self._engine.network.resume(membership.epoch, sides, membership.resume, rack, key=key)
-        self.membership, self._engine.epoch = membership, membership.epoch
+        self._engine.network.resume(membership.generation, sides, membership.resume, rack, key=key)
+        self.membership, self._engine.generation = membership, membership.generation
 
     def close(self) -> None:
         """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed.
@@ -325,7 +331,7 @@ def _transport_for(
         return UdpTransport(
             local,
             switch,
-            epoch=membership.epoch,
+            generation=membership.generation,
             rank=rank,
             workers=workers,
             slots=slots,
@@ -335,7 +341,7 @@ def _transport_for(
             rack=rack,
         )
     try:
-        channel = SideChannel(rank, EpochKey(membership.epoch, _side_key(membership)), sides[rank], side)
+        channel = SideChannel(rank, GenerationKey(membership.generation, _side_key(membership)), sides[rank], side)
     except MembershipError:
         link.close()
         raise
@@ -351,7 +357,7 @@ def _transport_for(
         switch,
         channel,
         sides,
-        epoch=membership.epoch,
+        generation=membership.generation,
         rank=rank,
         workers=workers,
         slots=slots,

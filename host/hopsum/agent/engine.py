@@ -19,7 +19,7 @@ that is sealed or over.
 
 Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their phases
 (sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
-an error feedback that nobody else holds: the failed one with its error, the others with EpochEndedError.
+an error feedback that nobody else holds: the failed one with its error, the others with GenerationEndedError.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from hopsum.communicator.results import (
 )
 from hopsum.communicator.signature import MismatchError, Signer, signed, unsigned
 from hopsum.communicator.task import Arrived, Task
-from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
+from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
 from hopsum.transport.udp import UdpTransport
 from hopsum_wire.membership import MembershipError
@@ -80,7 +80,7 @@ class AllReduceEngine:
         context: ReductionContext,
         transport: UdpTransport,
         *,
-        epoch: int,
+        generation: int,
         overlap: bool,
         follow_s: float,
         trace: Callable[[Span], None] | None,
@@ -93,7 +93,7 @@ class AllReduceEngine:
         self._codec, self._context = codec, context
         name = f"hopsum-network-{context.rank}"
         self.network: Final = NetworkThread(transport, self.inbox.put, name, on_stall=on_stall, begun=begun)
-        self.epoch = epoch
+        self.generation = generation
         """In messages."""
         self._rank = context.rank
         self._signer = Signer(codec, context, overlap=overlap)
@@ -140,13 +140,13 @@ class AllReduceEngine:
             self._end_closed()
 
     def over(self) -> HopsumError:
-        """Return what an all-reduce ends with that comes after a failed one, or after the epoch's end."""
-        kept = type(self._failure) if isinstance(self._failure, EpochEndedError | MembershipError) else None
-        over = (kept or EpochEndedError)(
+        """Return what an all-reduce ends with that comes after a failed one, or after the generation's end."""
+        kept = type(self._failure) if isinstance(self._failure, GenerationEndedError | MembershipError) else None
+        over = (kept or GenerationEndedError)(
             str(self._failure)
             if kept
-            else f"rank {self._rank} is no longer in epoch {self.epoch}, since an all-reduce failed: "
-            f"{self._failure}. Make a new agent with a membership of a new epoch"
+            else f"rank {self._rank} is no longer in generation {self.generation}, since an all-reduce failed: "
+            f"{self._failure}. Make a new agent with a membership of a new generation"
         )
         over.__cause__ = self._failure
         return over
@@ -190,7 +190,7 @@ class AllReduceEngine:
 
     def _note_failed(self, failed: Failed) -> None:
         if failed.task is None:
-            self._end_epoch(failed.error)
+            self._end_generation(failed.error)
         elif isinstance(failed.error, WorkersReplacedError):
             if failed.task in self._tasks:
                 self._sent_at.pop(failed.task.number, None)
@@ -352,7 +352,7 @@ class AllReduceEngine:
             self._failure = error
             self._on_failure(error)
 
-    def _end_epoch(self, error: BaseException) -> None:
+    def _end_generation(self, error: BaseException) -> None:
         """Note that no more results come, whatever is in progress."""
         self._network_over = True
         if self._tasks:

@@ -3,9 +3,9 @@
 
     state    input                           next     also
     RUN      phase submitted                 RUN      into the stream; one that is refused fails its task
-    RUN      seal, in any thread             SEALED   the transport sends and accepts nothing more in this epoch
+    RUN      seal, in any thread             SEALED   the transport sends and accepts nothing more in this generation
     SEALED   phase submitted                 SEALED   kept: nothing enters the stream behind what was reported
-    SEALED   resume, in any thread           RUN      the stream goes on in another epoch
+    SEALED   resume, in any thread           RUN      the stream goes on in another generation
     any      stop                            over
 
 In SEALED the thread waits; peers are served by the transport's own.
@@ -26,7 +26,7 @@ from hopsum.communicator.task import Arrived, Task
 from hopsum.protocol.worker import AllReduceDone
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import UdpTransport
-from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.generations import Resume, Sealed
 
 _WAIT_S: Final = 1.0
 """For a datagram at a time, at most; new phases end the wait."""
@@ -46,7 +46,7 @@ class Failed(NamedTuple):
 class ResumeCommand(NamedTuple):
     """The program knows that workers were replaced: the stream goes on where the newcomers begin."""
 
-    start_epoch: int
+    start_generation: int
     start: int
     """Position of the newcomers' first phase."""
     allreduces: int
@@ -124,7 +124,7 @@ class NetworkThread:
         return self._stall.lasted_s
 
     def submit(self, task: Task, *parts: CollectivePhase) -> None:
-        """Append a phase to the stream, in parts that arrive each by itself; no epoch ends between them."""
+        """Append a phase to the stream, in parts that arrive each by itself; no generation ends between them."""
         self._submitted.put((task, parts))
         self._transport.wake()
 
@@ -134,9 +134,9 @@ class NetworkThread:
         self._transport.wake()
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in this epoch; return what the worker holds, and all-reduces begun. Any thread.
+        """Let nothing more happen in this generation; return what the worker holds, and all-reduces begun. Any thread.
 
-        Raises TypeError for a transport without peers, which knows no other epoch.
+        Raises TypeError for a transport without peers, which knows no other generation.
         """
         self._sealed = True  # before the lock is free, so that the thread does not take it again
         self._transport.wake()
@@ -145,16 +145,16 @@ class NetworkThread:
 
     def resume(
         self,
-        epoch: int,
+        generation: int,
         peers: Mapping[int, tuple[str, int]],
         resume: Resume,
         rack: tuple[int, ...] | None = None,
         *,
         key: bytes,
     ) -> None:
-        """Go on in another epoch, after `seal`; `key` is that of its side channels. Any thread."""
+        """Go on in another generation, after `seal`; `key` is that of its side channels. Any thread."""
         with self._changed:
-            _changing(self._transport).resume(epoch, peers, resume, rack, key=key)
+            _changing(self._transport).resume(generation, peers, resume, rack, key=key)
             self._stall.begin()
             self._progress.begin()
             self._sealed = False
@@ -186,7 +186,7 @@ class NetworkThread:
                     if not self._unsealed():
                         return
                     if isinstance(submitted, ResumeCommand):
-                        _changing(self._transport).go_on(submitted.start_epoch, submitted.start)
+                        _changing(self._transport).go_on(submitted.start_generation, submitted.start)
                         self._begun = submitted.allreduces
                     else:
                         self._submit(*submitted)
@@ -207,7 +207,7 @@ class NetworkThread:
             self._begun = max(self._begun, task.number + 1)
 
     def _unsealed(self) -> bool:
-        """Wait until no epoch is being changed; say whether there is anything left to do. With the lock."""
+        """Wait until no generation is being changed; say whether there is anything left to do. With the lock."""
         while self._sealed and not self._stopping.is_set():
             self._changed.wait()
         return not self._stopping.is_set()
@@ -232,5 +232,5 @@ class NetworkThread:
 
 def _changing(transport: UdpTransport) -> RepairingTransport:
     if not isinstance(transport, RepairingTransport):
-        raise TypeError("only a transport with peers goes on in another epoch: what is decided comes from them")
+        raise TypeError("only a transport with peers goes on in another generation: what is decided comes from them")
     return transport

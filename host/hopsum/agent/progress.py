@@ -36,7 +36,7 @@ class Progress:
         self._absent = False
 
     def begin(self) -> None:
-        """Count from now: the first phase is in progress, or another epoch."""
+        """Count from now: the first phase is in progress, or another generation."""
         self._results, self._ask_in_s = self._transport.statistics.worker.results, ASK_S
         self._waiting.over()
         self._say_absence()

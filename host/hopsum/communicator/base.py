@@ -5,8 +5,8 @@ state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
 OPEN     CollectiveError            OPEN     its future has the error, on all ranks alike
 OPEN     workers were replaced      OPEN     futures have WorkersReplacedError, on all ranks alike, until `resume`
-OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochEndedError
-FAILED   submit                     FAILED   EpochEndedError
+OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have GenerationEndedError
+FAILED   submit                     FAILED   GenerationEndedError
 any      close                      CLOSED   what is in progress or queued ends with CommunicatorClosedError
 CLOSED   submit                     CLOSED   CommunicatorClosedError
 """
@@ -130,12 +130,13 @@ class Communicator(ABC):
                 the result is skipped, or an error came before the last results.
 
         Raises:
-            EpochEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new
-                epoch.
+            GenerationEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a
+            new
+                generation.
             CommunicatorClosedError: it is closed.
             CodecError: x is no such vector, or the one before is in the same group and has the same feedback. After any
                 of these nothing was submitted.
-                The future may have AllReduceTimeoutError, ResultLostError or EpochEndedError from the network,
+                The future may have AllReduceTimeoutError, ResultLostError or GenerationEndedError from the network,
                 CodecError, CommunicatorClosedError; and, in a job of a controller, WorkersReplacedError until `resume`:
                 then x is in the feedback.
         """
@@ -223,7 +224,7 @@ class Communicator(ABC):
                 on all ranks; called at once, in this thread, if somebody is new. None: newcomers ask another rank.
 
         Raises:
-            EpochEndedError, CommunicatorClosedError: as `submit`. What `state` raises; nothing has changed then.
+            GenerationEndedError, CommunicatorClosedError: as `submit`. What `state` raises; nothing has changed then.
         """
         with self._lock:
             self._require_open()

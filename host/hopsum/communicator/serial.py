@@ -20,7 +20,7 @@ from hopsum.communicator.base import Communicator
 from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics, SocketTraffic
 from hopsum.communicator.signature import MismatchError, digest_of
 from hopsum.communicator.task import Task
-from hopsum.errors import AllReduceError, EpochEndedError, HopsumError
+from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
 
 class JoinError(HopsumError):
@@ -196,7 +196,7 @@ class SerialCommunicator(Communicator):
         return error
 
     def _over(self) -> HopsumError:
-        over = EpochEndedError(
+        over = GenerationEndedError(
             f"rank {self.rank} has left {self.name}, as an all-reduce failed: {self._failure}. Connect all ranks again"
         )
         over.__cause__ = self._failure

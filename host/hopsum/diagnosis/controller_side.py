@@ -11,12 +11,12 @@
     members     workers wait for ranks that have not joined
     joins       the same, and joins with the right token were refused (wire version, address, rank)
     leases      members are given up, or about to be
-    quorum      fewer workers are left in an epoch than complete a sum
-    epochs      an epoch began between the snapshots, of a job that had one
+    quorum      fewer workers are left in a generation than complete a sum
+    generations      a generation began between the snapshots, of a job that had one
     writing     the switch does not do what a job's state wants
     slots       agents send again, and nothing is completed: names the ranks that send nothing
     drops       the program dropped packets between the snapshots, by reason
-    clock       an epoch, which is the time when it began, lies in the future
+    clock       a generation, which is the time when it began, lies in the future
 
 All of them are made from what the controller says; no packet is sent to a switch.
 """
@@ -44,7 +44,7 @@ OF_JOBS: Final[dict[str, _Check]] = {
     "joins": job_checks.check_joins,
     "leases": job_checks.check_leases,
     "quorum": job_checks.check_quorum,
-    "epochs": job_checks.check_epochs,
+    "generations": job_checks.check_generations,
     "writing": job_checks.check_writing,
     "slots": job_checks.check_slots,
 }
@@ -96,8 +96,8 @@ def _find(snapshot: ControllerSnapshot, job: str) -> CheckRow:
         return failed("job", f"no job {job!r}; there are: {others}", fix)
     on = f"switch{'es' if found['parts'] else ''} {found['switch']}"
     told = f"{found['state']} on {on}, {found['workers']} workers, {found['slots']} slots"
-    facts = {"state": found["state"], "epoch": found["epoch"], "switch": found["switch"]}
-    return passed("job", told + (f", epoch {found['epoch']}" if found["epoch"] else ""), facts)
+    facts = {"state": found["state"], "generation": found["generation"], "switch": found["switch"]}
+    return passed("job", told + (f", generation {found['generation']}" if found["generation"] else ""), facts)
 
 
 def _only(snapshot: ControllerSnapshot, job: str) -> ControllerSnapshot:

@@ -21,9 +21,9 @@ DROPS: Final = {
     "bad_flags": "something else than hopsum sends to the service's port, or another hopsum",
     "bad_op": "something else than hopsum sends to the service's port, or another hopsum",
     "bad_length": "datagrams are cut or padded: look at MTU and segmentation offload on the way",
-    "unknown_epoch": "a worker goes on in an epoch that is over: it has no lease of this controller (a membership file "
-    "of an old job), or hears of it with its next heartbeat",
-    "unknown_worker": "a rank that the epoch has not: a membership file of another job",
+    "unknown_generation": "a worker goes on in a generation that is over: it has no lease of this controller "
+    "(a membership file of an old job), or hears of it with its next heartbeat",
+    "unknown_worker": "a rank that the generation has not: a membership file of another job",
     "wrong_port": "a worker stands behind another port of the switch than its network's rule says: compare the cables "
     "with `ports` of the configuration",
     "wrong_source": "datagrams come from another address or UDP port than the worker joined with: address translation, "

@@ -36,7 +36,7 @@ def check_members(before: ControllerSnapshot, after: ControllerSnapshot) -> Chec
         for job in short
     )
     because = "".join(
-        f" Its last epoch ended {ago(job['ended_age_s'])}: {job['reason']}." for job in short if job["reason"]
+        f" Its last generation ended {ago(job['ended_age_s'])}: {job['reason']}." for job in short if job["reason"]
     )
     fix = f"start these ranks, or see in their logs why they do not join.{because}"
     return failed(check, told, fix, {"missing": {job["name"]: job["missing_ranks"] for job in short}})
@@ -95,13 +95,14 @@ def check_leases(before: ControllerSnapshot, after: ControllerSnapshot) -> Check
 
 
 def check_quorum(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
-    """Check that enough workers are left in each epoch."""
+    """Check that enough workers are left in each generation."""
     check, running = "quorum", _running(after)
     short = [job for job in running if len(workers_of(job, "in")) < job["quorum"]]
     if not short:
         return passed(check, f"in reach in {len(running)} running jobs")
     told = "; ".join(
-        f"job {job['name']!r}: {len(workers_of(job, 'in'))} workers are left in epoch {job['epoch']}, its quorum is "
+        f"job {job['name']!r}: {len(workers_of(job, 'in'))} workers are left in generation {job['generation']}, "
+        "its quorum is "
         f"{job['quorum']}; {_gone(job)}"
         for job in short
     )
@@ -109,26 +110,26 @@ def check_quorum(before: ControllerSnapshot, after: ControllerSnapshot) -> Check
     return failed(check, told, fix, {"jobs": [job["name"] for job in short]})
 
 
-def check_epochs(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
-    """Check that no job goes from one epoch to the next."""
-    check, changing = "epochs", {}
+def check_generations(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
+    """Check that no job goes from one generation to the next."""
+    check, changing = "generations", {}
     for job in after.jobs:
         earlier = before.job(job["name"])
-        begun = 0 if earlier is None else job["epochs_begun"] - earlier["epochs_begun"]
-        if begun > 0 and earlier is not None and earlier["epochs_begun"] > 0:
+        begun = 0 if earlier is None else job["generations_begun"] - earlier["generations_begun"]
+        if begun > 0 and earlier is not None and earlier["generations_begun"] > 0:
             changing[job["name"]] = begun
     if changing:
         told = "; ".join(f"job {name!r} began {count}" for name, count in changing.items())
         why = "; ".join(str(job["reason"]) for job in after.jobs if job["name"] in changing and job["reason"])
         fix = (
             f"the last one ended because {why or 'of what the log says'}. Two workers with one rank take it from each "
-            "other; a worker that crashes and is started again ends the epoch each time"
+            "other; a worker that crashes and is started again ends the generation each time"
         )
         return failed(check, f"in {after.at_s - before.at_s:.1f} s {told}", fix, {"begun": changing})
-    most = max(after.jobs, key=lambda job: int(job["epochs_begun"]), default=None)
+    most = max(after.jobs, key=lambda job: int(job["generations_begun"]), default=None)
     told = f"none began in {after.at_s - before.at_s:.1f} s"
     if most is not None:
-        told += f", most since the controller's start: {most['epochs_begun']} of job {most['name']!r}"
+        told += f", most since the controller's start: {most['generations_begun']} of job {most['name']!r}"
     return passed(check, told)
 
 
@@ -171,7 +172,7 @@ def _why_still(found: Stall) -> str:
 
 
 def _gone(job: Values) -> str:
-    """Say who left the epoch, or was given up and why."""
+    """Say who left the generation, or was given up and why."""
     told = [
         f"rank {member['rank']} at {_at(member)} "
         + ("has left" if member["phase"] == "left" else f"was given up: {member['reason']}")
@@ -195,14 +196,17 @@ def _stalled_fix(job: Values, found: Stall) -> str:
 
 
 def check_clock(after: ControllerSnapshot, now_s: float) -> CheckRow:
-    """Check that no epoch, which is the time when it began, lies in the future of this host."""
+    """Check that no generation, which is the time when it began, lies in the future of this host."""
     check = "clock"
-    ahead = {job["name"]: job["epoch"] - now_s for job in after.jobs if job["epoch"] > now_s + _AHEAD_S}
+    ahead = {job["name"]: job["generation"] - now_s for job in after.jobs if job["generation"] > now_s + _AHEAD_S}
     if not ahead:
-        return passed(check, "no epoch is ahead of this host's clock")
-    told = "; ".join(f"the epoch of job {name!r} is {ahead[name]:.0f} s ahead of this host's clock" for name in ahead)
+        return passed(check, "no generation is ahead of this host's clock")
+    told = "; ".join(
+        f"the generation of job {name!r} is {ahead[name]:.0f} s ahead of this host's clock" for name in ahead
+    )
     fix = (
-        "one of the clocks is wrong, the controller's or this host's: set it. Epochs go on from the highest that was "
+        "one of the clocks is wrong, the controller's or this host's: set it. Generations go on from the highest "
+        "that was "
         "used, but certificates of TLS are checked against the clock"
     )
     return failed(check, told, fix, {"ahead_s": ahead})

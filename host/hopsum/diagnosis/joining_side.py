@@ -7,8 +7,8 @@
     job         it has no such job
     token       it is another job's, or no longer the job's
     address, route, mtu, neighbour, buffer, offload    as those of a worker with a membership file
-    switch      nobody listens there, or the switch does not answer a worker of the running epoch on this host
-    round trip  PROBEs are lost; not made unless a worker of the epoch is on this host
+    switch      nobody listens there, or the switch does not answer a worker of the running generation on this host
+    round trip  PROBEs are lost; not made unless a worker of the generation is on this host
     members ... slots  as those of a controller's job
 
 The controller is asked with the job's token, as a worker asks. What it says of the job is looked at twice, so that
@@ -67,7 +67,7 @@ def examine_admission(url: str, found: Admission, rank: int | None, patience: Pa
     """Make the checks that follow the controller's answer.
 
     Args:
-        rank: which worker asks the switch; any of the running epoch on this host if left out.
+        rank: which worker asks the switch; any of the running generation on this host if left out.
     """
     report = DiagnosisReport(f"worker of {url}")
     report.rows += [
@@ -123,7 +123,7 @@ class _Way:
                 why = f"nobody can ask from UDP {own}: {refusal}"
                 return [neighbour, skipped("switch", why, "run this as root"), skipped("round trip", why)]
             if self._member is None:
-                return [neighbour, self._listens(client), skipped("round trip", "no worker of an epoch is here")]
+                return [neighbour, self._listens(client), skipped("round trip", "no worker of a generation is here")]
             switch = switch_checks.check_switch(client, self._found.send_to, route, wait_s)
             if switch.status is not Status.PASS:
                 return [neighbour, switch, skipped("round trip", "nothing to be learnt without switch")]
@@ -140,18 +140,21 @@ class _Way:
                 client.close()
 
     def _client(self, own: Endpoint) -> tuple[ProbeClient | None, str]:
-        rank, epoch = (0, 0) if self._member is None else (int(self._member["rank"]), int((self._job or {})["epoch"]))
+        rank, generation = (
+            (0, 0) if self._member is None else (int(self._member["rank"]), int((self._job or {})["generation"]))
+        )
         ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
         refusal = ""
         for way in ways:
             try:
-                return ProbeClient(ProbeSource(rank, epoch, own), way(own, self._found.send_to)), ""
+                return ProbeClient(ProbeSource(rank, generation, own), way(own, self._found.send_to)), ""
             except OSError as error:
                 refusal = refusal or str(error.strerror)
         return None, refusal
 
     def _listens(self, client: ProbeClient) -> CheckRow:
-        """Check that nothing comes back which says that nobody listens: a switch answers members of an epoch only."""
+        """Check that nothing comes back which says that nobody listens: a switch answers members of a generation only.
+        """
         where = self._found.send_to
         client.ask([(0, 1)], wait_s=self._patience.answer_s)
         if errno.ECONNREFUSED in client.unreachable:
@@ -160,12 +163,12 @@ class _Way:
         if client.unreachable:
             fix = "check what is between: routers, firewalls, the switch"
             return failed("switch", f"{where}: host or network unreachable", fix)
-        told = f"{where} refuses nothing; it answers workers of a running epoch only, and none of this job is here"
+        told = f"{where} refuses nothing; it answers workers of a running generation only, and none of this job is here"
         return skipped("switch", told)
 
 
 def _member_here(job: Values | None, rank: int | None) -> Mapping[str, Any] | None:
-    """Return the member of a job's running epoch on this host that asks; None where there is none."""
+    """Return the member of a job's running generation on this host that asks; None where there is none."""
     if job is None or job["state"] != "running":
         return None
     for member in job["members"]:

@@ -32,10 +32,10 @@ _UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.E
 
 
 class ProbeSource(NamedTuple):
-    """The source of PROBEs: a rank of an epoch, at its address."""
+    """The source of PROBEs: a rank of a generation, at its address."""
 
     rank: int
-    epoch: int
+    generation: int
     local: Endpoint
 
 
@@ -139,7 +139,7 @@ class ProbeClient:
         """Ask what places hold, again those without an answer, `wait_s` in all for each handful.
 
         Returns:
-            The answers there were, of any epoch.
+            The answers there were, of any generation.
 
         Raises:
             OSError: nothing can be sent at all: a firewall of this host, say.
@@ -189,7 +189,7 @@ class ProbeClient:
     def _probe(self, place: Place) -> bytes:
         slot, round_ = place
         source = self.source
-        return Header(kind=Kind.PROBE, worker=source.rank, epoch=source.epoch, slot=slot, round=round_).pack()
+        return Header(kind=Kind.PROBE, worker=source.rank, generation=source.generation, slot=slot, round=round_).pack()
 
     def _send(self, datagram: bytes) -> None:
         try:

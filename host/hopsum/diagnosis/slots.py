@@ -39,7 +39,7 @@ class SlotStates:
     """The states of all slots that were probed."""
 
     untouched: int
-    """Nothing of this epoch came here."""
+    """Nothing of this generation came here."""
     complete: int
     """The newest round has its sum."""
     waiting: tuple[WaitingSlot, ...]
@@ -50,7 +50,7 @@ class SlotStates:
 
     @property
     def begun(self) -> bool:
-        """True where some rank has sent something in this epoch."""
+        """True where some rank has sent something in this generation."""
         return self.newest_round > 0
 
     def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:

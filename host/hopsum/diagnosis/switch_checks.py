@@ -67,8 +67,10 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
     answers = client.ask([(0, 1), (0, 2)], wait_s=wait_s)
     how = f", {client.transport.how}" if client.transport.how else ""
     if answers:
-        epochs = sorted({answer.header.epoch for answer in answers.values()})
-        return passed(check, f"{switch} answers rank {source.rank} at {source.local}{how}", {"epochs": epochs})
+        generations = sorted({answer.header.generation for answer in answers.values()})
+        return passed(
+            check, f"{switch} answers rank {source.rank} at {source.local}{how}", {"generations": generations}
+        )
     if errno.ECONNREFUSED in client.unreachable:
         return failed(
             check,
@@ -83,7 +85,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
     return failed(
         check,
         f"{switch} is silent: a switch drops without a word what it does not admit, and counts the reason in `drops` "
-        "(unknown_epoch, unknown_worker, wrong_source, wrong_port)",
+        "(unknown_generation, unknown_worker, wrong_source, wrong_port)",
         f"most likely first: {numbered}",
         {"causes": causes},
     )
@@ -93,7 +95,8 @@ def silence_causes(client: ProbeClient, route: Route) -> list[str]:
     """Return what can be behind silence, most likely first, given that the checks before passed."""
     source = client.source
     causes = [
-        f"epoch {source.epoch} is over or its entries are not there (switch restarted, job deleted or made again): "
+        f"generation {source.generation} is over or its entries are not there (switch restarted, job deleted or "
+        "made again): "
         "use the membership file of the job as it is now, or make the job again",
         f"rank {source.rank} is registered with another address than {source.local} (address translation, several "
         "addresses): make the job with the source address that the switch sees",
@@ -106,23 +109,28 @@ def silence_causes(client: ProbeClient, route: Route) -> list[str]:
     return causes
 
 
-def check_epoch(membership: JobMembership, epochs: list[int]) -> CheckRow:
-    """Check that what answers is the membership's epoch."""
-    if epochs == [membership.epoch]:
-        return passed("epoch", f"{membership.epoch} is live{_since(membership.epoch)}", {"epoch": membership.epoch})
+def check_generation(membership: JobMembership, generations: list[int]) -> CheckRow:
+    """Check that what answers is the membership's generation."""
+    if generations == [membership.generation]:
+        return passed(
+            "generation",
+            f"{membership.generation} is live{_since(membership.generation)}",
+            {"generation": membership.generation},
+        )
     return failed(
-        "epoch",
-        f"the switch answers for epoch {', '.join(map(str, epochs))}, the membership is of {membership.epoch}",
+        "generation",
+        f"the switch answers for generation {', '.join(map(str, generations))}, the membership is of "
+        f"{membership.generation}",
         "read the membership file of the job as it is now, on all ranks, and start them again",
-        {"epoch": membership.epoch},
+        {"generation": membership.generation},
     )
 
 
-def _since(epoch: int) -> str:
+def _since(generation: int) -> str:
     """Say when the job was made: a controller allots the time in seconds, if it can."""
-    if not 1_600_000_000 < epoch <= time.time() + 1:
+    if not 1_600_000_000 < generation <= time.time() + 1:
         return ""
-    return f", made at {datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f", made at {datetime.fromtimestamp(generation, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def check_slots(

@@ -11,8 +11,8 @@
     port         address
     switch       port, neighbour                     not by the worker's own address while another socket has its
                                                      port, unless root; by an observer's at any time
-    epoch        switch
-    slots        epoch
+    generation        switch
+    slots        generation
     round trip   switch
     peers        address
     buffer       membership
@@ -46,8 +46,8 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "mtu": ("route",),
     "port": ("address",),
     "switch": ("port", "neighbour"),
-    "epoch": ("switch",),
-    "slots": ("epoch",),
+    "generation": ("switch",),
+    "slots": ("generation",),
     "round trip": ("switch",),
     "peers": ("address",),
     "buffer": ("membership",),
@@ -132,8 +132,8 @@ class _Examination:
             self.membership = found = membership_at(self._location)
         except (MembershipError, ConfigError) as error:
             return failed("membership", str(error), fix)
-        told = f"job {found.job!r}, epoch {found.epoch}, {len(found.workers)} workers, quorum {found.quorum}"
-        facts = {"job": found.job, "epoch": found.epoch, "workers": len(found.workers), "slots": found.slots}
+        told = f"job {found.job!r}, generation {found.generation}, {len(found.workers)} workers, quorum {found.quorum}"
+        facts = {"job": found.job, "generation": found.generation, "workers": len(found.workers), "slots": found.slots}
         return passed("membership", f"{told}, window {found.window}", facts)
 
     def _rank(self) -> CheckRow:
@@ -191,8 +191,8 @@ class _Examination:
             lambda: switch_checks.check_switch(client, self.switch, self.route, self._patience.answer_s),
         )
 
-    def _epoch(self) -> CheckRow:
-        return switch_checks.check_epoch(self.membership, self.report["switch"].facts["epochs"])
+    def _generation(self) -> CheckRow:
+        return switch_checks.check_generation(self.membership, self.report["switch"].facts["generations"])
 
     def _slots(self) -> CheckRow:
         patience, client = self._patience, self._client
@@ -231,7 +231,7 @@ class _Examination:
             except OSError as error:
                 self._refusal = self._refusal or f"nobody can ask from UDP {local}: {error.strerror}"
                 continue
-            self._client = ProbeClient(ProbeSource(rank, self.membership.epoch, local), transport)
+            self._client = ProbeClient(ProbeSource(rank, self.membership.generation, local), transport)
             return
 
     def _asking(self, check: str, made: Callable[[], CheckRow]) -> CheckRow:

@@ -4,7 +4,8 @@
 Rules
     A1  An answer 'port unreachable' is a loss, as any datagram may be lost. A series of them is an absence: no two lie
         further apart than `gap_s`, and no datagram of the switch came since the first.
-    A2  An absence that has lasted `unreachable_s`, from its first answer to its latest, ends the epoch for this worker.
+    A2  An absence that has lasted `unreachable_s`, from its first answer to its latest, ends the generation for this
+    worker.
         So a single answer ends nothing, however long ago it was.
 """
 
@@ -42,5 +43,5 @@ class Absence:
         self.answers, self._last = self.answers + 1, now
 
     def end(self) -> None:
-        """Take a datagram of the switch, or another epoch: it begins anew."""
+        """Take a datagram of the switch, or another generation: it begins anew."""
         self.answers = 0

@@ -91,7 +91,7 @@ def plain_run(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> R
     words, op = rows.view(np.uint64)[:, :_HEADER_WORDS] if rows.shape[1] % 8 == 0 else None, int(rows[0, _OP_AT])
     if words is None or _DOWN_BYTES[op] != rows.shape[1] - HOPSUM_BYTES:
         return None
-    expected, mask = _pattern(own.epoch, own.rank, op)
+    expected, mask = _pattern(own.generation, own.rank, op)
     if ((words ^ expected) & mask).any():
         return None
     headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
@@ -144,14 +144,16 @@ def _is_result(headers: NDArray[Any], payload_bytes: int, own: Membership) -> ND
     valid: NDArray[np.bool_] = (
         (headers["version"] == WIRE_VERSION)
         & (headers["kind"] == Kind.RESULT)
-        & (headers["epoch"] == own.epoch)
+        & (headers["generation"] == own.generation)
         & (headers["worker"] == own.rank)
         & (headers["length"] == payload_bytes)
         & (_DOWN_BYTES[headers["op"]] == payload_bytes)
         & (contributors >= 1)
         & (contributors <= everybody)
         & (headers["slot"] < own.slots)
-        & (headers["round"] >= 1)  # one beyond the last of an epoch names no position that is in `taken` or `copies`
+        & (
+            headers["round"] >= 1
+        )  # one beyond the last of a generation names no position that is in `taken` or `copies`
     )
     return valid
 
@@ -164,11 +166,11 @@ def _first_of_each(positions: NDArray[np.int64]) -> NDArray[Any] | slice:
 
 
 @cache
-def _pattern(epoch: int, rank: int, op: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _pattern(generation: int, rank: int, op: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return what headers of RESULTs have in common, and which bits of it, as words."""
     common = np.zeros(1, HOPSUM_DTYPE)
     fixed = common.copy()
-    values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "epoch": epoch}
+    values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "generation": generation}
     for name, value in {**values, "length": down_bytes(op)}.items():
         common[name] = value
         fixed[name] = np.iinfo(HOPSUM_DTYPE[name]).max

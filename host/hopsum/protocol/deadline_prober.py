@@ -8,7 +8,7 @@ Rules
     P2  A STATE settles no sum. It words the error, and only if it is about the position that the error names; and P4.
     P3  A leaf of a tree collects from its own rack only: of who is below other leaves its STATE says nothing. A leaf
         that is CLOSED lacks no rank of its rack: its parent waits for another rack, or does not answer.
-    P4  A STATE that waits for a worker which has finished and said LEAVE ends the epoch at once (worker.py): that
+    P4  A STATE that waits for a worker which has finished and said LEAVE ends the generation at once (worker.py): that
         worker never sends its UPDATE. Its LEAVE says which results it holds, so an old STATE does no harm.
 """
 
@@ -76,7 +76,7 @@ class DeadlineProber:
             self._answer = None
         self._about = self._about + 1 if self._place == place else 1
         self._place = place
-        probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, epoch=own.epoch)
+        probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, generation=own.generation)
         self.outgoing.append(probe.pack())
 
     def take_outgoing(self) -> list[bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of positions whose results an epoch change has decided (committed), looked up in bulk."""
+"""Ranges of positions whose results a generation change has decided (committed), looked up in bulk."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_wire.epochs import Decided
+from hopsum_wire.generations import Decided
 
 _BEHIND: Final = (1 << 62) - 1
 
 
 class DecidedRanges:
-    """The decided ranges of an epoch, and the workers that hold their results.
+    """The decided ranges of a generation, and the workers that hold their results.
 
     Raises:
         ValueError: a run is empty, has no ranks, or does not lie behind the one before it.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors that end a worker's epoch, in words: the missing result, the ranks it waits for, and the remedy."""
+"""The errors that end a worker's generation, in words: the missing result, the ranks it waits for, and the remedy."""
 
 from __future__ import annotations
 
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError
 from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
-from hopsum.protocol.stream import NEW_EPOCH, SlotRound
+from hopsum.protocol.stream import NEW_GENERATION, SlotRound
 from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
 from hopsum_wire import Header
 
@@ -14,16 +14,17 @@ def round_lost(own: Membership, stale: Header) -> ResultLostError:
     """Return the error of a worker without peers that was told STALE about a round it waits for."""
     ranks = [rank for rank in range(own.workers) if stale.contributors >> rank & 1]
     return ResultLostError(
-        f"rank {own.rank} lacks the result of epoch {own.epoch}, slot {stale.slot}, round {stale.round}, and "
+        f"rank {own.rank} lacks the result of generation {own.generation}, slot {stale.slot}, round {stale.round}, and "
         f"{own.switch} no longer has it: the slot has moved on to round {stale.held} with workers {ranks}. "
-        f"{NEW_EPOCH}"
+        f"{NEW_GENERATION}"
     )
 
 
 def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
     """Return the error of a worker whose missing result no peer keeps any longer."""
     return FellBehindError(
-        f"rank {own.rank} fell behind in epoch {own.epoch}: neither {own.switch} nor any of its peers still has the "
+        f"rank {own.rank} fell behind in generation {own.generation}: neither {own.switch} nor any of its peers "
+        "still has the "
         f"result of slot {place.slot}, round {place.round}; the others went on without this worker. Its model is not "
         "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and "
         "connect again"
@@ -38,10 +39,10 @@ def no_answer(
     ignored, prober = asked
     missing = prober.missing_ranks(oldest)
     return AllReduceTimeoutError(
-        f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
+        f"no result from {own.switch} within {waited_s:.3g} s: generation {own.generation}, rank {own.rank}, slot "
         f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {ignored}. {reduce.missing} of "
         f"{len(reduce.held)} chunks lack their result. {prober.finding(oldest)}. {prober.other_op(oldest, reduce.op)}"
-        f"{_advice(own, missing)}. {NEW_EPOCH}",
+        f"{_advice(own, missing)}. {NEW_GENERATION}",
         missing,
     )
 
@@ -54,7 +55,7 @@ def _advice(own: Membership, missing: tuple[int, ...]) -> str:
         return f"Check that {name_ranks(missing)} still {verb}, and {verb} this all-reduce {same}"
     return (
         f"The switch is silent until its quorum is in: check that all {own.workers} workers run this all-reduce "
-        f"{same}, that the switch has the entries of epoch {own.epoch}, and its drop counters"
+        f"{same}, that the switch has the entries of generation {own.generation}, and its drop counters"
     )
 
 
@@ -63,7 +64,8 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTime
     return AllReduceTimeoutError(
         f"{own.switch} is not there: all that rank {own.rank} sent to it for {lasted_s:.3g} s came back as 'port "
         f"unreachable' ({answers} times), and nothing came from the switch. Check that the switch runs and listens at "
-        f"this address. A switch that was restarted has lost the job (epoch {own.epoch}): make the job again, and "
+        f"this address. A switch that was restarted has lost the job (generation {own.generation}): make the job "
+        "again, and "
         "connect again. Or wait longer (unreachable_s)"
     )
 
@@ -73,7 +75,7 @@ def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) ->
     has = "has" if len(ranks) == 1 else "have"
     return RankLeftError(
         f"rank {own.rank} waits for {name_ranks(ranks)}, which {has} finished and closed: slot {place.slot}, round "
-        f"{place.round} of epoch {own.epoch} can never be complete. All ranks have to run the same number of "
+        f"{place.round} of generation {own.generation} can never be complete. All ranks have to run the same number of "
         "all-reduces: give each rank the same number of batches, or stop all ranks at the same step",
         ranks,
     )
@@ -82,18 +84,19 @@ def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) ->
 def not_caught_up(own: Membership, place: SlotRound, lacking: int, waited_s: float) -> AllReduceTimeoutError:
     """Return the error of an all-reduce whose decided results, the first of them at `place`, no peer has sent."""
     return AllReduceTimeoutError(
-        f"rank {own.rank} lacks {lacking} results that were decided when epoch {own.epoch} began, the first of them "
+        f"rank {own.rank} lacks {lacking} results that were decided when generation {own.generation} began, the "
+        "first of them "
         f"slot {place.slot}, round {place.round}, and no peer that holds them answered within {waited_s:.3g} s. Check "
-        f"that the workers run and that their side channels can be reached. {NEW_EPOCH}"
+        f"that the workers run and that their side channels can be reached. {NEW_GENERATION}"
     )
 
 
 def held_back(own: Membership, waited_s: float, ranks: list[int]) -> AllReduceTimeoutError:
     """Return the error of an all-reduce that never began, since other workers are too far behind."""
     return AllReduceTimeoutError(
-        f"rank {own.rank} did not begin an all-reduce of epoch {own.epoch} within {waited_s:.3g} s: "
+        f"rank {own.rank} did not begin an all-reduce of generation {own.generation} within {waited_s:.3g} s: "
         f"{name_ranks(ranks)} did not say to hold an earlier one, whose results are kept for it. Check that it runs "
         "and that its side channel can be reached, or let straggler_s be below deadline_s. "
-        f"{NEW_EPOCH}",
+        f"{NEW_GENERATION}",
         tuple(ranks),
     )

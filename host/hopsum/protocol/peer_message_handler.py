@@ -27,7 +27,7 @@ from hopsum_wire import WireError
 
 
 class PeerMessageHandler:
-    """The handler of one worker's peer messages in one epoch."""
+    """The handler of one worker's peer messages in one generation."""
 
     def __init__(
         self,
@@ -43,7 +43,9 @@ class PeerMessageHandler:
         self._statistics = statistics
 
     def handle(self, message: PeerMessage, now: float, *, runs: bool) -> FellBehindError | None:
-        """Handle a message from a peer of this epoch; return the error that ends the epoch for this worker, or None."""
+        """Handle a message from a peer of this generation; return the error that ends the generation for this worker,
+        or None.
+        """
         if message.kind is PeerKind.FETCH:
             held = self._state.in_progress(self._stream.position(message.slot, message.round))
             self._repair.answer(message, held)

@@ -9,11 +9,11 @@
     DONE         worker -> everybody   I hold all results before the stream position in `value`
     PROGRESS_    worker -> peer        answer with DONE
       QUERY
-    LEAVE        worker -> everybody   I need no result of this epoch any more. `value`: 0, or one more than the stream
-                                       position before which I hold all results, where I have finished and nobody is
-                                       to take my place
-    STATE_ASK    newcomer -> peer      send me the program's state for the newcomers of an epoch (in `round`) from byte
-                                       `value` on
+    LEAVE        worker -> everybody   I need no result of this generation any more. `value`: 0, or one more than the
+                                       stream position before which I hold all results, where I have finished and
+                                       nobody is to take my place
+    STATE_ASK    newcomer -> peer      send me the program's state for the newcomers of a generation (in `round`) from
+                                       byte `value` on
     STATE_PIECE  peer -> newcomer      here is some of it, from byte `value` on: payload as in state_transfer.py
     STATE_NONE   peer -> newcomer      I have none for them, or not yet
     STATE_TAKEN  newcomer -> everybody I have all of it
@@ -32,7 +32,7 @@ from hopsum_wire import MAX_WORKERS
 from hopsum_wire.payload import SHAPES
 
 _HEADER: Final = struct.Struct(">BBHIHHIQ")
-"""kind, op, sender, epoch, slot, reserved (0), round, value."""
+"""kind, op, sender, generation, slot, reserved (0), round, value."""
 HEADER_BYTES: Final = _HEADER.size
 PIECE_BYTES_MIN: Final = 40
 """Payload of an empty STATE_PIECE."""
@@ -74,7 +74,7 @@ class PeerMessage(NamedTuple):
     kind: PeerKind
     sender: int
     """Rank."""
-    epoch: int
+    generation: int
     slot: int = 0
     round: int = 0
     op: int = 0
@@ -83,7 +83,7 @@ class PeerMessage(NamedTuple):
 
     def pack(self) -> bytes:
         """Return its bytes. Raises struct.error if a value does not fit its field."""
-        header = _HEADER.pack(self.kind, self.op, self.sender, self.epoch, self.slot, 0, self.round, self.value)
+        header = _HEADER.pack(self.kind, self.op, self.sender, self.generation, self.slot, 0, self.round, self.value)
         return header + self.payload
 
     @classmethod
@@ -96,7 +96,7 @@ class PeerMessage(NamedTuple):
         """
         if not HEADER_BYTES <= len(data) <= MESSAGE_BYTES_MAX:
             raise PeerMessageError("length", f"{len(data)} bytes are not {HEADER_BYTES} to {MESSAGE_BYTES_MAX}")
-        kind, op, sender, epoch, slot, reserved, round_, value = _HEADER.unpack_from(data)
+        kind, op, sender, generation, slot, reserved, round_, value = _HEADER.unpack_from(data)
         if kind not in PeerKind._value2member_map_:
             raise PeerMessageError("kind", f"unknown kind {kind}")
         if sender >= MAX_WORKERS:
@@ -107,7 +107,7 @@ class PeerMessage(NamedTuple):
         least, most = _payload_bytes(PeerKind(kind), op)
         if not least <= len(payload) <= most:
             raise PeerMessageError("length", f"{PeerKind(kind).name} with {len(payload)} payload bytes, not {most}")
-        return cls(PeerKind(kind), sender, epoch, slot, round_, op, value, payload)
+        return cls(PeerKind(kind), sender, generation, slot, round_, op, value, payload)
 
 
 def _payload_bytes(kind: PeerKind, op: int) -> tuple[int, int]:

@@ -6,9 +6,9 @@ Rules
     W4  A STALE that names exactly an awaited round names workers that hold it: one of them is asked for all that is
         lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
     W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
-    R1  Messages carry the epoch; those of another one are neither answered nor accepted (worker.py).
-    E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the epoch change names.
-    R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
+    R1  Messages carry the generation; those of another one are neither answered nor accepted (worker.py).
+    E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the generation change
+    names. R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
         unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
     R3  A worker serves until all have said LEAVE.
 
@@ -67,7 +67,7 @@ class _Asked:
     """A position that peers were asked for."""
 
     named: int
-    """Bitmap of the workers that a STALE or an epoch change named; 0 if none did."""
+    """Bitmap of the workers that a STALE or a generation change named; 0 if none did."""
     turn: int
     """The index of the candidate to ask next."""
     at: float = 0.0
@@ -92,7 +92,7 @@ class PeerRepair:
         self._query_at = 0.0
 
     def enter(self, membership: Membership, now: float) -> None:
-        """Begin an epoch: nothing is asked or sent in it yet, no rank has left it; kept results stay kept."""
+        """Begin a generation: nothing is asked or sent in it yet, no rank has left it; kept results stay kept."""
         self._own = membership
         self._outgoing.clear()
         self._asked.clear()
@@ -124,7 +124,7 @@ class PeerRepair:
     # ---- asking -------------------------------------------------------------------------------------
 
     def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
-        """Ask a worker that a STALE or an epoch change named, but not again before a timeout."""
+        """Ask a worker that a STALE or a generation change named, but not again before a timeout."""
         for position in positions:
             asked = self._asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
             asked.named = named
@@ -171,7 +171,7 @@ class PeerRepair:
     # ---- answering ----------------------------------------------------------------------------------
 
     def answer(self, fetch: PeerMessage, found: StoredResult | None) -> None:
-        """Answer a FETCH of this epoch; `found` is what the worker holds of an all-reduce in progress."""
+        """Answer a FETCH of this generation; `found` is what the worker holds of an all-reduce in progress."""
         slot, round_ = fetch.slot, fetch.round
         position = self._stream.position(slot, round_)
         found = found or self.store.find(position)
@@ -186,7 +186,7 @@ class PeerRepair:
     # ---- who holds what -----------------------------------------------------------------------------
 
     def take(self, message: PeerMessage) -> None:
-        """Take a PROGRESS_QUERY, DONE or LEAVE of this epoch."""
+        """Take a PROGRESS_QUERY, DONE or LEAVE of this generation."""
         if message.kind is PeerKind.PROGRESS_QUERY:
             self._say(message.sender, PeerKind.DONE, value=self._done)
         elif message.kind is PeerKind.DONE:
@@ -217,7 +217,7 @@ class PeerRepair:
             self._statistics.given_up |= 1 << rank
 
     def leave(self, *, finished: bool) -> None:
-        """Tell everybody that no result of this epoch is needed any more; say it again as often as you like.
+        """Tell everybody that no result of this generation is needed any more; say it again as often as you like.
 
         `finished`: this worker sends no UPDATE any more, nor does another one in its place.
         """
@@ -255,22 +255,22 @@ class PeerRepair:
         self, rank: int, kind: PeerKind, *, slot: int = 0, round: int = 0, op: int = 0, value: int = 0,
         payload: bytes = b"",
     ) -> None:  # fmt: skip
-        message = PeerMessage(kind, self._own.rank, self._own.epoch, slot, round, op, value, payload)
+        message = PeerMessage(kind, self._own.rank, self._own.generation, slot, round, op, value, payload)
         self._outgoing.append((rank, message))
 
 
 def as_result(found: PeerMessage, rank: int) -> Header:
     """Return the header with which the switch would have sent to `rank` what a FOUND holds."""
     return Header(
-        kind=Kind.RESULT, op=found.op, worker=rank, slot=found.slot, epoch=found.epoch, round=found.round,
+        kind=Kind.RESULT, op=found.op, worker=rank, slot=found.slot, generation=found.generation, round=found.round,
         contributors=found.value, length=len(found.payload),
     )  # fmt: skip
 
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:
     """Return in one word why a message is no peer's of this worker, or an empty string."""
-    if message.epoch != own.epoch:
-        return "epoch"  # R1
+    if message.generation != own.generation:
+        return "generation"  # R1
     if message.sender == own.rank or message.sender >= own.workers:
         return "sender"
     placed = message.kind in (PeerKind.FETCH, PeerKind.FOUND, PeerKind.NOTYET, PeerKind.GONE)

@@ -12,12 +12,12 @@ def validate_reply(header: Header, values: bytes | memoryview, own: Membership, 
     """Return the stream position that a reply to this worker names.
 
     Raises:
-        WireError: the reply is of another epoch or for another rank, or one of its fields is out of range.
+        WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
     """
     if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
         raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
-    if header.epoch != own.epoch:
-        raise WireError(Drop.UNKNOWN_EPOCH, f"{Kind(header.kind).name} of epoch {header.epoch}")
+    if header.generation != own.generation:
+        raise WireError(Drop.UNKNOWN_GENERATION, f"{Kind(header.kind).name} of generation {header.generation}")
     if header.worker != own.rank:
         raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
     if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):

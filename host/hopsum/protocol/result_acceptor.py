@@ -27,7 +27,7 @@ Events = deque[AllReduceDone | AllReduceFailed]
 
 
 class ResultAcceptor:
-    """The only writer of results into a worker's stream state, in one epoch."""
+    """The only writer of results into a worker's stream state, in one generation."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fetcher of decided results: after an epoch change a worker asks peers for the decided results that it lacks.
+"""The fetcher of decided results: after a generation change a worker asks peers for the decided results that it lacks.
 
 Rules
     E3  A decided position is never sent: those that hold it would not send it again, so it would get a second result.
         Of `AHEAD` positions at a time, in the order of the stream, one of the workers named is asked; every `AGAIN_S`
         another one of them. If none of them has it any more, the other peers are asked (repair.py). If they
-        died, it stays lacking: the next epoch change decides again.
+        died, it stays lacking: the next generation change decides again.
 
     position    input                              next
     -           decided, submitted here, lacking   WANTED
@@ -13,7 +13,7 @@ Rules
     ASKED       `AGAIN_S` over                     ASKED    FETCH to another one
     ASKED       its result                         -        the next one that is WANTED is ASKED
 
-A peer that has not begun this epoch yet does not answer (R1), hence the clock.
+A peer that has not begun this generation yet does not answer (R1), hence the clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AGAIN_S: Final = 0.1
 
 
 class ResultFetcher:
-    """The decided results that one worker fetches in one epoch."""
+    """The decided results that one worker fetches in one generation."""
 
     def __init__(self, decided: DecidedRanges, repair: PeerRepair) -> None:
         self._decided, self._repair = decided, repair

@@ -7,9 +7,10 @@ Rules
           - a later result of the same slot that has it among its contributors: it sends a round only when it holds
             all before (W1), or
           - its DONE about a later position, or its LEAVE.
-        All-reduces are dropped in the order of the stream; void and skipped ones (epoch_change.py) are as if dropped.
+        All-reduces are dropped in the order of the stream; void and skipped ones (generation_change.py) are as if
+        dropped.
     A worker that is given up on needs no proof, until it is heard of again: its DONE counts from then on.
-    R2, E1  A new epoch has new proofs: who has a rank may be another worker now. What is kept stays kept, since
+    R2, E1  A new generation has new proofs: who has a rank may be another worker now. What is kept stays kept, since
             positions go on.
 
     all-reduce  input                                   next
@@ -62,9 +63,9 @@ class ResultStore:
         """Void positions that are not dropped yet, first and end, in the order of the stream."""
         self._dropped_to = stream.end
         self._latest = np.empty((membership.slots, membership.workers), np.int64)
-        """Per slot and rank, the latest position with its contribution in this epoch; -1: none."""
+        """Per slot and rank, the latest position with its contribution in this generation; -1: none."""
         self._done = np.empty(membership.workers, np.int64)
-        """Per rank, the position before which it said in this epoch that it holds everything."""
+        """Per rank, the position before which it said in this generation that it holds everything."""
         self._out = np.empty(membership.workers, np.bool_)
         self.enter(0.0)
 
@@ -73,7 +74,7 @@ class ResultStore:
         return len(self._kept)
 
     def enter(self, now: float) -> None:
-        """Begin an epoch, in which no rank has proved anything yet, nor is late."""
+        """Begin a generation, in which no rank has proved anything yet, nor is late."""
         self._latest[:], self._done[:], self._out[:] = -1, 0, False
         self._done[self._own.rank] = _EVERYTHING
         self._kept = [kept._replace(delivered_at=now) for kept in self._kept]

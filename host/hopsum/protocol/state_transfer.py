@@ -2,7 +2,8 @@
 """A program's state on its way from a worker to a newcomer, without I/O: in pieces, since models are large.
 
 Rules
-    T1  A state is one byte string, for the newcomers of one epoch. Workers that offer one offer equal states, though
+    T1  A state is one byte string, for the newcomers of one generation. Workers that offer one offer equal states,
+    though
         perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together
         pieces of one digest only.
     T2  The one that offers keeps nothing for those that ask: each STATE_ASK names its byte. Of a newcomer no more than
@@ -10,7 +11,8 @@ Rules
     T3  A state is taken when it is complete and its digest is right; else all of it is asked for again.
         One that says to be longer than the newcomer's maximum is not taken at all: that is its error.
     T4  An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
-        Newcomers that have not got the state of their epoch may ask for that of a later one: it waits for them too.
+        Newcomers that have not got the state of their generation may ask for that of a later one: it waits for them
+        too.
 
     newcomer    input                                     next
     ASKING      STATE_NONE                                ASKING   the next worker in turn, after all of them a pause
@@ -46,7 +48,7 @@ class _Offer(NamedTuple):
     state: bytes
     digest: bytes
     waiting: dict[int, int]
-    """Ranks that may come for it, and the epoch in which each began."""
+    """Ranks that may come for it, and the generation in which each began."""
 
 
 class StateOffers:
@@ -56,59 +58,61 @@ class StateOffers:
         self._rank = rank
         self._offers: dict[int, _Offer] = {}
         self._taken: dict[int, int] = {}
-        """By rank that has said so, the latest epoch of which it has the state."""
+        """By rank that has said so, the latest generation of which it has the state."""
 
     def __len__(self) -> int:
         """Return how many states are kept."""
         return len(self._offers)
 
-    def offer(self, state: bytes, digest: bytes, epoch: int, newcomers: Mapping[int, int]) -> None:
-        """Have a state ready for the newcomers of an epoch; it is kept, not copied.
+    def offer(self, state: bytes, digest: bytes, generation: int, newcomers: Mapping[int, int]) -> None:
+        """Have a state ready for the newcomers of a generation; it is kept, not copied.
 
         Args:
             digest: its SHA-256.
-            newcomers: by rank, the epoch in which it began; also those of earlier ones that have no state yet.
+            newcomers: by rank, the generation in which it began; also those of earlier ones that have no state yet.
         """
         waiting = dict(newcomers)
         for older in self._offers.values():
             waiting = {**older.waiting, **waiting}
-        self._offers[epoch] = _Offer(state, digest, waiting)
+        self._offers[generation] = _Offer(state, digest, waiting)
         for old in sorted(self._offers)[:-OFFERS_MAX]:
             del self._offers[old]
-        if epoch in self._offers:
-            self._drop(epoch)
+        if generation in self._offers:
+            self._drop(generation)
 
-    def answer(self, message: PeerMessage, epoch: int) -> PeerMessage | None:
-        """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `epoch` to its sender, if anything."""
+    def answer(self, message: PeerMessage, generation: int) -> PeerMessage | None:
+        """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `generation` to its sender, if anything."""
         if message.kind is PeerKind.STATE_TAKEN:
-            if message.round <= epoch:  # nobody can have one of an epoch to come
+            if message.round <= generation:  # nobody can have one of a generation to come
                 self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
             for each in list(self._offers):
                 self._drop(each)
             return None
         offer, at = self._offers.get(message.round), message.value
         if offer is None or at > len(offer.state):
-            return PeerMessage(PeerKind.STATE_NONE, self._rank, epoch, round=message.round)
+            return PeerMessage(PeerKind.STATE_NONE, self._rank, generation, round=message.round)
         payload = _PIECE.pack(len(offer.state), offer.digest) + offer.state[at : at + DATA_BYTES]
-        return PeerMessage(PeerKind.STATE_PIECE, self._rank, epoch, round=message.round, value=at, payload=payload)
+        return PeerMessage(PeerKind.STATE_PIECE, self._rank, generation, round=message.round, value=at, payload=payload)
 
-    def _drop(self, epoch: int) -> None:
-        waiting = self._offers[epoch].waiting
+    def _drop(self, generation: int) -> None:
+        waiting = self._offers[generation].waiting
         if all(self._taken.get(rank, 0) >= since for rank, since in waiting.items()):
-            del self._offers[epoch]
+            del self._offers[generation]
 
 
 class StateFetch:
     """One newcomer's way to its state.
 
     Args:
-        start_epoch: in which this worker is a newcomer.
+        start_generation: in which this worker is a newcomer.
         ranks: who may have the state, at least one; asked in turn.
         bytes_max: of a state; a longer one is refused (`too_large`).
     """
 
-    def __init__(self, rank: int, start_epoch: int, ranks: Sequence[int], bytes_max: int = STATE_BYTES_MAX) -> None:
-        self._rank, self.start_epoch, self._ranks = rank, start_epoch, list(ranks)
+    def __init__(
+        self, rank: int, start_generation: int, ranks: Sequence[int], bytes_max: int = STATE_BYTES_MAX
+    ) -> None:
+        self._rank, self.start_generation, self._ranks = rank, start_generation, list(ranks)
         self._bytes_max = bytes_max
         self.too_large: tuple[int, int] | None = None
         """The rank whose state is longer than `bytes_max`, and its bytes as it says."""
@@ -139,8 +143,8 @@ class StateFetch:
         """Return the rank that is asked now."""
         return self._ranks[self._turn % len(self._ranks)]
 
-    def asks(self, epoch: int, now: float) -> list[tuple[int, PeerMessage]]:
-        """Return what is to be said now, in `epoch`, as (rank, message)."""
+    def asks(self, generation: int, now: float) -> list[tuple[int, PeerMessage]]:
+        """Return what is to be said now, in `generation`, as (rank, message)."""
         if self.state is not None:
             return []
         if now >= self.due:
@@ -151,14 +155,16 @@ class StateFetch:
         most = len(self._buffer) + (PIECES_AHEAD if self._digest else 1) * DATA_BYTES
         asks = []
         while self._asked_to < most and (not self._digest or self._asked_to < self._total):
-            ask = PeerMessage(PeerKind.STATE_ASK, self._rank, epoch, round=self.start_epoch, value=self._asked_to)
+            ask = PeerMessage(
+                PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=self._asked_to
+            )
             asks.append((self.source, ask))
             self._asked_to += DATA_BYTES
         return asks
 
     def take(self, message: PeerMessage, now: float) -> None:
         """Take a STATE_PIECE or STATE_NONE; what is of no use is ignored."""
-        if message.round != self.start_epoch or message.sender != self.source or self.state is not None:
+        if message.round != self.start_generation or message.sender != self.source or self.state is not None:
             return
         if message.kind is PeerKind.STATE_NONE:
             self._refused += 1
@@ -179,9 +185,9 @@ class StateFetch:
         if len(self._buffer) >= self._total:
             self._finish(now)
 
-    def taken(self, epoch: int, peers: Sequence[int]) -> list[tuple[int, PeerMessage]]:
+    def taken(self, generation: int, peers: Sequence[int]) -> list[tuple[int, PeerMessage]]:
         """Return what is to be said to everybody when the state is here."""
-        message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, epoch, round=self.start_epoch)
+        message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, generation, round=self.start_generation)
         return [(rank, message) for rank in peers]
 
     def _finish(self, now: float) -> None:

@@ -4,10 +4,10 @@
 Rules
     N1  The chunks of all all-reduces of a job form one stream: positions 0, 1, ... never restart in it.
     N2  slot = p mod S,  round = (p - base) div S + 1,  version = round & 1, whatever all-reduce p belongs to.
-        The base comes with an epoch: a multiple of S, 0 in the first one.
+        The base comes with a generation: a multiple of S, 0 in the first one.
     N3  The window is the slots: one position of each slot is outstanding at most (worker.py, W1).
-    N4  Rounds start at 1 and do not wrap: an epoch ends before a slot's round reaches 2^32 - 1. Rounds start again
-        with every epoch, so that a change of epoch is all that this takes.
+    N4  Rounds start at 1 and do not wrap: a generation ends before a slot's round reaches 2^32 - 1. Rounds start again
+        with every generation, so that a change of generation is all that this takes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import EpochEndedError
+from hopsum.errors import GenerationEndedError
 from hopsum_wire import MAX_SLOTS
 
-NEW_EPOCH: Final = "Connect all ranks again; the job of a membership file has to be made again before that"
-"""The remedy in messages where only a new epoch helps."""
+NEW_GENERATION: Final = "Connect all ranks again; the job of a membership file has to be made again before that"
+"""The remedy in messages where only a new generation helps."""
 MAX_ROUND: Final = (1 << 32) - 2
-"""The last round of a slot that an epoch may use."""
+"""The last round of a slot that a generation may use."""
 
 
 class SlotRound(NamedTuple):
@@ -39,7 +39,8 @@ class SlotRound(NamedTuple):
 
 
 class Stream:
-    """The numbering of one epoch after the other; `slots` is the job's S, and `base` where the epoch's round 1 begins.
+    """The numbering of one generation after the other; `slots` is the job's S, and `base` where the generation's round
+    1 begins.
 
     Raises:
         ValueError: `slots` is not in 1..2048, or `base` no multiple of it.
@@ -54,14 +55,15 @@ class Stream:
         """The first position that is not yet taken."""
 
     def renumber(self, base: int) -> None:
-        """Let rounds begin at a position, in a new epoch. Raises ValueError if `base` is no multiple of the slots."""
+        """Let rounds begin at a position, in a new generation. Raises ValueError if `base` is no multiple of the slots.
+        """
         if base < 0 or base % self.slots:
             raise ValueError(f"rounds begin at a multiple of the {self.slots} slots, not at position {base}")
         self.base = base
 
     @property
     def capacity(self) -> int:
-        """Positions that the epoch has in all (N4)."""
+        """Positions that the generation has in all (N4)."""
         return self.slots * MAX_ROUND
 
     def place(self, position: int) -> SlotRound:
@@ -77,11 +79,11 @@ class Stream:
         """Return the position that stands at a slot and round.
 
         Raises:
-            ValueError: no position of this epoch stands there.
+            ValueError: no position of this generation stands there.
         """
         if not (0 <= slot < self.slots and 1 <= round <= MAX_ROUND):
             raise ValueError(
-                f"slot {slot}, round {round}: the epoch has slots 0..{self.slots - 1}, rounds 1..{MAX_ROUND}"
+                f"slot {slot}, round {round}: the generation has slots 0..{self.slots - 1}, rounds 1..{MAX_ROUND}"
             )
         return self.base + (round - 1) * self.slots + slot
 
@@ -89,16 +91,17 @@ class Stream:
         """Make sure that `count` more positions fit.
 
         Raises:
-            EpochEndedError: the rounds do not suffice (N4): the job needs a new epoch.
+            GenerationEndedError: the rounds do not suffice (N4): the job needs a new generation.
         """
         if self.end + count > self.base + self.capacity:
-            raise EpochEndedError(
-                f"{count} chunks do not fit: the epoch has used {self.end - self.base} of {self.capacity} positions "
-                f"({self.slots} slots, rounds up to {MAX_ROUND}). {NEW_EPOCH}"
+            raise GenerationEndedError(
+                f"{count} chunks do not fit: the generation has used {self.end - self.base} of {self.capacity} "
+                "positions "
+                f"({self.slots} slots, rounds up to {MAX_ROUND}). {NEW_GENERATION}"
             )
 
     def take(self, count: int) -> int:
-        """Append `count` positions and return the first. Raises EpochEndedError as `require`, taking nothing."""
+        """Append `count` positions and return the first. Raises GenerationEndedError as `require`, taking nothing."""
         self.require(count)
         first, self.end = self.end, self.end + count
         return first

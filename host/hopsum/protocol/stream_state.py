@@ -3,7 +3,7 @@
 
 position        all-reduce   result                      held
 < stream.end    delivered    the caller's, or a store's  yes
-< stream.end    void         nobody's (epoch_change.py)  as if it were: nobody waits for it
+< stream.end    void         nobody's (generation_change.py)  as if it were: nobody waits for it
 < stream.end    in progress  in its `AllReduce`          as that says
 >= stream.end   to come      early, if it came already   if it came
 """
@@ -30,11 +30,12 @@ class StreamState:
         self.early: dict[int, tuple[Header, bytes]] = {}
         """Results of all-reduces that are still to come."""
         self.decided: DecidedRanges | None = None
-        """Results that an epoch change has decided, as long as some may be lacking here: they are not sent (E3)."""
+        """Results that a generation change has decided, as long as some may be lacking here: they are not sent (E3)."""
         self.enter(None)
 
     def enter(self, decided: DecidedRanges | None) -> None:
-        """Begin an epoch: what is in progress is opened anew, and what came early in the one before is forgotten."""
+        """Begin a generation: what is in progress is opened anew, and what came early in the one before is forgotten.
+        """
         self.early.clear()
         self.decided = decided
         first, slots = self.delivered_to, self.stream.slots

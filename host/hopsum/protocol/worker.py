@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of one job, in one epoch after the other, without I/O.
+"""A worker of one job, in one generation after the other, without I/O.
 
 The caller owns sockets and clock. After every input (`submit`, `receive_datagram` or `receive_rows`, `receive_peer`,
 `handle_timer`) it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
@@ -14,21 +14,21 @@ Rules
            is outstanding, S in all, across all-reduces.
     W2     The bytes of a position never change: they are stamped once and sent from there. Only the FLUSH flag
            comes on top (S8). When and how often each is sent: see retransmit_queue.py.
-    W3     A RESULT is accepted iff it names this epoch, the worker runs, and it lacks that (slot, round),
+    W3     A RESULT is accepted iff it names this generation, the worker runs, and it lacks that (slot, round),
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
-           still have that result. Peers are asked if the worker has a RepairPolicy; without one the epoch is over.
+           still have that result. Peers are asked if the worker has a RepairPolicy; without one the generation is over.
     W5     Delivery and settlement come only from accepted (contributors, values); see result_acceptor.py.
     W6, R  After some unanswered retransmissions peers are asked as well; peers are served; see repair.py.
     P1, P2 Before a deadline the switch is asked for the ranks that it waits for; see deadline_prober.py.
-    E2-E4  Sealed, it goes on in another epoch with what was decided; see epoch_change.py.
+    E2-E4  Sealed, it goes on in another generation with what was decided; see generation_change.py.
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
     QUEUED    an earlier round of its slot is not held, or      SEALED between `seal` and `resume`: sends nothing,
               its all-reduce is held back (R2)                         accepts nothing, serves peers; no deadlines
     AWAITED   open: sent, sent again, no result yet             OVER   an all-reduce failed: as SEALED, for good
-    WANTED    decided in an epoch change, not here yet
+    WANTED    decided in a generation change, not here yet
     HELD      result accepted
 
     state     input                                 next        also
@@ -37,7 +37,7 @@ Positions                                                   Worker
     AWAITED   flush_after_s over                    AWAITED     to be sent again, same bytes, with FLUSH
     AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
     any       STATE                                 -           kept for the words of AllReduceTimeoutError
-    any       `resume`                              (anew)      see epoch_change.py
+    any       `resume`                              (anew)      see generation_change.py
     WANTED    FOUND                                 HELD        next round of the slot opens; perhaps delivery
     any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
     AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
@@ -56,13 +56,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceError, EpochEndedError
+from hopsum.errors import AllReduceError, GenerationEndedError
 from hopsum.protocol.absence import Absence
 from hopsum.protocol.batch import ROWS_LEAST, plain_run, sort_out
 from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
 from hopsum.protocol.decided_ranges import DecidedRanges
-from hopsum.protocol.epoch_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.failures import finished_early, held_back, no_answer, not_caught_up, round_lost, switch_gone
+from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_message_handler import PeerMessageHandler
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
@@ -85,7 +85,7 @@ from hopsum.protocol.worker_state import (
 )
 from hopsum_wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
 from hopsum_wire.datagrams import stamp_datagrams, update_template
-from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.generations import Resume, Sealed
 
 __all__ = ["AllReduceDone", "AllReduceFailed", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
 
@@ -96,9 +96,9 @@ class Worker:
     Args:
         repair: asks and serves peers; the caller carries their messages. None: there are no peers to ask.
         on_lost: what becomes of a chunk whose result the switch no longer has, where there are no peers. "fail" ends
-            the epoch. "zero" takes zeros with contributors 0 and says so (`AllReduceDone.lost`): it exists to compare
-            with published systems that do so, and leaves the ranks with different sums.
-        resume: how the job's stream stands where it begins in a later epoch: a newcomer begins at its `start`.
+            the generation. "zero" takes zeros with contributors 0 and says so (`AllReduceDone.lost`): it exists to
+            compare with published systems that do so, and leaves the ranks with different sums.
+        resume: how the job's stream stands where it begins in a later generation: a newcomer begins at its `start`.
 
     Raises:
         ValueError: on_lost="zero" with peers: they would be served zeros; or `resume` does not fit the slots.
@@ -137,7 +137,7 @@ class Worker:
         self._enter(DecidedRanges(() if resume is None else resume.decided), 0.0)
 
     def _enter(self, decided: DecidedRanges, now: float) -> None:
-        """Begin an epoch: nothing is sent or asked yet, no round trip is measured."""
+        """Begin a generation: nothing is sent or asked yet, no round trip is measured."""
         own, repair = self.membership, self.repair
         self._ignored_packets.seen.clear()
         self.absence.end()
@@ -156,36 +156,39 @@ class Worker:
                 own, self._state, repair, self._fetcher, self._acceptor, self.statistics
             )
 
-    # ---- epochs -------------------------------------------------------------------------------------
+    # ---- generations -------------------------------------------------------------------------------------
 
     def seal(self) -> Sealed:
-        """Send nothing and accept nothing more of this epoch, and return what is here (E2); the same until `resume`.
+        """Send nothing and accept nothing more of this generation, and return what is here (E2); the same until
+        `resume`.
 
         Raises:
-            EpochEndedError: an all-reduce failed here, though not on all ranks: what is here is no longer what others
-            have.
+            GenerationEndedError: an all-reduce failed here, though not on all ranks: what is here is no longer what
+            others have.
         """
         self._require_going()
         if self._sealed is None:
             self.phase = WorkerPhase.SEALED
             kept = [] if self.repair is None else self.repair.store.runs
-            self._sealed = sealed_report(self.membership.epoch, self._state, kept)
+            self._sealed = sealed_report(self.membership.generation, self._state, kept)
         return self._sealed
 
-    def resume(self, epoch: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
-        """Go on in another epoch (E3, E4): what is in progress with other deadlines, void all-reduces to their end.
+    def resume(self, generation: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
+        """Go on in another generation (E3, E4): what is in progress with other deadlines, void all-reduces to their
+        end.
 
         Raises:
-            ValueError: it is not sealed, has no peers, or `resume` or the epoch does not fit it; nothing was changed.
+            ValueError: it is not sealed, has no peers, or `resume` or the generation does not fit it; nothing was
+            changed.
         """
-        if self._sealed is None or self.repair is None or epoch == self.membership.epoch:
-            raise ValueError(f"a worker with peers goes on in another epoch than {epoch} once it is sealed")
-        membership = replace(self.membership, epoch=epoch, rack=rack)
+        if self._sealed is None or self.repair is None or generation == self.membership.generation:
+            raise ValueError(f"a worker with peers goes on in another generation than {generation} once it is sealed")
+        membership = replace(self.membership, generation=generation, rack=rack)
         decided = require_fitting(resume, self.join_point, self._state)
         self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
-        carry_over(self._state, decided, self.join_point, epoch)
+        carry_over(self._state, decided, self.join_point, generation)
         self.join_point.skip()
         self._enter(decided, now)
         for reduce in self._state.active:
@@ -194,12 +197,12 @@ class Worker:
         for reduce in self._state.active:
             self._want(reduce, now)
 
-    def go_on(self, start_epoch: int, start: int) -> None:
-        """Take the program's word that the newcomers of an epoch have its state: `submit` goes on at their `start`.
+    def go_on(self, start_generation: int, start: int) -> None:
+        """Take the program's word that the newcomers of a generation have its state: `submit` goes on at their `start`.
 
         It may come when others are new already: then what lies before their start is left out, and they are waited for.
         """
-        self.join_point.go_on(start_epoch, start)
+        self.join_point.go_on(start_generation, start)
         if self.phase is WorkerPhase.RUN and self.join_point.skip() and self.repair is not None:
             self.repair.announce(self._state.delivered_to)
 
@@ -215,16 +218,19 @@ class Worker:
             counts: [chunks] or a scalar, elements in use; 0 if left out.
 
         Raises:
-            EpochEndedError: the epoch takes nothing more, or nothing now: it is sealed. Continue in a new one.
+            GenerationEndedError: the generation takes nothing more, or nothing now: it is sealed. Continue in a new
+            one.
             WorkersReplacedError: the newcomers come first, see `go_on`.
             WireError: unknown op, or payloads of another shape.
                 With all of these nothing was submitted.
         """
         self._require_going()
         if self.phase is WorkerPhase.SEALED:
-            raise EpochEndedError(f"epoch {self.membership.epoch} is sealed: submit it when the job has resumed")
+            raise GenerationEndedError(
+                f"generation {self.membership.generation} is sealed: submit it when the job has resumed"
+            )
         self.join_point.require_gone_on()
-        template = update_template(op=op, epoch=self.membership.epoch, worker=self.membership.rank)
+        template = update_template(op=op, generation=self.membership.generation, worker=self.membership.rank)
         if not len(payloads):
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
         self.stream.require(len(payloads))
@@ -341,7 +347,7 @@ class Worker:
             finding = self._prober.finding(self.stream.place(oldest))
             return f"the result of {chunks} from {self.membership.switch}: {finding}"
         if self._fetcher is not None and (wanted := self._fetcher.lacking):
-            return f"{len(wanted)} results that were decided before this epoch, from the peers that hold them"
+            return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
         behind = [] if self.repair is None else self.repair.store.unproved()
         return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
 
@@ -424,7 +430,9 @@ class Worker:
 
     def _require_going(self) -> None:
         if self._failure is not None:
-            raise EpochEndedError(f"epoch {self.membership.epoch} is over: {self._failure}") from self._failure
+            raise GenerationEndedError(
+                f"generation {self.membership.generation} is over: {self._failure}"
+            ) from self._failure
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Have the decided results of an all-reduce fetched."""
@@ -432,7 +440,7 @@ class Worker:
             self._fetcher.want(lacking(reduce, self._state.decided), now)
 
     def _fail(self, error: AllReduceError) -> None:
-        """End the epoch for this worker: every all-reduce in progress has the same cause."""
+        """End the generation for this worker: every all-reduce in progress has the same cause."""
         self.phase = WorkerPhase.OVER
         self._failure = error
         self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)

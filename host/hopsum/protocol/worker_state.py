@@ -16,7 +16,7 @@ from hopsum_wire import MAX_WORKERS, Drop, down_bytes
 
 
 class WorkerPhase(Enum):
-    """The phase of a worker in its epoch."""
+    """The phase of a worker in its generation."""
 
     RUN = auto()
     SEALED = auto()
@@ -29,13 +29,13 @@ ZEROED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One worker's part in one epoch, as the controller hands it out.
+    """One worker's part in one generation, as the controller hands it out.
 
     Raises:
-        ValueError: epoch, rank or workers are out of range.
+        ValueError: generation, rank or workers are out of range.
     """
 
-    epoch: int
+    generation: int
     rank: int
     workers: int
     """Workers of the job; ranks are 0..workers-1."""
@@ -57,8 +57,8 @@ class Membership:
         return tuple(sorted(set(range(self.workers)) - set(self.local_ranks)))
 
     def __post_init__(self) -> None:
-        if not 1 <= self.epoch < 1 << 32:
-            raise ValueError(f"epoch {self.epoch} is not in 1..2^32-1")
+        if not 1 <= self.generation < 1 << 32:
+            raise ValueError(f"generation {self.generation} is not in 1..2^32-1")
         if not 0 <= self.rank < self.workers <= MAX_WORKERS:
             raise ValueError(f"rank {self.rank} of {self.workers} workers: at most {MAX_WORKERS}, ranks from 0")
         if self.rank not in self.local_ranks or not set(self.local_ranks) <= set(range(self.workers)):
@@ -125,7 +125,8 @@ class AllReduceDone:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceFailed:
-    """Event: an all-reduce will have no result. The epoch is over for this worker, but with WorkersReplacedError."""
+    """Event: an all-reduce will have no result. The generation is over for this worker, but with WorkersReplacedError.
+    """
 
     handle: int
     error: AllReduceError

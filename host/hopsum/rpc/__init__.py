@@ -4,7 +4,7 @@
 channel         calls with deadlines, and their errors
 jobs            the operator's calls    member        one worker's calls: join, heartbeats, leave
 source          hopsum:// URLs          lease         the thread that keeps a worker's place
-job_agent       the agent under a lease change        from one epoch to the next
+job_agent       the agent under a lease change        from one generation to the next
 
 The messages are those of `hopsum_wire.control`. Importing this package imports neither grpc nor protobuf; its modules
 do.

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one epoch to the next: seal, join again with a report, wait for the others, go on.
+"""From one generation to the next: seal, join again with a report, wait for the others, go on.
 
     state    input                              next     also
-    IN       the epoch is over (Lease)          SEALED   the agent seals; the controller is told what it holds
-    IN       the place is lost (Lease)          OUT      EpochEndedError
+    IN       the generation is over (Lease)          SEALED   the agent seals; the controller is told what it holds
+    IN       the place is lost (Lease)          OUT      GenerationEndedError
     SEALED   joined again                       WAITING
-    WAITING  membership of another epoch        IN       the agent enters it, heartbeats name it
+    WAITING  membership of another generation        IN       the agent enters it, heartbeats name it
     WAITING  ranks gone for `replacement_wait_s` OUT     MembershipError: nobody took their places
-    SEALED   refused                            OUT      EpochEndedError, with the controller's reason
+    SEALED   refused                            OUT      GenerationEndedError, with the controller's reason
     both     `wait_s` over                      OUT      MembershipError: who is missing, or no controller
     any      stop                               STOPPED  nothing is said any more
 
-A retry sends the same report. An epoch that is over before all have heard of it is left in the same way. Each change
-has a thread of its own, since joining and waiting take their time and heartbeats go on meanwhile.
+A retry sends the same report. A generation that is over before all have heard of it is left in the same way. Each
+change has a thread of its own, since joining and waiting take their time and heartbeats go on meanwhile.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from hopsum.errors import EpochEndedError, HopsumError
+from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member import MemberClient
-from hopsum_wire.epochs import Sealed
+from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError
 
 _log: Final = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ class Changing(Protocol):
     membership: JobMembership
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in its epoch; return what it holds, and all-reduces begun."""
+        """Let nothing more happen in its generation; return what it holds, and all-reduces begun."""
 
     def enter(self, membership: JobMembership) -> None:
-        """Go on in another epoch."""
+        """Go on in another generation."""
 
-    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for these workers, as long as this epoch lasts."""
+    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for these workers, as long as this generation lasts."""
 
     @property
     def switch_patience_s(self) -> float:
@@ -55,8 +55,8 @@ class Changing(Protocol):
         """Fail with this error."""
 
 
-class EpochChange:
-    """Takes an agent from epoch to epoch. Thread-safe.
+class GenerationChange:
+    """Takes an agent from generation to generation. Thread-safe.
 
     Args:
         rank: for messages.
@@ -86,9 +86,11 @@ class EpochChange:
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """Let heartbeats name the agent's epoch, and hear when it is over."""
-        epoch = self._agent.membership.epoch
-        self._lease.enter(epoch, self._statistics, self._begin, self._lose, partial(self._agent.do_without, epoch))
+        """Let heartbeats name the agent's generation, and hear when it is over."""
+        generation = self._agent.membership.generation
+        self._lease.enter(
+            generation, self._statistics, self._begin, self._lose, partial(self._agent.do_without, generation)
+        )
 
     def stop(self) -> None:
         """Change nothing more. A change in progress goes on until what it waits for ends; `join` waits for that."""
@@ -101,7 +103,7 @@ class EpochChange:
             self._thread.join()
 
     def _lose(self, reason: str) -> None:
-        self._agent.end(EpochEndedError(f"rank {self._rank} has no place in the job any more: {reason}"))
+        self._agent.end(GenerationEndedError(f"rank {self._rank} has no place in the job any more: {reason}"))
 
     def _begin(self, reason: str) -> None:
         with self._lock:
@@ -122,7 +124,7 @@ class EpochChange:
     def _change(self, reason: str) -> None:
         over = self._agent.membership
         if over.side_channels is None:
-            raise EpochEndedError(
+            raise GenerationEndedError(
                 "its workers have no side channels, so nobody can go on in another one: connect again"
             )
         _log.warning("rank %d: %s", self._rank, reason)
@@ -130,21 +132,21 @@ class EpochChange:
         sealed, begun = self._agent.seal()
         self._member.join_again(sealed, begun, self._wait_s)
         membership = self._member.membership(
-            self._wait_s, known_epoch=over.epoch, replacement_wait_s=replacement_wait_s
+            self._wait_s, known_generation=over.generation, replacement_wait_s=replacement_wait_s
         )
         self._check(membership)
         self._agent.enter(membership)
-        _log.warning("rank %d goes on in epoch %d", self._rank, membership.epoch)
+        _log.warning("rank %d goes on in generation %d", self._rank, membership.generation)
         self.enter()
 
     def _ending(self, reason: str, error: BaseException) -> HopsumError:
         """Return what the agent ends with."""
         text = f"rank {self._rank}: {reason}; {error}"
         if isinstance(error, ControllerUnreachableError):
-            made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next epoch in {self._wait_s:g} s")
+            made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next generation in {self._wait_s:g} s")
         elif isinstance(error, ControllerError):  # which says itself what happened, and what to do
-            made = EpochEndedError(f"rank {self._rank} has no place in the job any more: {error}")
+            made = GenerationEndedError(f"rank {self._rank} has no place in the job any more: {error}")
         else:
-            made = MembershipError(text) if isinstance(error, MembershipError) else EpochEndedError(text)
+            made = MembershipError(text) if isinstance(error, MembershipError) else GenerationEndedError(text)
         made.__cause__ = error
         return made

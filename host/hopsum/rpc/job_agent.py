@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent of a controller's job: under a lease, it goes with the job from epoch to epoch; it leaves when closed."""
+"""An agent of a controller's job: under a lease, it goes with the job from generation to generation; it leaves when
+closed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hopsum.agent import Agent
 from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.communicator.unfinished import why_unfinished
 from hopsum.errors import AllReduceTimeoutError
-from hopsum.rpc.change import EpochChange
+from hopsum.rpc.change import GenerationChange
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import MemberClient
 from hopsum.transport.repairing import RepairingTransport
@@ -22,7 +24,7 @@ from hopsum_wire.watch.heartbeat import POSITION
 
 
 class JobAgent(Agent):
-    """An agent that leaves its job when it is closed, and follows it into other epochs.
+    """An agent that leaves its job when it is closed, and follows it into other generations.
 
     Args:
         member: that joined with this rank.
@@ -47,7 +49,7 @@ class JobAgent(Agent):
         **rest: Any,
     ) -> None:
         self._lease, self._held, self._wait_s = lease, held, wait_s
-        self._change = EpochChange(
+        self._change = GenerationChange(
             rank,
             self,
             member,
@@ -63,8 +65,8 @@ class JobAgent(Agent):
     def close(self) -> None:
         """End the agent, then leave the job. Harmless when it is closed.
 
-        While it serves its peers it goes with them into another epoch: they may need what it holds. Where its program
-        has not finished the epoch is over for them too, and nobody waits for anybody.
+        While it serves its peers it goes with them into another generation: they may need what it holds. Where its
+        program has not finished the generation is over for them too, and nobody waits for anybody.
         """
         super().close()
         if os.getpid() != self._process:
@@ -85,10 +87,10 @@ class JobAgent(Agent):
         super()._fail(error)
         self._lease.abandon(why_unfinished(error))
 
-    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for workers that were given up while this epoch goes on. Any thread."""
+    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for workers that were given up while this generation goes on. Any thread."""
         if isinstance(self._transport, RepairingTransport):
-            self._transport.do_without(epoch, ranks)
+            self._transport.do_without(generation, ranks)
 
     @property
     def switch_patience_s(self) -> float:

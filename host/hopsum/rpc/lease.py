@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads that keep a worker's place: heartbeats until it stops, or the controller says that the epoch is over.
+"""The threads that keep a worker's place: heartbeats until it stops, or the controller says that the generation is
+over.
 
     state     heartbeat                                        next      also
-    FORMING   answered, or not                                 FORMING   no epoch yet: nothing can be over
+    FORMING   answered, or not                                 FORMING   no generation yet: nothing can be over
     FORMING   refused                                          OVER
     FORMING   `enter`                                          HELD
-    HELD      RUNNING in this epoch                            HELD      `on_without`, if it goes on without some ranks
+    HELD      RUNNING in this generation                       HELD      `on_without`, if it goes on without some ranks
     HELD      no answer                                        HELD      again soon: sums need no controller
-    HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
+    HELD      another state or generation                      FORMING   `on_over` is called, once, in this thread
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
     any       `heartbeat_now`                                  same      a heartbeat now, one in HEARTBEAT_GAP_S at most
     any       news from the controller, or its stream broke    same      a heartbeat now
@@ -15,7 +16,7 @@
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
 News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
-they say which epoch they are about. The stream also tells the controller that this process is there; when it ends
+they say which generation they are about. The stream also tells the controller that this process is there; when it ends
 without LEAVE, and no heartbeat follows, the place is lost soon. A controller of before hears heartbeats only.
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
@@ -61,10 +62,10 @@ class Lease:
         self._roused = threading.Event()
         self._heartbeat_at = -HEARTBEAT_GAP_S
         self._lock = threading.Lock()
-        self._epoch = 0
+        self._generation = 0
         self._statistics: Statistics = dict
         self._told: tuple[Told, Told] | None = None
-        """Callbacks: the epoch is over, the place is lost. One of them is called, once."""
+        """Callbacks: the generation is over, the place is lost. One of them is called, once."""
         self._on_without: Without | None = None
         self._refused = ""
         """The reason why this worker has no place any more; empty while it has one."""
@@ -83,18 +84,19 @@ class Lease:
         self._attending.start()
 
     def enter(
-        self, epoch: int, statistics: Statistics, on_over: Told, on_lost: Told, on_without: Without | None = None
+        self, generation: int, statistics: Statistics, on_over: Told, on_lost: Told, on_without: Without | None = None
     ) -> None:
-        """Name an epoch from now on.
+        """Name a generation from now on.
 
         Args:
             statistics: called before each heartbeat, in this object's thread.
-            on_over: called with the controller's reason when the epoch is over, and the place is kept.
+            on_over: called with the controller's reason when the generation is over, and the place is kept.
             on_lost: called with it when the place is lost as well; at once if it is already.
-            on_without: called with the ranks that were given up while the epoch goes on, after each such heartbeat.
+            on_without: called with the ranks that were given up while the generation goes on, after each such
+            heartbeat.
         """
         with self._lock:
-            self._epoch, self._statistics, self._told = epoch, statistics, (on_over, on_lost)
+            self._generation, self._statistics, self._told = generation, statistics, (on_over, on_lost)
             self._on_without = on_without
             self._unreachable = None
             refused = self._refused
@@ -102,13 +104,14 @@ class Lease:
             self._end(refused, lost=True)
 
     def heartbeat_now(self) -> None:
-        """Ask soon whether the epoch goes on: the switch is silent. Any thread; may be called again and again."""
+        """Ask soon whether the generation goes on: the switch is silent. Any thread; may be called again and again."""
         if time.monotonic() - self._heartbeat_at >= HEARTBEAT_GAP_S:
             self._roused.set()
 
     @property
     def switch_unreachable(self) -> tuple[str, float]:
-        """Return why the controller cannot reach a switch of the epoch, and for how many seconds it has said so."""
+        """Return why the controller cannot reach a switch of the generation, and for how many seconds it has said so.
+        """
         why, since = self._unreachable or ("", time.monotonic())
         return why, time.monotonic() - since
 
@@ -172,12 +175,12 @@ class Lease:
         pause_s = _FIRST_AGAIN_S
         while not self._stopping.wait(pause_s * random.uniform(0.5, 1.0)) and not self._refused:
             try:
-                self._news = news = self._member.attend(self._epoch)
+                self._news = news = self._member.attend(self._generation)
                 if self._stopping.is_set():
                     news.cancel()
                 for reply in news:
                     pause_s = _FIRST_AGAIN_S
-                    if reply.epoch != self._epoch or reply.lost_ranks:
+                    if reply.generation != self._generation or reply.lost_ranks:
                         self._roused.set()
                 return  # this worker has left
             except ControllerError as error:
@@ -198,10 +201,10 @@ class Lease:
     def _heartbeat(self) -> float:
         """Send one heartbeat; return how long to wait for the next one."""
         with self._lock:
-            epoch, statistics, on_without = self._epoch, self._statistics, self._on_without
+            generation, statistics, on_without = self._generation, self._statistics, self._on_without
         interval_s = self._registration.heartbeat_s
         try:
-            reply = self._member.heartbeat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
+            reply = self._member.heartbeat(generation, statistics(), min(CALL_S, max(0.5, interval_s)))
         except ControllerError as error:
             if isinstance(error, ControllerUnreachableError) or error.code == "RESOURCE_EXHAUSTED":
                 return self._note_silence(error)
@@ -210,26 +213,27 @@ class Lease:
             self._end(self._refused, lost=True)
             return 0.0
         self._note_answer()
-        if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
-            self._end(_reason(reply, epoch), lost=False)
-        elif epoch:
+        if generation and (reply.state != pb.JOB_STATE_RUNNING or reply.generation != generation):
+            self._end(_reason(reply, generation), lost=False)
+        elif generation:
             self._note_switch(reply.switch_unreachable)
             if reply.lost_ranks and on_without is not None:
                 on_without(list(reply.lost_ranks))
         return interval_s * random.uniform(0.8, 1.0)
 
     def _note_switch(self, why: str) -> None:
-        """Note why the controller cannot reach a switch of the epoch. It says nothing of it once the epoch has ended.
+        """Note why the controller cannot reach a switch of the generation. It says nothing of it once the generation
+        has ended.
 
-        What it said last is kept until the next epoch: how long this worker waits for others in the places of ranks
-        that are gone depends on it.
+        What it said last is kept until the next generation: how long this worker waits for others in the places of
+        ranks that are gone depends on it.
         """
         since = time.monotonic() if self._unreachable is None else self._unreachable[1]
         self._unreachable = (why, since) if why else None
 
     def _end(self, reason: str, *, lost: bool) -> None:
         with self._lock:
-            told, self._told, self._epoch = self._told, None, 0
+            told, self._told, self._generation = self._told, None, 0
         if told is not None:
             told[lost](reason)
 
@@ -247,6 +251,6 @@ class Lease:
             self._silent_since = None
 
 
-def _reason(reply: Any, epoch: int) -> str:
-    told = reply.reason or f"the job is {word_of(pb.JobState.DESCRIPTOR, reply.state)} in epoch {reply.epoch}"
-    return f"the controller has ended epoch {epoch}: {told}"
+def _reason(reply: Any, generation: int) -> str:
+    told = reply.reason or f"the job is {word_of(pb.JobState.DESCRIPTOR, reply.state)} in generation {reply.generation}"
+    return f"the controller has ended generation {generation}: {told}"

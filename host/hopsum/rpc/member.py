@@ -4,9 +4,9 @@
     state      input                                next       also
     OUTSIDE    join answered                        SEATED     rank and secret are known
     OUTSIDE    join without an answer               OUTSIDE    again with the same incarnation: same answer
-    SEATED     membership                           SEATED     the epoch that heartbeats name
-    SEATED     epoch over, joined again             SEATED     the same rank and secret; the report says what it holds
-    SEATED     told that its own rank is missing    SEATED     joined again as before: it missed an epoch
+    SEATED     membership                           SEATED     the generation that heartbeats name
+    SEATED     generation over, joined again        SEATED     the same rank and secret; the report says what it holds
+    SEATED     told that its own rank is missing    SEATED     joined again as before: it missed a generation
     SEATED     leave                                OUTSIDE
     any        refused                              same       ControllerError
 
@@ -28,7 +28,7 @@ from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
-from hopsum_wire.epochs import Sealed
+from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, parse_membership
 
 INCARNATION_BYTES: Final = 16
@@ -141,7 +141,7 @@ class MemberClient:
         return self._join(wait_s)
 
     def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Registration:
-        """Wait for the next epoch, as the same worker, with what it holds of the one that is over.
+        """Wait for the next generation, as the same worker, with what it holds of the one that is over.
 
         Args:
             sealed: the same in every try.
@@ -154,7 +154,7 @@ class MemberClient:
         self._request.rank = self.registration.rank
         self._request.report.CopyFrom(
             pb.Report(
-                epoch=sealed.epoch,
+                generation=sealed.generation,
                 delivered_to=sealed.delivered_to,
                 submitted_to=sealed.submitted_to,
                 held=[pb.Report.Run(first=first, end=end) for first, end in sealed.held],
@@ -169,15 +169,16 @@ class MemberClient:
         return self._registration
 
     def membership(
-        self, wait_s: float, *, known_epoch: int = 0, replacement_wait_s: float | None = None
+        self, wait_s: float, *, known_generation: int = 0, replacement_wait_s: float | None = None
     ) -> JobMembership:
-        """Return the job's membership when all ranks are there, under another epoch than `known_epoch`.
+        """Return the job's membership when all ranks are there, under another generation than `known_generation`.
 
         Joins again, as before, where it is told to. Who is waited for longer than a few seconds stands on the log.
 
         Args:
             wait_s: for ranks that are to join, since nobody was gone.
-            replacement_wait_s: for others in the places of ranks that are gone, since the call; after a known epoch
+            replacement_wait_s: for others in the places of ranks that are gone, since the call; after a known
+            generation
                 only. `wait_s` if left out.
 
         Raises:
@@ -187,14 +188,14 @@ class MemberClient:
         began = nobody_gone_since = time.monotonic()
         limit, notice, most_s = began + wait_s, self._notice(), 0.0  # the first answer says at once who is gone
         while True:
-            reply = self._poll(known_epoch, limit - time.monotonic(), most_s, notice)
+            reply = self._poll(known_generation, limit - time.monotonic(), most_s, notice)
             most_s = AFTER_S
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
             pending, now = reply.pending, time.monotonic()
-            if self.registration.rank in pending.missing_ranks:  # an epoch began and ended before it was told here
+            if self.registration.rank in pending.missing_ranks:  # a generation began and ended before it was told here
                 self._join(max(0.0, limit - now))
-            gone = list(pending.gone_ranks) if known_epoch and replacement_wait_s is not None else []
+            gone = list(pending.gone_ranks) if known_generation and replacement_wait_s is not None else []
             if gone:
                 nobody_gone_since, limit = now, began + (replacement_wait_s or 0.0)
                 self._tell_gone(notice, pending, gone, limit - now)
@@ -221,20 +222,22 @@ class MemberClient:
             "wait longer (membership_wait_s)"
         )
 
-    def heartbeat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
+    def heartbeat(self, generation: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
         """Renew the lease; return the HeartbeatResponse. Raises ControllerError."""
         registration = self.registration
-        request = pb.HeartbeatRequest(job=self.job, rank=registration.rank, epoch=epoch, statistics=statistics)
+        request = pb.HeartbeatRequest(
+            job=self.job, rank=registration.rank, generation=generation, statistics=statistics
+        )
         return self._call("Heartbeat", request, secret=registration.secret, timeout_s=timeout_s)
 
-    def attend(self, epoch: int) -> Replies:
+    def attend(self, generation: int) -> Replies:
         """Return what the controller tells of the place from now on, each time it changes: HeartbeatReplies.
 
         It renews no lease. While it is open the controller knows that this process is there: when it breaks off the
         lease becomes short. The replies raise ControllerError.
         """
         registration = self.registration
-        request = pb.AttendRequest(job=self.job, rank=registration.rank, epoch=epoch)
+        request = pb.AttendRequest(job=self.job, rank=registration.rank, generation=generation)
         return self._channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=registration.secret)
 
     def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
@@ -255,14 +258,14 @@ class MemberClient:
                 raise
         self._registration = None
 
-    def _poll(self, known_epoch: int, wait_s: float, most_s: float, notice: WaitNotice) -> Any:
+    def _poll(self, known_generation: int, wait_s: float, most_s: float, notice: WaitNotice) -> Any:
         """Ask for a membership, trying for `wait_s` seconds; the controller waits with its answer for `most_s`."""
         registration = self.registration
 
         def ask(left_s: float) -> Any:
             timeout_s = min(left_s, most_s)
             request = pb.AwaitMembershipRequest(
-                job=self.job, rank=registration.rank, known_epoch=known_epoch, timeout_s=timeout_s
+                job=self.job, rank=registration.rank, known_generation=known_generation, timeout_s=timeout_s
             )
             return self._call("AwaitMembership", request, secret=registration.secret, timeout_s=timeout_s + CALL_S)
 

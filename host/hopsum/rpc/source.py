@@ -105,7 +105,7 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, f
 
 
 def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Leave the job; where that is for an error, others that are in an epoch with this worker hear it at once."""
+    """Leave the job; where that is for an error, others that are in a generation with this worker hear it at once."""
     if why := why_unfinished(error):
         lease.abandon(why)
     lease.stop()

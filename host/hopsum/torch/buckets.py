@@ -61,7 +61,7 @@ class Sender:
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
-            EpochEndedError, CommunicatorClosedError: the agent takes nothing more.
+            GenerationEndedError, CommunicatorClosedError: the agent takes nothing more.
         """
         buffer, names = bucket.buffer(), self._names_in(bucket)
         places = places_of([parameter.numel() for parameter in bucket.parameters()])

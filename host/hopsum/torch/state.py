@@ -2,7 +2,7 @@
 """The state of the DDP hook from step to step, and in a checkpoint.
 
 Each rank has a state of its own: save and load it per rank. What it does not hold is the agent, which belongs to
-one epoch; a state that was pickled needs `attach` before it is used again.
+one generation; a state that was pickled needs `attach` before it is used again.
 
 A step is one backward pass that DDP synchronises; `hopsum.torch.step` says what becomes of its buckets. After a
 failed one the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or drop that
@@ -139,7 +139,7 @@ class HopsumState:
         process_group: dist.ProcessGroup | None = None,
         scaler: Scaler | None = None,
     ) -> None:
-        """Go on with another agent (a new epoch, or after unpickling) and the same module.
+        """Go on with another agent (a new generation, or after unpickling) and the same module.
 
         Raises:
             ValueError: as the constructor does; an agent of another rank; a residual that fits no parameter. Nothing
@@ -181,8 +181,8 @@ class HopsumState:
         """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
 
         What cannot be submitted fails the step: RuntimeError without an agent; ValueError for a foreign parameter or
-        gradients that are not dense real numbers; EpochEndedError or CommunicatorClosedError if the agent takes nothing
-        more.
+        gradients that are not dense real numbers; GenerationEndedError or CommunicatorClosedError if the agent takes
+        nothing more.
         """
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, sums = open_step or self._begin_step(), list[PortionSum]()

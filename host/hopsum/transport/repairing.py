@@ -2,8 +2,8 @@
 """A UDP transport with peers to repair from: a link to the switch, a worker, and a side channel to the others.
 
 The caller's thread runs `step`; the channel's thread answers peers, between all-reduces too; any thread may seal the
-epoch, resume in another one, offer a state or fetch one. One lock keeps them apart in the worker; nobody waits for the
-network with it. What `step` has on its way out when the epoch is sealed is as if it had been sent before.
+generation, resume in another one, offer a state or fetch one. One lock keeps them apart in the worker; nobody waits for
+the network with it. What `step` has on its way out when the generation is sealed is as if it had been sent before.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX, StateFetch, StateOffers
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Timing, Worker
 from hopsum.transport.link import DatagramLink
-from hopsum.transport.side_channel import EpochKey, SideChannel, SideStatistics
+from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
-from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.generations import Resume, Sealed
 
 _log: Final = logging.getLogger(__name__)
 PEER_POLL_S: Final = 0.005
@@ -46,8 +46,8 @@ class RepairingTransport(UdpTransport):
     """One worker on one socket, with peers. It raises what `UdpTransport` does, and FellBehindError.
 
     Args:
-        local, switch, epoch, rank, workers, slots, rack, timing, link: as for `UdpTransport`.
-        channel: of the same rank and epoch, not started yet; closed with the transport.
+        local, switch, generation, rank, workers, slots, rack, timing, link: as for `UdpTransport`.
+        channel: of the same rank and generation, not started yet; closed with the transport.
         peers: (IPv4 address, TCP port) of every rank's channel.
         policy: when peers are asked, and how much is kept for them.
         linger_s: how long `close` serves peers that have not said to need nothing more.
@@ -66,7 +66,7 @@ class RepairingTransport(UdpTransport):
         channel: SideChannel,
         peers: Mapping[int, tuple[str, int]],
         *,
-        epoch: int,
+        generation: int,
         rank: int,
         workers: int,
         slots: int,
@@ -79,7 +79,15 @@ class RepairingTransport(UdpTransport):
     ) -> None:
         _require_all(peers, workers, rank)
         super().__init__(
-            local, switch, epoch=epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link, rack=rack
+            local,
+            switch,
+            generation=generation,
+            rank=rank,
+            workers=workers,
+            slots=slots,
+            timing=timing,
+            link=link,
+            rack=rack,
         )
         self.worker = Worker(self.worker.membership, timing, repair=policy or RepairPolicy(), resume=resume)
         self._others = [other for other in range(workers) if other != rank]
@@ -130,87 +138,88 @@ class RepairingTransport(UdpTransport):
         with self._changed:
             super().probe()
 
-    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for workers that were given up while this epoch goes on, if it is still ours. Any thread."""
+    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for workers that were given up while this generation goes on, if it is still ours. Any thread.
+        """
         with self._changed:
-            if self.worker.repair is not None and self.worker.membership.epoch == epoch:
+            if self.worker.repair is not None and self.worker.membership.generation == generation:
                 self.worker.repair.do_without(ranks)
                 self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
                 self._changed.notify_all()
         self.wake()
 
     def seal(self) -> Sealed:
-        """Send nothing and accept nothing more of this epoch, as `Worker.seal`; peers are answered as before."""
+        """Send nothing and accept nothing more of this generation, as `Worker.seal`; peers are answered as before."""
         with self._changed:
             return self.worker.seal()
 
     def resume(
         self,
-        epoch: int,
+        generation: int,
         peers: Mapping[int, tuple[str, int]],
         resume: Resume,
         rack: tuple[int, ...] | None = None,
         *,
         key: bytes,
     ) -> None:
-        """Go on in another epoch, as `Worker.resume`, with peers where they live now, and the epoch's key.
+        """Go on in another generation, as `Worker.resume`, with peers where they live now, and the generation's key.
 
         Raises:
             ValueError: as `Worker.resume`, a rank has no address among `peers`, or `key` is none. Nothing was changed.
         """
-        own, epoch_key = self.worker.membership, EpochKey(epoch, key)
+        own, generation_key = self.worker.membership, GenerationKey(generation, key)
         _require_all(peers, own.workers, own.rank)
         with self._changed:
-            self.worker.resume(epoch, resume, time.monotonic(), rack)
-            self._channel.move(epoch_key, {other: peers[other] for other in self._others})
+            self.worker.resume(generation, resume, time.monotonic(), rack)
+            self._channel.move(generation_key, {other: peers[other] for other in self._others})
             self._say()
             self._changed.notify_all()
         self.wake()
 
-    def go_on(self, start_epoch: int, start: int) -> None:
-        """Take the program's word that the newcomers of an epoch have its state, as `Worker.go_on`."""
+    def go_on(self, start_generation: int, start: int) -> None:
+        """Take the program's word that the newcomers of a generation have its state, as `Worker.go_on`."""
         with self._changed:
-            self.worker.go_on(start_epoch, start)
+            self.worker.go_on(start_generation, start)
             self._say()
 
-    def offer_state(self, state: bytes, start_epoch: int, newcomers: Mapping[int, int]) -> None:
-        """Have the program's state ready for the newcomers of an epoch, until they have taken it.
+    def offer_state(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
+        """Have the program's state ready for the newcomers of a generation, until they have taken it.
 
         Args:
             state: kept, not copied.
-            newcomers: by rank, the epoch in which it began, for all that may have no state yet.
+            newcomers: by rank, the generation in which it began, for all that may have no state yet.
         """
         digest = hashlib.sha256(state).digest()
         with self._changed:
-            self._offers.offer(state, digest, start_epoch, newcomers)
+            self._offers.offer(state, digest, start_generation, newcomers)
 
-    def fetch_state(self, start_epoch: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state that a worker offers to the newcomers of an epoch; wait for it up to `wait_s`.
+    def fetch_state(self, start_generation: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
+        """Return the state that a worker offers to the newcomers of a generation; wait for it up to `wait_s`.
 
         Raises:
             HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
                 was called, or its side channel has ended.
-            StateMovedError: there are newcomers of a later epoch.
+            StateMovedError: there are newcomers of a later generation.
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
         with self._changed:
-            new = self.worker.join_point.newcomers(start_epoch)
+            new = self.worker.join_point.newcomers(start_generation)
             able = [other for other in self._others if other not in new] or self._others
             if not able:
                 raise HopsumError(f"rank {rank} is alone in its job: nobody has a state for it")
-            self._fetch = fetch = StateFetch(rank, start_epoch, able, bytes_max)
+            self._fetch = fetch = StateFetch(rank, start_generation, able, bytes_max)
             waiting = WaitMonitor(_log, f"rank {rank}")
             try:
                 while fetch.state is None:
                     now = time.monotonic()
                     self._require_fetching(fetch, wait_s, until - now)
                     waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
-                    self._send_messages(fetch.asks(self.worker.membership.epoch, now))
+                    self._send_messages(fetch.asks(self.worker.membership.generation, now))
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
                 self._fetch = None
             waiting.over("has the state")
-            self._send_messages(fetch.taken(self.worker.membership.epoch, self._others))
+            self._send_messages(fetch.taken(self.worker.membership.generation, self._others))
             return fetch.state
 
     def end_fetch(self) -> None:
@@ -222,7 +231,8 @@ class RepairingTransport(UdpTransport):
     def close(self, *, linger: bool = True) -> None:
         """Serve peers until they need nothing more, `linger_s` at most; then close link and channel.
 
-        Without `linger` they are hardly waited for: they need nothing of an epoch that is over, but may not know yet.
+        Without `linger` they are hardly waited for: they need nothing of a generation that is over, but may not know
+        yet.
         Neither are they by a worker that never sent anything: it holds nothing that they could need.
         """
         if self._closed:
@@ -260,7 +270,7 @@ class RepairingTransport(UdpTransport):
             if self._fetch is not None:
                 self._fetch.take(message, time.monotonic())
             return
-        answer = self._offers.answer(message, self.worker.membership.epoch)
+        answer = self._offers.answer(message, self.worker.membership.generation)
         if answer is not None:
             self._channel.send(message.sender, answer)
 
@@ -278,8 +288,10 @@ class RepairingTransport(UdpTransport):
                 f"the state that rank {sender} has for rank {rank} is {size} bytes long, more than bytes_max: make "
                 "it smaller, or call fetch_state(bytes_max=...)"
             )
-        if self.worker.join_point.epoch > fetch.start_epoch:
-            raise StateMovedError(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
+        if self.worker.join_point.generation > fetch.start_generation:
+            raise StateMovedError(
+                f"rank {rank} waits for a state of generation {fetch.start_generation}, and others began since"
+            )
         if left_s <= 0:
             raise HopsumError(
                 f"rank {rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The others offer "

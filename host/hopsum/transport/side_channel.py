@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the workers of a job, over TCP, from members of the epoch only (side_proof.py).
+"""Messages between the workers of a job, over TCP, from members of the generation only (side_proof.py).
 
 One thread per channel accepts connections from peers, which it reads, and opens one to each peer that something is said
 to, which it writes; the listener's REPLY alone goes the other way. So an answer goes to the address that the job has
 for a rank, never to whoever asked.
 
     incoming    input                                              next
-    UNPROVED    HELLO of this epoch, from a peer's address         UNPROVED REPLY
+    UNPROVED    HELLO of this generation, from a peer's address         UNPROVED REPLY
     UNPROVED    PROOF, right                                       OPEN     an older one of the same rank is closed
-    UNPROVED    HELLO of another epoch                             CLOSED   counted in `other_epochs`
+    UNPROVED    HELLO of another generation                             CLOSED   counted in `other_generations`
     UNPROVED    anything else; `PROVE_S` over; one too many        CLOSED   counted in `closed`, by reason
     OPEN        a whole message with its MAC                       OPEN     delivered
     OPEN        anything else, an end in the middle of a message   CLOSED   counted in `closed`, by reason
-    any         `move`: another epoch                              CLOSED
+    any         `move`: another generation                              CLOSED
 
     outgoing    input                                              next
     NONE        something to say                                   DIALS
@@ -23,7 +23,7 @@ for a rank, never to whoever asked.
     WAITS       a while is over, something to say                  DIALS
     OPEN        broken                                             WAITS    what was half sent is lost
     any         more than `QUEUE_BYTES_MAX` to say                 NONE     all of it is lost: "slow"
-    any         `move`: another epoch                              NONE     all of it is lost
+    any         `move`: another generation                              NONE     all of it is lost
 
 No more than `UNPROVED_MAX` connections are UNPROVED: the oldest makes room. What is lost is asked for again: that is
 the protocol's business (hopsum.protocol.repair).
@@ -58,11 +58,11 @@ from hopsum.transport.side_proof import (
     PROOF_BYTES,
     REPLY_BYTES,
     Dialler,
-    EpochKey,
+    GenerationKey,
     Listener,
 )
 
-__all__ = ["Address", "EpochKey", "SideChannel", "SideStatistics"]
+__all__ = ["Address", "GenerationKey", "SideChannel", "SideStatistics"]
 
 LENGTH_BYTES: Final = 4
 QUEUE_BYTES_MAX: Final = 8 << 20
@@ -81,7 +81,7 @@ class SideChannel:
 
     Args:
         rank: whose channel it is.
-        key: of its epoch. Nothing of other epochs is heard: at a change of epoch some are earlier.
+        key: of its generation. Nothing of other generations is heard: at a change of generation some are earlier.
         local: (IPv4 address, TCP port) to listen at. Port 0: any.
         listener: instead of that, a TCP socket that listens already; closed with the channel.
 
@@ -89,7 +89,7 @@ class SideChannel:
         OSError: nobody can listen at `local`.
     """
 
-    def __init__(self, rank: int, key: EpochKey, local: Address, listener: socket.socket | None = None) -> None:
+    def __init__(self, rank: int, key: GenerationKey, local: Address, listener: socket.socket | None = None) -> None:
         self._rank = rank
         self.statistics = SideStatistics()
         self.failure: BaseException | None = None
@@ -104,9 +104,9 @@ class SideChannel:
         self._closing = threading.Event()
         self._outgoing: dict[int, Outgoing] = {}
         self._retired: deque[Outgoing] = deque()
-        """Of the epoch before; their connections are still to be closed."""
-        self._members: tuple[EpochKey, dict[int, str]] = key, {}
-        """The epoch's key, and the address of each peer that may prove itself."""
+        """Of the generation before; their connections are still to be closed."""
+        self._members: tuple[GenerationKey, dict[int, str]] = key, {}
+        """The generation's key, and the address of each peer that may prove itself."""
         self._unproved: dict[int, Incoming] = {}
         """By descriptor, in the order in which they came."""
         self._proved: dict[int, Incoming] = {}
@@ -133,10 +133,10 @@ class SideChannel:
         self._thread = threading.Thread(target=self._serve, name=f"hopsum-peers-{self._rank}", daemon=True)
         self._thread.start()
 
-    def move(self, key: EpochKey, peers: Mapping[int, Address]) -> None:
-        """Go on in an epoch, with peers where they live now; the listening socket stays. Any thread may call it.
+    def move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
+        """Go on in a generation, with peers where they live now; the listening socket stays. Any thread may call it.
 
-        Connections of the epoch before end, and what was still to be said in it is lost: nobody would take it.
+        Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
         """
         others = {rank: address for rank, address in peers.items() if rank != self._rank}
         before = self._outgoing
@@ -194,7 +194,7 @@ class SideChannel:
                     key.fileobj.close()  # type: ignore[union-attr]  # registered as sockets only
 
     def _retire(self) -> None:
-        """Close connections of the epoch before, and those from where nobody lives any more."""
+        """Close connections of the generation before, and those from where nobody lives any more."""
         if not self._moved:
             return
         self._moved = False
@@ -205,7 +205,7 @@ class SideChannel:
         key, peers = self._members
         ips = set(peers.values())
         for incoming in [*self._unproved.values(), *self._proved.values()]:
-            if incoming.ip not in ips or incoming.epoch not in (None, key.epoch):
+            if incoming.ip not in ips or incoming.generation not in (None, key.generation):
                 self._close_incoming(incoming)
 
     def _expire(self) -> None:
@@ -281,8 +281,8 @@ class SideChannel:
             if incoming.buffer:
                 raise PeerMessageError("truncated", f"{len(incoming.buffer)} bytes are no message")
         except PeerMessageError as refused:
-            if refused.reason == "epoch":
-                self.statistics.other_epochs += 1
+            if refused.reason == "generation":
+                self.statistics.other_generations += 1
             else:
                 self.statistics.closed[refused.reason] += 1
         self._close_incoming(incoming)
@@ -338,8 +338,8 @@ class SideChannel:
     def _take(self, message: PeerMessage, incoming: Incoming) -> None:
         if message.sender != incoming.rank:
             raise PeerMessageError("sender", f"rank {message.sender} on the connection of rank {incoming.rank}")
-        if not message.epoch == incoming.epoch == self._members[0].epoch:
-            self.statistics.other_epochs += 1
+        if not message.generation == incoming.generation == self._members[0].generation:
+            self.statistics.other_generations += 1
             return
         self.statistics.messages_received += 1
         self._deliver(message)

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from hopsum.transport.side_proof import Dialler, EpochKey, Listener, Seal
+from hopsum.transport.side_proof import Dialler, GenerationKey, Listener, Seal
 
 DIAL_AGAIN_S: Final = 0.1
 Address = tuple[str, int]
@@ -35,9 +35,10 @@ class SideStatistics:
     unreachable: int = 0
     """Times that a peer could not be connected to."""
     refused: int = 0
-    """Times that a peer, or whoever listens there, did not go through with the handshake: it is in another epoch."""
-    other_epochs: int = 0
-    """Connections and messages of an epoch that is over for this worker, or has not begun for it: ignored."""
+    """Times that a peer, or whoever listens there, did not go through with the handshake: it is in another generation.
+    """
+    other_generations: int = 0
+    """Connections and messages of a generation that is over for this worker, or has not begun for it: ignored."""
     closed: Counter[str] = field(default_factory=Counter)
     """Connections that were closed for cause: hello, forged, silent, crowd (before the proof), stranger; and length,
     kind, sender, value, truncated, slow."""
@@ -63,18 +64,18 @@ class Incoming:
         return -1 if self.listener is None else self.listener.peer
 
     @property
-    def epoch(self) -> int | None:
-        """Return the epoch of its key, None before HELLO."""
-        return None if self.listener is None else self.listener.key.epoch
+    def generation(self) -> int | None:
+        """Return the generation of its key, None before HELLO."""
+        return None if self.listener is None else self.listener.key.generation
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A peer that is written to in one epoch, and what is still to be said to it."""
+    """A peer that is written to in one generation, and what is still to be said to it."""
 
     rank: int
     address: Address
-    key: EpochKey
+    key: GenerationKey
     queue: deque[bytes] = field(default_factory=deque)
     queued_bytes: int = 0
     connection: socket.socket | None = None

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof of membership on a connection between two workers, without I/O: who dials and who listens both know the key.
 
-    dialler -> listener   HELLO   magic, version, ranks of both, epoch, 16 random bytes            32 bytes
-    listener -> dialler   REPLY   16 random bytes, MAC(epoch key, "listener", HELLO, REPLY's)      48 bytes
-    dialler -> listener   PROOF   MAC(epoch key, "dialler", HELLO, REPLY's random bytes)           32 bytes
+    dialler -> listener   HELLO   magic, version, ranks of both, generation, 16 random bytes            32 bytes
+    listener -> dialler   REPLY   16 random bytes, MAC(generation key, "listener", HELLO, REPLY's)      48 bytes
+    dialler -> listener   PROOF   MAC(generation key, "dialler", HELLO, REPLY's random bytes)           32 bytes
     dialler -> listener   any number of: length (4 bytes), message, MAC(session key, number of the message, message)
 
-The session key is MAC(epoch key, "session", HELLO, REPLY's random bytes). All MACs are keyed BLAKE2b; those of messages
-have 16 bytes. So nothing that was recorded on another connection, in another epoch, between other ranks or in the other
+The session key is MAC(generation key, "session", HELLO, REPLY's random bytes). All MACs are keyed BLAKE2b; those of
+messages have 16 bytes. So nothing that was recorded on another connection, in another generation, between other ranks
+or in the other
 direction is of use, and no message can be left out, repeated or moved: the connection ends there.
 """
 
@@ -27,17 +28,17 @@ MAC_BYTES: Final = 16
 """Of a message."""
 PROOF_BYTES: Final = 32
 _HELLO: Final = struct.Struct(f">4sB3xHHI{NONCE_BYTES}s")
-"""magic, version, the dialler's rank, the listener's, epoch, random bytes."""
+"""magic, version, the dialler's rank, the listener's, generation, random bytes."""
 _MAGIC, _VERSION = b"hops", 1
 HELLO_BYTES: Final = _HELLO.size
 REPLY_BYTES: Final = NONCE_BYTES + PROOF_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class EpochKey:
-    """The secret that the members of one epoch share. Raises ValueError for a key that has not `KEY_BYTES`."""
+class GenerationKey:
+    """The secret that the members of one generation share. Raises ValueError for a key that has not `KEY_BYTES`."""
 
-    epoch: int
+    generation: int
     key: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -73,15 +74,15 @@ class Dialler:
         nonce: `NONCE_BYTES` random bytes, never used before.
     """
 
-    def __init__(self, rank: int, peer: int, key: EpochKey, nonce: bytes) -> None:
+    def __init__(self, rank: int, peer: int, key: GenerationKey, nonce: bytes) -> None:
         self._key = key.key
-        self.hello = _HELLO.pack(_MAGIC, _VERSION, rank, peer, key.epoch, nonce)
+        self.hello = _HELLO.pack(_MAGIC, _VERSION, rank, peer, key.generation, nonce)
 
     def take(self, reply: bytes) -> tuple[bytes, Seal]:
         """Return the PROOF, and what seals messages. Raises PeerMessageError: REPLY is no member's."""
         nonce, proof = reply[:NONCE_BYTES], reply[NONCE_BYTES:]
         if not hmac.compare_digest(_mac(self._key, b"listener", self.hello, nonce), proof):
-            raise PeerMessageError("forged", "who listens there does not know the epoch's key")
+            raise PeerMessageError("forged", "who listens there does not know the generation's key")
         return _mac(self._key, b"dialler", self.hello, nonce), Seal(_mac(self._key, b"session", self.hello, nonce))
 
 
@@ -93,7 +94,7 @@ class Listener:
         nonce: as for `Dialler`.
     """
 
-    def __init__(self, rank: int, key: EpochKey, nonce: bytes) -> None:
+    def __init__(self, rank: int, key: GenerationKey, nonce: bytes) -> None:
         self._rank, self.key, self._nonce = rank, key, nonce
         self._hello = b""
         self.peer = -1
@@ -102,20 +103,22 @@ class Listener:
     def take(self, hello: bytes) -> bytes:
         """Return REPLY.
 
-        Raises PeerMessageError: no HELLO, or to another rank ("hello"), or of another epoch ("epoch").
+        Raises PeerMessageError: no HELLO, or to another rank ("hello"), or of another generation ("generation").
         """
-        magic, version, peer, to, epoch, _ = _HELLO.unpack(hello)
+        magic, version, peer, to, generation, _ = _HELLO.unpack(hello)
         if (magic, version, to) != (_MAGIC, _VERSION, self._rank):
             raise PeerMessageError("hello", f"{hello[:8]!r} is no HELLO to rank {self._rank}")
-        if epoch != self.key.epoch:
-            raise PeerMessageError("epoch", f"HELLO of epoch {epoch} in epoch {self.key.epoch}")
+        if generation != self.key.generation:
+            raise PeerMessageError(
+                "generation", f"HELLO of generation {generation} in generation {self.key.generation}"
+            )
         self._hello, self.peer = hello, peer
         return self._nonce + _mac(self.key.key, b"listener", hello, self._nonce)
 
     def check(self, proof: bytes) -> Seal:
         """Return what checks messages. Raises PeerMessageError, "forged", where PROOF is no member's."""
         if not hmac.compare_digest(_mac(self.key.key, b"dialler", self._hello, self._nonce), proof):
-            raise PeerMessageError("forged", f"who says to be rank {self.peer} does not know the epoch's key")
+            raise PeerMessageError("forged", f"who says to be rank {self.peer} does not know the generation's key")
         return Seal(_mac(self.key.key, b"session", self._hello, self._nonce))
 
 

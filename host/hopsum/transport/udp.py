@@ -37,7 +37,7 @@ class UdpTransport:
     Args:
         local: (IPv4 address, port) that the switch admits this rank from.
         switch: (IPv4 address, port) of the service; messages name the switch by it.
-        epoch, rank, workers, slots, rack: this worker's part in the job, see `Membership`.
+        generation, rank, workers, slots, rack: this worker's part in the job, see `Membership`.
         link: instead of a UDP socket of its own; closed with the transport.
         on_lost: see `Worker`.
 
@@ -51,7 +51,7 @@ class UdpTransport:
         local: tuple[str, int],
         switch: tuple[str, int],
         *,
-        epoch: int,
+        generation: int,
         rank: int,
         workers: int,
         slots: int,
@@ -61,7 +61,7 @@ class UdpTransport:
         rack: tuple[int, ...] | None = None,
     ) -> None:
         label = f"switch {switch[0]}:{switch[1]}"
-        self.worker = Worker(Membership(epoch, rank, workers, slots, label, rack), timing, on_lost=on_lost)
+        self.worker = Worker(Membership(generation, rank, workers, slots, label, rack), timing, on_lost=on_lost)
         self._link = link or UdpLink(local, switch)
         self._rows = self._link if isinstance(self._link, RowLink) else None
         self._unreachable, self._failures = 0, Counter[str]()
@@ -85,8 +85,8 @@ class UdpTransport:
         Raises:
             AllReduceTimeoutError: no result by the deadline; the message says what was sent and what came back.
             ResultLostError: the switch no longer has a result that this rank lacks.
-            EpochEndedError: an earlier all-reduce failed, or the epoch's rounds are used up, or it is sealed.
-                After these three, continue in a new epoch with a new transport.
+            GenerationEndedError: an earlier all-reduce failed, or the generation's rounds are used up, or it is sealed.
+                After these three, continue in a new generation with a new transport.
             WireError: unknown op or payloads of another shape; nothing was sent.
         """
         handle = self.submit(op, payloads, counts)

@@ -3,7 +3,7 @@
 names the drop reason.
 
     PACKET_CHECKS   of the packet alone
-    (UNKNOWN_EPOCH, UNKNOWN_WORKER: no such job, no such rank in it)
+    (UNKNOWN_GENERATION, UNKNOWN_WORKER: no such job, no such rank in it)
     JOB_CHECKS      of the packet against its job and sender
     (OP_MISMATCH: the copy holds this very round with another op; an older round is STALE whatever its op)
 
@@ -135,14 +135,14 @@ def _has_top_bit(packet: Packet) -> bool:
 
 
 def admit(packet: Packet, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
-    """Return the packet with its job and sender, or why it is dropped. `jobs` is keyed by epoch."""
-    job = jobs.get(packet.header.epoch)
+    """Return the packet with its job and sender, or why it is dropped. `jobs` is keyed by generation."""
+    job = jobs.get(packet.header.generation)
     packet = replace(packet, relative=None if job is None else _relative(packet.header, job))
     for reason, fails in PACKET_CHECKS:
         if fails(packet):
             return reason
     if job is None:
-        return Drop.UNKNOWN_EPOCH
+        return Drop.UNKNOWN_GENERATION
     worker = packet.relative or job.worker(packet.header.worker)
     if worker is None:
         return Drop.UNKNOWN_WORKER

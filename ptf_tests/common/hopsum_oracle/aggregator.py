@@ -7,14 +7,14 @@
     frame_aggregator.FrameAggregator the same for whole frames, with plain forwarding and exact reply frames
 
 Rules (the table's own are in decision.py, the checks in admission.py)
-    S1  A packet belongs to the job whose epoch it names, or to nobody.
+    S1  A packet belongs to the job whose generation it names, or to nobody.
     Copy index = (slot_base + slot) * 2 + (round & 1).
     Registers outlive jobs: a new job finds what the last one left.
-    Replies carry op, slot, round, epoch and count of the packet that caused them, and the receiver's rank.
+    Replies carry op, slot, round, generation and count of the packet that caused them, and the receiver's rank.
     What goes to a parent carries the flags of the packet that caused it, and the leaf's number.
     Lanes go up and down in a tree: codes become lanes at the first switch, and their op stays what it was.
     STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
-    holds something of the PROBE's epoch; a PROBE changes nothing.
+    holds something of the PROBE's generation; a PROBE changes nothing.
 """
 
 from __future__ import annotations
@@ -90,22 +90,22 @@ class Aggregator:
             self.add_job(job)
 
     def add_job(self, job: JobConfig) -> None:
-        """Admit an epoch.
+        """Admit a generation.
 
         Raises:
-            ValueError: epoch, job index or a slot belong to an admitted job; remove that one first (S1).
+            ValueError: generation, job index or a slot belong to an admitted job; remove that one first (S1).
         """
         for other in self.jobs.values():
-            if other.epoch == job.epoch or other.job_index == job.job_index:
-                raise ValueError(f"epoch {job.epoch}, job index {job.job_index}: one is taken by {other}")
+            if other.generation == job.generation or other.job_index == job.job_index:
+                raise ValueError(f"generation {job.generation}, job index {job.job_index}: one is taken by {other}")
             apart = other.slot_base + other.slots <= job.slot_base or job.slot_base + job.slots <= other.slot_base
             if not apart:
-                raise ValueError(f"slots of epoch {job.epoch} overlap those of epoch {other.epoch}")
-        self.jobs[job.epoch] = job
+                raise ValueError(f"slots of generation {job.generation} overlap those of generation {other.generation}")
+        self.jobs[job.generation] = job
 
-    def remove_job(self, epoch: int) -> None:
-        """Forget an epoch; its registers stay as they are. Raises KeyError if it is not admitted."""
-        del self.jobs[epoch]
+    def remove_job(self, generation: int) -> None:
+        """Forget a generation; its registers stay as they are. Raises KeyError if it is not admitted."""
+        del self.jobs[generation]
 
     def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> PacketOutcome:
         """Take one UDP datagram that is addressed to the service."""
@@ -130,7 +130,7 @@ class Aggregator:
         asked, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy = self.registers.copies[index]
         base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
-        if copy.epoch == asked.epoch:
+        if copy.generation == asked.generation:
             state = {FINAL: State.FINAL, CLOSED: State.CLOSED}.get(copy.ctr, State.COLLECTING)
             op = self.registers.ops[index]
             base = replace(base, op=op, held=copy.round, contributors=copy.contributors, count=state)
@@ -180,7 +180,7 @@ def _update(header: Header) -> Update:
     """Return what the tables need to know of a packet."""
     bit = 1 << header.worker if header.kind in (Kind.UPDATE, Kind.PARTIAL) else 0
     inside = 0 if header.kind == Kind.UPDATE else header.contributors
-    return Update(header.epoch, header.round, bit, bool(header.flags & Flag.FLUSH), inside)
+    return Update(header.generation, header.round, bit, bool(header.flags & Flag.FLUSH), inside)
 
 
 def _decide(kind: int, job: JobConfig, copy: Copy, update: Update) -> Decision:

@@ -5,8 +5,8 @@ A root has no parent: it is alone, or on top of a tree. A leaf has one: where a 
 it and sends its partial sum up. That is to its parent what an UPDATE is, from a child that stands for several workers.
 
 Rules
-    A copy's tag (epoch, round) is its only validity information: if it differs, all else in the copy is dead.
-    S2  A copy with another epoch in its tag is empty.
+    A copy's tag (generation, round) is its only validity information: if it differs, all else in the copy is dead.
+    S2  A copy with another generation in its tag is empty.
     S3  A newer round, or S2, overwrites all of the copy with the packet.
     S4  The round that the copy holds takes each worker once, while collecting; contributors change only
         together with the values.
@@ -20,8 +20,8 @@ Rules
     T5  A leaf that is flushed closes.
 
 Situations, in the order of the tests
-    NEW        another epoch, or a newer round than the copy's
-    OLD        same epoch, older round
+    NEW        another generation, or a newer round than the copy's
+    OLD        same generation, older round
     COMPLETE   the copy's round, and it is complete
     CLOSED     the copy's round, and the partial sum is with the parent
     REPEAT     the copy's round, collecting, child seen before
@@ -125,7 +125,7 @@ _AT_LEAF: Final = Closing(CLOSED, Reply.PARTIAL_TO_PARENT, Event.CLOSED)
 class Copy(NamedTuple):
     """The registers of one (slot, version), without the values."""
 
-    epoch: int = 0
+    generation: int = 0
     round: int = 0
     seen: int = 0
     """Bitmap of the children that arrived for this round, late ones too."""
@@ -137,7 +137,7 @@ class Copy(NamedTuple):
 class Update(NamedTuple):
     """What the table needs to know of an UPDATE or a PARTIAL."""
 
-    epoch: int
+    generation: int
     round: int
     bit: int
     """1 << rank, or the number of the child."""
@@ -176,7 +176,7 @@ def packet_class(copy: Copy, update: Update) -> PacketClass:
 
 def is_new(copy: Copy, update: Update) -> bool:
     """Say whether everything in the copy is dead for this packet (S2, S3)."""
-    return copy.epoch != update.epoch or update.round > copy.round
+    return copy.generation != update.generation or update.round > copy.round
 
 
 def is_repeat(copy: Copy, update: Update) -> bool:
@@ -188,7 +188,7 @@ def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decis
     """Apply the table at a root: one packet from below, already admitted, at one copy.
 
     Args:
-        copy: the registers before; anything at all if their epoch is another one.
+        copy: the registers before; anything at all if their generation is another one.
         update: rounds start at 1 (N4).
         quorum: children that complete a round, 1..64.
         min_quorum: children that complete it once a FLUSH arrives, 1..quorum.
@@ -205,7 +205,7 @@ def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: C
     which = packet_class(copy, update)
     row = TABLE[which]
     events: tuple[Event, ...] = (row.event,)
-    if which is PacketClass.NEW and is_unfinished(copy, update.epoch):
+    if which is PacketClass.NEW and is_unfinished(copy, update.generation):
         events = (Event.FAULT, row.event)
     after = _merge(copy, update, row.lanes, which)
     if _closes(row.closes, after.ctr, update.flush, quorum, min_quorum):
@@ -214,16 +214,16 @@ def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: C
     return Decision(after, row.lanes, row.reply, events)
 
 
-def is_unfinished(copy: Copy, epoch: int) -> bool:
-    """Say whether a copy of this epoch has no result yet: a newer round over it counts as a fault."""
-    return copy.epoch == epoch and copy.ctr != FINAL
+def is_unfinished(copy: Copy, generation: int) -> bool:
+    """Say whether a copy of this generation has no result yet: a newer round over it counts as a fault."""
+    return copy.generation == generation and copy.ctr != FINAL
 
 
 def _merge(copy: Copy, update: Update, lanes: LaneAction, which: PacketClass) -> Copy:
     if which is PacketClass.OLD:
         return copy
     if which is PacketClass.NEW:
-        return Copy(update.epoch, update.round, update.bit, 1, update.contributors)
+        return Copy(update.generation, update.round, update.bit, 1, update.contributors)
     after = copy._replace(seen=copy.seen | update.bit)
     if lanes is LaneAction.KEEP:
         return after

@@ -7,7 +7,7 @@ Rules
     T6  STALE is passed down, and touches nothing.
 
 Situations, in the order of the tests
-    NEW     another epoch, or a newer round than the copy's
+    NEW     another generation, or a newer round than the copy's
     OPEN    the copy's round, collecting or closed
     KNOWN   the copy's round, complete, or an older round
 
@@ -18,7 +18,8 @@ Transitions of a RESULT
     KNOWN      as they are           as they are        as it is  -                KNOWN
 
 Partial sum and final result may share a copy: the partial sum is needed only while the parent may lack it, and a result
-for the tag proves that the parent is done with that round. If the parent forgets (a restart), a new epoch follows (E1).
+for the tag proves that the parent is done with that round. If the parent forgets (a restart), a new generation follows
+(E1).
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ def take_result(copy: Copy, result: Update) -> Decision:
     if which is ParentResultClass.KNOWN:
         return Decision(copy, LaneAction.KEEP, Reply.NONE, (Event.KNOWN,))
     events: tuple[Event, ...] = (Event.TAKEN,)
-    if which is ParentResultClass.NEW and is_unfinished(copy, result.epoch):
+    if which is ParentResultClass.NEW and is_unfinished(copy, result.generation):
         events = (Event.FAULT, Event.TAKEN)
     return Decision(_final(copy, result, which), LaneAction.WRITE, Reply.RESULT_TO_ALL, events)
 
 
 def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
     seen = SEEN_ALL if which is ParentResultClass.NEW else copy.seen
-    return Copy(result.epoch, result.round, seen, FINAL, result.contributors)
+    return Copy(result.generation, result.round, seen, FINAL, result.contributors)
 
 
 def relay_stale(copy: Copy) -> Decision:

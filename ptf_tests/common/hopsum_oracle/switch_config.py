@@ -46,13 +46,13 @@ class ParentConfig(WorkerConfig):
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """One epoch of one job.
+    """One generation of one job.
 
     Raises:
         ValueError: a value is out of the program's limits; the message names it.
     """
 
-    epoch: int
+    generation: int
     job_index: int
     """Which part of the `job_events` counter is this job's."""
     slot_base: int
@@ -81,7 +81,7 @@ class JobConfig:
         below = [*(1 << worker.rank for worker in self.workers), *(leaf.members for leaf in self.leaves)]
         observers = [observer.rank for observer in self.observers]
         checks = {
-            f"epoch {self.epoch} is not in 1..2^32-1": 1 <= self.epoch < 1 << 32,
+            f"generation {self.generation} is not in 1..2^32-1": 1 <= self.generation < 1 << 32,
             f"job_index {self.job_index} is not in 0..{MAX_JOBS - 1}": 0 <= self.job_index < MAX_JOBS,
             f"slots {self.slot_base}..{self.slot_base + self.slots - 1} are not within 0..{MAX_SLOTS - 1}": (
                 self.slot_base >= 0 and self.slots >= 1 and self.slot_base + self.slots <= MAX_SLOTS
@@ -104,7 +104,7 @@ class JobConfig:
         }
         wrong = [message for message, right in checks.items() if not right]
         if wrong:
-            raise ValueError(f"job of epoch {self.epoch}: {'; '.join(wrong)}")
+            raise ValueError(f"job of generation {self.generation}: {'; '.join(wrong)}")
 
     @property
     def children(self) -> tuple[WorkerConfig, ...]:

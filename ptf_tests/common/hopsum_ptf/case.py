@@ -137,21 +137,21 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
     def end_job(self, job: Job) -> None:
         """End a job through the controller; the registers keep what it left."""
         self.controller.delete_job(job)
-        self.oracle.remove_job(job.epoch)
+        self.oracle.remove_job(job.generation)
 
     def set_quorum(self, job: Job, quorum: int) -> None:
         """Change a job's quorum under way, which the controller never does (rule E1)."""
         self.device.write([control.quorum_update(job, quorum)])
-        self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], quorum=quorum)
+        self.oracle.jobs[job.generation] = replace(self.oracle.jobs[job.generation], quorum=quorum)
 
     def set_tables(
         self, job: Job, *, table: tuple[int, ...] | None = None, table16: tuple[int, ...] | None = None
     ) -> None:
         """Give a job tables that the controller would refuse because sums may leave their lanes."""
         self.device.write(control.table_updates(job, table, table16))
-        told = self.oracle.jobs[job.epoch]
+        told = self.oracle.jobs[job.generation]
         changed = replace(told, table=table or told.table, table16=table16 or told.table16)
-        self.oracle.jobs[job.epoch] = changed
+        self.oracle.jobs[job.generation] = changed
 
     # ---- one frame ----------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from hopsum_ptf.recording import Recording, Write
 from hopsum_wire import Drop, Event
 from hopsum_wire._layout import JOB_EVENTS
 
-# The clock of the cases' controller: epochs, and with them recordings, are the same every time.
+# The clock of the cases' controller: generations, and with them recordings, are the same every time.
 CLOCK_S = 1_000_000.0
 
 UNCOUNTED_EVENTS: Final = {"tofino": frozenset({Event.FAULT})}
@@ -130,7 +130,7 @@ def oracle_job(job: Job) -> JobConfig:
     """Return a job as the oracle takes it."""
     above = job.spec.parent
     return JobConfig(
-        epoch=job.epoch,
+        generation=job.generation,
         job_index=job.job_index,
         slot_base=job.slot_base,
         slots=job.slots,

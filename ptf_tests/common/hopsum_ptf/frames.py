@@ -91,7 +91,7 @@ def update(
         op=op,
         worker=rank,
         slot=slot,
-        epoch=job.epoch,
+        generation=job.generation,
         round=round,
         count=shape_of(op).elements if count is None else count,
         length=up_bytes(op),
@@ -111,7 +111,7 @@ def from_relative(
         op=op,
         worker=sender.number,
         slot=slot,
-        epoch=job.epoch,
+        generation=job.generation,
         round=round,
         held=held,
         contributors=sum(1 << rank for rank in by),
@@ -130,7 +130,7 @@ def from_relative(
 
 def probe(job: Job, asker: WorkerEndpoint, *, slot: int = 0, round: int = 1, count: int = 0) -> bytes:
     """Return the PROBE that a worker or an observer sends."""
-    header = Header(kind=Kind.PROBE, worker=asker.rank, slot=slot, epoch=job.epoch, round=round, count=count)
+    header = Header(kind=Kind.PROBE, worker=asker.rank, slot=slot, generation=job.generation, round=round, count=count)
     return build_frame(path_of(job, asker), header)
 
 

@@ -57,7 +57,7 @@ class Hopsum(Packet):
     def mysummary(self) -> str:
         """Return one line: kind, op, who, where."""
         summary: str = self.sprintf(
-            "hopsum %Hopsum.kind% %Hopsum.op% worker %Hopsum.worker% epoch %Hopsum.epoch% "
+            "hopsum %Hopsum.kind% %Hopsum.op% worker %Hopsum.worker% generation %Hopsum.generation% "
             "slot %Hopsum.slot% round %Hopsum.round%"
         )
         return summary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches of a tree that note, in one list of all of them, when they begin and cease to admit an epoch."""
+"""Switches of a tree that note, in one list of all of them, when they begin and cease to admit a generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERYBODY = "10.0.1.0/24"
 
 
 class Noted(FakeDevice):
-    """A switch that notes when it begins and ceases to admit an epoch, in a list of all switches."""
+    """A switch that notes when it begins and ceases to admit a generation, in a list of all switches."""
 
     def __init__(self, name: str, notes: list[tuple[str, str]]) -> None:
         super().__init__()

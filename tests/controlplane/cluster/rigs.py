@@ -117,13 +117,13 @@ class Rig:
         link = open_link(seat)
         self._stack.callback(link.close)
         if worker.joined is not None:
-            worker.lives, worker.epoch = worker.lives + 1, 0
+            worker.lives, worker.generation = worker.lives + 1, 0
         worker.join(ip=seat.ip, udp_port=link.local[1], mac=seat.mac, side_port=None)
         return link
 
 
 def agents_of(stack: ExitStack, crew: list[Worker], links: list[UdpLink], timing: Timing) -> list[Agent]:
-    """Return an agent for each of a crew that has joined, once their epoch has begun."""
+    """Return an agent for each of a crew that has joined, once their generation has begun."""
     agents = []
     for worker, link in zip(crew, links, strict=True):
         document = worker.membership()

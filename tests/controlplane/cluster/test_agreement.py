@@ -69,11 +69,11 @@ def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
         worker.join(settings=SEED_0)
     for worker in crew:
         worker.membership()
-    epoch = crew[0].epoch
+    generation = crew[0].generation
     crew[1].lives += 1
     with pytest.raises(InvalidRequestError, match=rf"{WORDS}; the job goes on without this worker"):
         crew[1].join(settings=SEED_1)
-    assert crew[0].beat().epoch == epoch
+    assert crew[0].beat().generation == generation
     assert phases(cluster) == {0: Phase.IN, 1: Phase.IN}
 
 
@@ -89,7 +89,7 @@ def test_survivors_wait_on_where_a_replacement_differs(cluster: Cluster) -> None
     cluster.controller.tick()  # rank 1 is lost
     crew[0].join(settings=SEED_0)
     crew[1].lives += 1
-    crew[1].epoch = 0
+    crew[1].generation = 0
     with pytest.raises(InvalidRequestError, match=WORDS):
         crew[1].join(settings=SEED_1)
     assert isinstance(crew[0].membership(), Pending)
@@ -144,8 +144,9 @@ SETTINGS = st.dictionaries(st.sampled_from(["codec", "seed", "on_nonfinite"]), s
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(told=st.lists(SETTINGS, min_size=3, max_size=3), order=st.permutations(range(3)))
-def test_an_epoch_begins_if_and_only_if_all_agree(told: list[dict[str, str]], order: list[int]) -> None:
-    """In every order of arrival, each rank is in the epoch or has an error that names two ranks and their values."""
+def test_a_generation_begins_if_and_only_if_all_agree(told: list[dict[str, str]], order: list[int]) -> None:
+    """In every order of arrival, each rank is in the generation or has an error that names two ranks and their values.
+    """
     with TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder), (switch_config(),), {"s1": FakeDevice()})
         cluster.start()
@@ -165,7 +166,7 @@ def why_of(text: str) -> str:
 
 
 def failures_of(cluster: Cluster, told: list[dict[str, str]], order: list[int]) -> dict[int, str]:
-    """Let ranks join in this order; return what those were told that are in no epoch."""
+    """Let ranks join in this order; return what those were told that are in no generation."""
     crew = cluster.make(workers=3)
     failed: dict[int, str] = {}
     for rank in order:

@@ -40,33 +40,33 @@ def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
     before, standing = cluster.controller.jobs(), cluster.standing()
     cluster.clock.sleep(1000)
     cluster.start()
-    assert [(job.name, job.state, job.epoch) for job in cluster.controller.jobs()] == [
-        (job.name, State.RUNNING, job.epoch) for job in before
+    assert [(job.name, job.state, job.generation) for job in cluster.controller.jobs()] == [
+        (job.name, State.RUNNING, job.generation) for job in before
     ]
     assert cluster.standing() == standing
     cluster.controller.tick()  # silence of the controller is not silence of its members
-    assert crew[0].beat() == HeartbeatResult(State.RUNNING, crew[0].epoch, "")
+    assert crew[0].beat() == HeartbeatResult(State.RUNNING, crew[0].generation, "")
     assert cluster.controller.job("job").counters["added"] == 5
 
 
-def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
+def test_a_restarted_switch_gets_new_generations(cluster: Cluster) -> None:
     crew, forming = cluster.run(), cluster.make("forming")
     forming[0].join()
-    old = crew[0].epoch
+    old = crew[0].generation
     device_of(cluster).entities.clear()
     cluster.clock.sleep(cluster.config.reconcile_interval_s - 1)
     for worker in (*crew, forming[0]):
         worker.beat()
     cluster.controller.tick()
-    assert crew[0].beat().epoch == old  # nobody has looked yet
+    assert crew[0].beat().generation == old  # nobody has looked yet
     cluster.clock.sleep(1)
     cluster.controller.tick()
     beat = crew[0].beat()
-    assert beat.epoch == 0
+    assert beat.generation == 0
     assert "switch s1 lost entries: job 'job'" in beat.reason
     assert forming[0].beat() == HeartbeatResult(State.FORMING, 0, "")
     enter(crew)
-    assert crew[0].epoch > old
+    assert crew[0].generation > old
     cluster.check()
 
 
@@ -74,7 +74,9 @@ def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
 def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog: pytest.LogCaptureFixture) -> None:
     crew, other = cluster.run(), cluster.run("other")
     device = device_of(cluster)
-    device.write([Insert(MulticastGroup(9, (Replica(1, 1),))), Insert(TableEntry("jobs", {"epoch": 5}, "job", {}))])
+    device.write(
+        [Insert(MulticastGroup(9, (Replica(1, 1),))), Insert(TableEntry("jobs", {"generation": 5}, "job", {}))]
+    )
     if restart:
         cluster.start(remove_existing=True)
     else:
@@ -87,7 +89,7 @@ def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog:
         assert (view.audits, view.entries_repaired) == (1, 2)
         assert [line.split(":")[0] for line in view.findings] == ["foreign", "foreign"]
     assert "switch s1: took off 2 entries: " in caplog.text
-    assert "jobs[epoch=5]" in caplog.text
+    assert "jobs[generation=5]" in caplog.text
     cluster.check()
     assert {job.state for job in cluster.controller.jobs()} == {State.RUNNING}
 
@@ -95,8 +97,10 @@ def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog:
 def test_one_job_loses_an_entry(cluster: Cluster) -> None:
     crew, other = cluster.run(), cluster.run("other")
     device = device_of(cluster)
-    worker = next(entry for entry in device.read_table(admit.WORKERS) if entry.match["epoch"] == crew[0].epoch)
-    rewrite = next(entry for entry in device.read_table("rewrite") if entry.match["epoch"] == other[0].epoch)
+    worker = next(
+        entry for entry in device.read_table(admit.WORKERS) if entry.match["generation"] == crew[0].generation
+    )
+    rewrite = next(entry for entry in device.read_table("rewrite") if entry.match["generation"] == other[0].generation)
     device.write([Delete(worker), Modify(replace(rewrite, params={**rewrite.params, "dst_port": 1}))])
     cluster.clock.sleep(LEASE_S - 1)
     for each in (*crew, *other):
@@ -104,7 +108,7 @@ def test_one_job_loses_an_entry(cluster: Cluster) -> None:
     cluster.clock.sleep(1)
     cluster.controller.tick()
     assert cluster.controller.job("job").state is State.FORMING
-    assert other[0].beat() == HeartbeatResult(State.RUNNING, other[0].epoch, "")
+    assert other[0].beat() == HeartbeatResult(State.RUNNING, other[0].generation, "")
     cluster.check()
 
 
@@ -112,7 +116,7 @@ def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> N
     cluster = make_cluster()
     device = device_of(cluster)
     cluster.stop()
-    theirs = TableEntry("jobs", {"epoch": 5}, "job", {})
+    theirs = TableEntry("jobs", {"generation": 5}, "job", {})
     device.write([Insert(theirs)])
     cluster.start()
     view = cluster.controller.switches()[0]
@@ -255,7 +259,7 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
     assert not any(JoinRequest.__name__ in text and "incarnation" in text for text in texts)
 
 
-def test_who_looks_at_an_epoch_that_is_just_over_makes_no_condition(cluster: Cluster) -> None:
+def test_who_looks_at_a_generation_that_is_just_over_makes_no_condition(cluster: Cluster) -> None:
     _, second = cluster.run()
     before = cluster.controller._cache.get("job").job
     assert before is not None
@@ -284,7 +288,7 @@ def test_workers_hear_that_their_switch_is_not_reached(
         assert switch.condition.startswith("nobody answers" if text else "odd")
         beat = crew[0].beat()
     assert beat.switch_unreachable == text
-    assert (beat.state, beat.epoch) == (State.RUNNING, crew[0].epoch), "sums may go on"
+    assert (beat.state, beat.generation) == (State.RUNNING, crew[0].generation), "sums may go on"
     cluster.clock.sleep(2)
     cluster.controller.tick()
     assert crew[0].beat().switch_unreachable == ""

@@ -77,7 +77,7 @@ def delete(mortal: Mortal) -> None:
 def forgotten(mortal: Mortal, switch: str = "s1") -> None:
     entities = mortal.devices[switch].entities
     for key, entity in list(entities.items()):
-        if f"epoch={mortal.crew[0].epoch}" in str(entity):
+        if f"generation={mortal.crew[0].generation}" in str(entity):
             del entities[key]
     mortal.cluster.clock.sleep(LEASE_S / 2)
     for worker in (*mortal.other, *mortal.crew):
@@ -139,12 +139,12 @@ def die_in(scene: str, what: str, at: int, folder: Path, tree: bool = False) -> 
 
 
 def check_recovery(mortal: Mortal) -> None:
-    cluster, other_epoch = mortal.cluster, mortal.other[0].epoch
+    cluster, other_generation = mortal.cluster, mortal.other[0].generation
     cluster.start()
     assert mortal.states().get("job") in (State.FORMING, State.RUNNING, None)
     cluster.check()
     assert mortal.states()["other"] is State.RUNNING
-    assert mortal.other[0].beat().epoch == other_epoch  # nothing of another job changed
+    assert mortal.other[0].beat().generation == other_generation  # nothing of another job changed
     if any(worker.held for worker in mortal.crew):
         check_how_it_goes_on(mortal)
     for act in (Worker.start_again, Worker.join):
@@ -157,7 +157,7 @@ def check_recovery(mortal: Mortal) -> None:
     for name in list(mortal.states()):
         cluster.controller.delete_job(name)
     cluster.check()
-    assert all(device.epochs() == set() for device in mortal.devices.values())
+    assert all(device.generations() == set() for device in mortal.devices.values())
     assert {view.slots_used for view in cluster.controller.switches()} == {0}
 
 
@@ -165,12 +165,12 @@ def check_how_it_goes_on(mortal: Mortal) -> None:
     """Those that asked in vain ask again, the same, and all hear the same."""
     for worker in mortal.crew:
         worker.held = ((3 * worker.rank, 3 * worker.rank + 5),)
-        before = worker.epoch
+        before = worker.generation
         worker.join()
-        assert worker.epoch == before
+        assert worker.generation == before
     documents = []
     for worker in mortal.crew:
-        worker.epoch = 0  # as one who did not get the answer
+        worker.generation = 0  # as one who did not get the answer
         documents.append(worker.membership())
     assert isinstance(documents[0], dict)
     told = [{**each, "switch": None} for each in documents if isinstance(each, dict)]  # which is another at each leaf
@@ -179,7 +179,7 @@ def check_how_it_goes_on(mortal: Mortal) -> None:
     runs.append({"first": 5, "end": 8, "ranks": [1]} if len(told) == 2 else {"first": 5, "end": 6, "ranks": [1]})
     if len(told) == 3:
         runs += [{"first": 6, "end": 8, "ranks": [1, 2]}, {"first": 8, "end": 11, "ranks": [2]}]
-    nobody = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": []}
+    nobody = {"start": None, "start_generation": 0, "allreduces": None, "replaced": []}
     assert json.loads(json.dumps(documents[0]["resume"])) == {"base": 0, **nobody, "decided": runs}
     mortal.cluster.check()
 

@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster.decision import (
     decide,
     decided_runs,
 )
-from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.generations import Decided, Resume
 
 END = 60
 
@@ -43,8 +43,8 @@ def reports(draw: st.DrawFn) -> dict[int, Report]:
     for rank in draw(st.sets(st.integers(0, 63), max_size=7)):
         held = draw(st.sets(st.integers(0, END - 1), max_size=END))
         end = draw(st.integers(max(held, default=0) + bool(held), END))
-        epoch, delivered, begun = draw(st.integers(5, 9)), draw(st.integers(0, end)), draw(st.integers(0, 9))
-        found[rank] = Report(epoch, delivered, end, runs_of(held), begun)
+        generation, delivered, begun = draw(st.integers(5, 9)), draw(st.integers(0, end)), draw(st.integers(0, 9))
+        found[rank] = Report(generation, delivered, end, runs_of(held), begun)
     return found
 
 
@@ -78,7 +78,7 @@ def test_as_the_sets_say(told: dict[int, Report], new: set[int], slots: int, las
     before = None if last is None else Resume(0, 17, last, 3, (62, 63), ())
     for report in told.values():
         report.check()
-    found = decide(told, new, slots=slots, epoch=10, before=before)
+    found = decide(told, new, slots=slots, generation=10, before=before)
     if not told:
         assert found is None
         return
@@ -87,20 +87,20 @@ def test_as_the_sets_say(told: dict[int, Report], new: set[int], slots: int, las
     assert found.base % slots == 0
     assert found.base <= lowest < found.base + slots
     check_decided(found.decided, told, found.base)
-    missed = last is not None and any(report.epoch < last for report in told.values())
+    missed = last is not None and any(report.generation < last for report in told.values())
     carried = {62, 63} if missed else set()
     assert set(found.replaced) == new | carried
     assert list(found.replaced) == sorted(found.replaced)
     if new:
         assert found.start == max(report.submitted_to for report in told.values())
         assert found.allreduces == max(report.allreduces_begun for report in told.values())
-        assert found.start_epoch == 10
+        assert found.start_generation == 10
     else:
-        assert (found.start, found.start_epoch, found.allreduces) == ((17, last, 3) if missed else (None, 0, None))
+        assert (found.start, found.start_generation, found.allreduces) == ((17, last, 3) if missed else (None, 0, None))
 
 
-def test_the_first_epoch_has_no_newcomers() -> None:
-    assert decide({}, {0, 1}, slots=16, epoch=10, before=None) is None
+def test_the_first_generation_has_no_newcomers() -> None:
+    assert decide({}, {0, 1}, slots=16, generation=10, before=None) is None
 
 
 def test_an_example() -> None:
@@ -108,10 +108,10 @@ def test_an_example() -> None:
         0: Report(7, 35, 90, ((30, 40), (50, 60)), 3),
         2: Report(7, 33, 95, ((32, 55),), 4),
     }
-    assert decide(told, [1], slots=16, epoch=9, before=None) == Resume(
+    assert decide(told, [1], slots=16, generation=9, before=None) == Resume(
         base=32,
         start=95,
-        start_epoch=9,
+        start_generation=9,
         allreduces=4,
         replaced=(1,),
         decided=(Decided(32, 40, (0, 2)), Decided(40, 50, (2,)), Decided(50, 55, (0, 2)), Decided(55, 60, (0,))),
@@ -144,8 +144,8 @@ def test_more_than_can_be_told_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epoch": 0}, r"epoch 0; epochs are 1 \.\. 4294967295"),
-        ({"epoch": 1 << 32}, "epoch 4294967296"),
+        ({"generation": 0}, r"generation 0; generations are 1 \.\. 4294967295"),
+        ({"generation": 1 << 32}, "generation 4294967296"),
         ({"delivered_to": 41}, "delivered to 41, submitted to 40"),
         ({"delivered_to": -1}, "delivered to -1"),
         ({"submitted_to": MAX_POSITION + 1}, f"submitted to {MAX_POSITION + 1}"),

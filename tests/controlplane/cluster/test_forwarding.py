@@ -56,7 +56,7 @@ def test_members_are_forwarded_to_from_their_joining_to_the_end_of_their_jobs(ma
     assert isinstance(device, FakeDevice)
     written = [update.entity for batch in device.batches for update in batch]
     jobs = [each for each in written if isinstance(each, TableEntry) and each.table == "jobs"]
-    assert all(written.index(station) < written.index(jobs[0]) for station in stations())  # who is told of an epoch
+    assert all(written.index(station) < written.index(jobs[0]) for station in stations())  # who is told of a generation
     join(other, 5000)  # from the same interfaces
     cluster.controller.delete_job("job")
     cluster.controller.tick()
@@ -82,7 +82,7 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
     cluster.clock.sleep(cluster.config.reconcile_interval_s / 2)
     cluster.controller.tick()
     assert same(cluster, stations())
-    assert crew[0].beat().epoch == crew[0].epoch
+    assert crew[0].beat().generation == crew[0].generation
     device.entities.clear()
     cluster.start()
     assert same(cluster, stations())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers see when an epoch ends and their job goes on: reports, newcomers, lost ones, rounds that run out."""
+"""What workers see when a generation ends and their job goes on: reports, newcomers, lost ones, rounds that run out."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hopsum_wire.membership import parse_membership
 
 from .world import LEASE_S, Cluster, Worker, enter
 
-NOBODY_NEW = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": []}
+NOBODY_NEW = {"start": None, "start_generation": 0, "allreduces": None, "replaced": []}
 
 
 def document_of(worker: Worker) -> dict[str, Any]:
     """Return a worker's membership as one whose answer got lost has it."""
-    worker.epoch = 0
+    worker.generation = 0
     found = worker.membership()
     assert isinstance(found, dict)
     parse_membership(json.dumps(found))
@@ -72,9 +72,9 @@ def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
     second.start_again()
     why = "rank 1 was started again, at 10.0.1.2:4001"
     assert first.membership() == Pending((0,), State.FORMING, reason=why)
-    first.join(report=Report(first.epoch, 40, 60, ((30, 45),), 3))
+    first.join(report=Report(first.generation, 40, 60, ((30, 45),), 3))
     document = document_of(first)
-    expected = {"start": 60, "start_epoch": document["epoch"], "allreduces": 3, "replaced": [1]}
+    expected = {"start": 60, "start_generation": document["generation"], "allreduces": 3, "replaced": [1]}
     assert document["resume"] == {"base": 32, **expected, "decided": [{"first": 32, "end": 45, "ranks": [0]}]}
     assert document_of(second) == document
 
@@ -86,17 +86,19 @@ def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     assert first.join() == once
     before = first.report()
     second.join()
-    epoch = cluster.controller.job("job").epoch
+    generation = cluster.controller.job("job").generation
     assert first.join(report=before) == once
     assert first.membership() != Pending((), State.RUNNING)
-    assert first.join(report=before) == once  # late, from before the epoch
-    assert cluster.controller.job("job").epoch == epoch
-    with pytest.raises(InvalidRequestError, match=r"join of job 'job': report: epoch 0; epochs are 1 \.\. 4294967295"):
+    assert first.join(report=before) == once  # late, from before the generation
+    assert cluster.controller.job("job").generation == generation
+    with pytest.raises(
+        InvalidRequestError, match=r"join of job 'job': report: generation 0; generations are 1 \.\. 4294967295"
+    ):
         first.join(report=Report(0, 0, 0, (), 0))
-    assert cluster.controller.job("job").last_refusal.startswith("join of job 'job': report: epoch 0")
+    assert cluster.controller.job("job").last_refusal.startswith("join of job 'job': report: generation 0")
 
 
-def test_who_does_not_hear_of_an_epoch_need_not_join_again(cluster: Cluster) -> None:
+def test_who_does_not_hear_of_a_generation_need_not_join_again(cluster: Cluster) -> None:
     first, second = crew = cluster.run()
     forget(cluster, crew)
     for worker in crew:
@@ -110,9 +112,9 @@ def test_who_does_not_hear_of_an_epoch_need_not_join_again(cluster: Cluster) -> 
 
 def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
-    epoch, standing = first.epoch, cluster.standing()
+    generation, standing = first.generation, cluster.standing()
     pass_a_lease(cluster, first, third)
-    assert first.beat() == HeartbeatResult(State.RUNNING, epoch, "", (1,))
+    assert first.beat() == HeartbeatResult(State.RUNNING, generation, "", (1,))
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
     assert second.beat() == HeartbeatResult(State.RUNNING, 0, why)
     with pytest.raises(UnauthenticatedError, match="given up"):
@@ -121,23 +123,23 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     assert cluster.standing() == standing
     assert [member.phase for member in cluster.controller.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
     cluster.start()
-    assert first.beat() == HeartbeatResult(State.RUNNING, epoch, "", (1,))
+    assert first.beat() == HeartbeatResult(State.RUNNING, generation, "", (1,))
     assert document_of(first)["workers"][1]["rank"] == 1
     second.start_again()
     assert "rank 1 was started again" in first.beat().reason
     for worker in (first, third):
-        worker.epoch = epoch
+        worker.generation = generation
         worker.join()
     assert document_of(second)["resume"]["replaced"] == [1]
     cluster.check()
 
 
-def test_less_than_a_quorum_ends_the_epoch(cluster: Cluster) -> None:
+def test_less_than_a_quorum_ends_the_generation(cluster: Cluster) -> None:
     first, second, _ = cluster.run(workers=3, quorum=2)
     pass_a_lease(cluster, first, second)
     pass_a_lease(cluster, first)
     beat = first.beat()
-    assert (beat.state, beat.epoch) == (State.FORMING, 0)
+    assert (beat.state, beat.generation) == (State.FORMING, 0)
     assert beat.reason.endswith("nothing was heard of it for 10 s; 1 of 3 workers are left, a quorum is 2")
     first.join()
     assert first.membership() == Pending((1, 2), State.FORMING, gone_ranks=(1, 2), reason=beat.reason)
@@ -146,17 +148,18 @@ def test_less_than_a_quorum_ends_the_epoch(cluster: Cluster) -> None:
 def test_rounds_run_out(cluster: Cluster) -> None:
     first, second = cluster.run(slots=16)
     most = float(ROUNDS_MOST * 16)
-    assert first.beat(position=most).epoch == first.epoch
-    old, first.epoch = first.epoch, 0
-    first.beat(position=2 * most)  # of no epoch
-    first.epoch = old
+    assert first.beat(position=most).generation == first.generation
+    old, first.generation = first.generation, 0
+    first.beat(position=2 * most)  # of no generation
+    first.generation = old
     beat = first.beat(position=most + 16)
-    assert (beat.state, beat.epoch) == (State.CHANGING, 0)
+    assert (beat.state, beat.generation) == (State.CHANGING, 0)
     assert beat.reason == (
-        "rank 0 has used 3221225473 of the 4294967296 rounds that a slot has in an epoch: they begin anew in another"
+        "rank 0 has used 3221225473 of the 4294967296 rounds that a slot has in a generation: they begin anew in "
+        "another"
     )
     cluster.controller.tick()
     assert second.beat(position=most + 16).reason == beat.reason
     enter([first, second])
-    assert first.epoch > old
-    assert first.beat(position=0.0).epoch == first.epoch
+    assert first.generation > old
+    assert first.beat(position=0.0).generation == first.generation

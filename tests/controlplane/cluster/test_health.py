@@ -77,7 +77,7 @@ def test_a_job_that_nobody_is_in_is_idle(cluster: Cluster) -> None:
     for worker in crew:
         worker.leave()
     cluster.controller.tick()
-    is_now(cluster, Health.IDLE, "its last epoch ended: all its workers have left")
+    is_now(cluster, Health.IDLE, "its last generation ended: all its workers have left")
 
 
 def test_a_rank_that_left_while_others_are_in(cluster: Cluster) -> None:
@@ -106,7 +106,7 @@ def test_heartbeats_that_are_missing(cluster: Cluster) -> None:
 def test_a_job_whose_workers_all_died_has_failed(cluster: Cluster) -> None:
     cluster.run("job")
     time_passes(cluster, LEASE_S + 0.1)
-    is_now(cluster, Health.FAILED, "its last epoch ended: the lease of rank 0 ran out")
+    is_now(cluster, Health.FAILED, "its last generation ended: the lease of rank 0 ran out")
     assert view(cluster).ended_age_s == 0
     cluster.clock.sleep(90)
     assert view(cluster).ended_age_s == 90

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any history of jobs, members, failures and restarts, on two switches that watch (see `watched`) for slots with two
-epochs, epochs that come twice, and entries that are not in the database; the same on a tree of three, whose jobs are
-over all of them. When all is quiet the switches are as the database says; when all jobs are deleted nothing is left."""
+generations, generations that come twice, and entries that are not in the database; the same on a tree of three, whose
+jobs are over all of them. When all is quiet the switches are as the database says; when all jobs are deleted nothing is
+left.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.testing import Failure
 
-from .watched import FOREIGN_EPOCH, Fuse, Intents, Killed, WatchedDevice, WatchedStore
+from .watched import FOREIGN_GENERATION, Fuse, Intents, Killed, WatchedDevice, WatchedStore
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config, tree_configs
 
 MEMORY = Path("/dev/shm")
@@ -56,7 +58,7 @@ class Histories(RuleBasedStateMachine):
                 self.cluster.controller.delete_job(name)
         self.cluster.check()
         assert {view.slots_used for view in self.cluster.controller.switches()} == {0}
-        assert all(device.epochs() == set() for device in self.devices.values())
+        assert all(device.generations() == set() for device in self.devices.values())
         self.cluster.stop()
         self.folder.cleanup()
 
@@ -75,12 +77,15 @@ class Histories(RuleBasedStateMachine):
         assert not set(self.states().values()) & {State.INSTALLING, State.CHANGING, State.ENDING}
 
     def running(self) -> dict[str, tuple[int, list[Entity]]]:
-        """Return the epochs that run, by job, each with its entries."""
-        epochs = {job.name: job.epoch for job in self.cluster.controller.jobs() if job.state is State.RUNNING}
+        """Return the generations that run, by job, each with its entries."""
+        generations = {job.name: job.generation for job in self.cluster.controller.jobs() if job.state is State.RUNNING}
         standing = [entity for device in self.devices.values() for entity in device.entities.values()]
         return {
-            name: (epoch, [e for e in standing if isinstance(e, TableEntry) and e.match.get("epoch") == epoch])
-            for name, epoch in epochs.items()
+            name: (
+                generation,
+                [e for e in standing if isinstance(e, TableEntry) and e.match.get("generation") == generation],
+            )
+            for name, generation in generations.items()
         }
 
     @contextmanager
@@ -144,7 +149,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=SWITCHES, table=st.sampled_from(["jobs", "workers"]), group=st.integers(1, 4))
     def somebody_writes(self, name: str, table: str, group: int) -> None:
-        entry = TableEntry(table, {"epoch": FOREIGN_EPOCH, "worker": 0}, "job", {})
+        entry = TableEntry(table, {"generation": FOREIGN_GENERATION, "worker": 0}, "job", {})
         for entity in (entry, MulticastGroup(group, (Replica(9, 9),))):
             self.device(name).entities.setdefault(entity.key(), entity)
 
@@ -184,25 +189,25 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: any(self.crews.values()))
     @rule(name=JOBS)
     def quiet(self, name: str) -> None:
-        """When all is quiet a job whose workers all join has an epoch, and the same for all of them."""
+        """When all is quiet a job whose workers all join has a generation, and the same for all of them."""
         self.settle()
         if name not in self.states() or name not in self.crews:
             return
-        epochs = set()
+        generations = set()
         for how in (Worker.start_again, Worker.join):
             for worker in self.crews[name]:
                 how(worker)
         for worker in self.crews[name]:
             found = worker.membership()
             assert not isinstance(found, Pending)
-            epochs.add(found["epoch"])
-        assert len(epochs) == 1
+            generations.add(found["generation"])
+        assert len(generations) == 1
         self.cluster.check()
 
     @invariant()
     def books_are_consistent(self) -> None:
         for job in self.cluster.controller.jobs():
-            assert (job.epoch == 0) is (job.state is State.FORMING)
+            assert (job.generation == 0) is (job.state is State.FORMING)
 
 
 Histories.TestCase.settings = settings(

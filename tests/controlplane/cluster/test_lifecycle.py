@@ -37,8 +37,8 @@ def member(rank: int, life: int = 0, udp_port: int | None = None) -> Member:
     return Member(endpoint, None, f"{rank:8}{life:8}".encode(), f"secret {rank} {life}".encode())
 
 
-def job_of(now: JobRecord, epoch: int) -> Job:
-    return Job.at(now.spec(), SWITCH, epoch, now.job_index, now.region)
+def job_of(now: JobRecord, generation: int) -> Job:
+    return Job.at(now.spec(), SWITCH, generation, now.job_index, now.region)
 
 
 def forming(workers: int = 2, observers: int = 0, quorum: int | None = None) -> JobRecord:
@@ -50,7 +50,7 @@ def forming(workers: int = 2, observers: int = 0, quorum: int | None = None) -> 
 
 def installing() -> JobRecord:
     now = forming()
-    return lifecycle.start_epoch(now, job_of(now, 7))
+    return lifecycle.start_generation(now, job_of(now, 7))
 
 
 def running(now: JobRecord | None = None) -> JobRecord:
@@ -66,13 +66,13 @@ def all_told(now: JobRecord) -> JobRecord:
     return now
 
 
-def begun(now: JobRecord, epoch: int) -> JobRecord:
-    """Let the epoch run that everybody waits for."""
-    return running(lifecycle.start_epoch(now, job_of(now, epoch)))
+def begun(now: JobRecord, generation: int) -> JobRecord:
+    """Let the generation run that everybody waits for."""
+    return running(lifecycle.start_generation(now, job_of(now, generation)))
 
 
-def report(epoch: int = 7, end: int = 0, *held: tuple[int, int], allreduces: int = 0) -> Report:
-    return Report(epoch, 0, end, held, allreduces)
+def report(generation: int = 7, end: int = 0, *held: tuple[int, int], allreduces: int = 0) -> Report:
+    return Report(generation, 0, end, held, allreduces)
 
 
 def back(now: JobRecord, rank: int, what: Report | None, life: int = 0) -> JobRecord:
@@ -81,8 +81,8 @@ def back(now: JobRecord, rank: int, what: Report | None, life: int = 0) -> JobRe
 
 
 def over(now: JobRecord, reason: str = "because") -> JobRecord:
-    """End an epoch, and take it off the switch."""
-    after = lifecycle.on_removed(lifecycle.end_epoch(now, reason))
+    """End a generation, and take it off the switch."""
+    after = lifecycle.on_removed(lifecycle.end_generation(now, reason))
     assert after is not None
     return after
 
@@ -91,38 +91,38 @@ def phases(now: JobRecord) -> dict[int, Phase]:
     return {each.rank: each.phase for each in now.members}
 
 
-def test_the_first_epoch() -> None:
+def test_the_first_generation() -> None:
     now = lifecycle.join(record(), member(1))
-    assert (now.state, now.missing_ranks, now.ready, now.epoch) == (State.FORMING, (0,), False, 0)
+    assert (now.state, now.missing_ranks, now.ready, now.generation) == (State.FORMING, (0,), False, 0)
     now = lifecycle.join(now, member(0))
     assert now.ready
     assert [worker.rank for worker in now.spec().workers] == [0, 1]
-    now = lifecycle.start_epoch(now, job_of(now, 7))
-    assert (now.state, now.epoch, phases(now)) == (State.INSTALLING, 7, {0: Phase.IN, 1: Phase.IN})
+    now = lifecycle.start_generation(now, job_of(now, 7))
+    assert (now.state, now.generation, phases(now)) == (State.INSTALLING, 7, {0: Phase.IN, 1: Phase.IN})
     assert running(now).state is State.RUNNING
 
 
-def test_an_epoch_begins_only_as_it_was_planned() -> None:
+def test_a_generation_begins_only_as_it_was_planned() -> None:
     now = lifecycle.join(record(), member(0))
-    with pytest.raises(ControlPlaneError, match="cannot begin epoch 7"):
-        lifecycle.start_epoch(now, job_of(now, 7))
+    with pytest.raises(ControlPlaneError, match="cannot begin generation 7"):
+        lifecycle.start_generation(now, job_of(now, 7))
     now = forming()
     for wrong in (replace(job_of(now, 7), job_index=4), replace(job_of(now, 7), region=SlotRange(0, 16))):
-        with pytest.raises(ControlPlaneError, match="cannot begin epoch 7"):
-            lifecycle.start_epoch(now, wrong)
-    with pytest.raises(ControlPlaneError, match="cannot run epoch 8"):
+        with pytest.raises(ControlPlaneError, match="cannot begin generation 7"):
+            lifecycle.start_generation(now, wrong)
+    with pytest.raises(ControlPlaneError, match="cannot run generation 8"):
         lifecycle.on_installed(installing(), replace(job_of(now, 8)))
     with pytest.raises(ControlPlaneError, match="cannot form again"):
         lifecycle.on_removed(running())
 
 
-def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
+def test_a_member_that_is_lost_ends_the_generation_and_all_join_again() -> None:
     now = lifecycle.lose(running(), 1, "silence")
-    assert (now.state, now.reason, now.epoch) == (State.CHANGING, "silence", 7)
+    assert (now.state, now.reason, now.generation) == (State.CHANGING, "silence", 7)
     assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
     now = lifecycle.on_removed(now)
     assert now is not None
-    assert (now.state, now.epoch, now.missing_ranks) == (State.FORMING, 0, (0, 1))
+    assert (now.state, now.generation, now.missing_ranks) == (State.FORMING, 0, (0, 1))
     now = back(now, 0, report())
     for what in (None, report()):  # whatever it still holds, and though it was only silent
         with pytest.raises(UnauthenticatedError, match=r"given up: it was silent for its lease; close, connect again"):
@@ -131,14 +131,14 @@ def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
 
 
 def test_what_was_not_told_need_not_join_again() -> None:
-    now = lifecycle.end_epoch(installing(), "the switch refused")
+    now = lifecycle.end_generation(installing(), "the switch refused")
     assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
     again = lifecycle.on_removed(now)
     assert again is not None
     assert again.ready
 
 
-def test_a_rank_that_was_started_again_ends_the_epoch() -> None:
+def test_a_rank_that_was_started_again_ends_the_generation() -> None:
     now = lifecycle.join(running(), member(1, life=1))
     assert (now.state, phases(now)) == (State.CHANGING, {0: Phase.OVER, 1: Phase.WAITING})
     assert "rank 1 was started again, at 10.0.0.1:4011" in now.reason
@@ -157,13 +157,13 @@ def test_the_same_incarnation_joins_without_effect(state: object) -> None:
         lifecycle.choose_rank(now, 0, member(1).incarnation)
 
 
-def test_the_epoch_lasts_until_the_last_worker_has_left() -> None:
+def test_the_generation_lasts_until_the_last_worker_has_left() -> None:
     now = lifecycle.leave(running(), 0)
     assert (now.state, phases(now)) == (State.RUNNING, {0: Phase.LEFT, 1: Phase.IN})
     assert lifecycle.leave(now, 0) is now
     with pytest.raises(UnauthenticatedError, match="left job"):
         lifecycle.choose_rank(now, None, member(0).incarnation)
-    waiting = lifecycle.join(now, member(0, life=1))  # for the next epoch
+    waiting = lifecycle.join(now, member(0, life=1))  # for the next generation
     assert (waiting.state, waiting.missing_ranks) == (State.RUNNING, (1,))
     for before, after in ((now, {}), (waiting, {0: Phase.WAITING})):
         gone = lifecycle.leave(before, 1)
@@ -187,9 +187,9 @@ def test_who_leaves_unfinished_is_lost() -> None:
     assert lifecycle.leave(now, 1, "again") == lifecycle.leave(now, 1), "it is forgotten"
     assert phases(lifecycle.join(now, member(1, life=1))) == {0: Phase.OVER, 1: Phase.WAITING}
     assert lifecycle.leave(installing(), 0, "why").state is State.CHANGING
-    assert phases(lifecycle.leave(forming(), 0, "why")) == {1: Phase.WAITING}, "of no epoch: forgotten"
+    assert phases(lifecycle.leave(forming(), 0, "why")) == {1: Phase.WAITING}, "of no generation: forgotten"
     enough = lifecycle.leave(
-        running(lifecycle.start_epoch(forming(3, quorum=2), job_of(forming(3, quorum=2), 7))), 2, "why"
+        running(lifecycle.start_generation(forming(3, quorum=2), job_of(forming(3, quorum=2), 7))), 2, "why"
     )
     assert (enough.state, phases(enough)[2]) == (State.RUNNING, Phase.LOST)
 
@@ -206,10 +206,10 @@ def test_deletion() -> None:
     for state in (installing(), running(), lifecycle.lose(running(), 0, "silence")):
         ending = lifecycle.delete_job(state)
         assert ending is not None
-        assert (ending.state, ending.epoch) == (State.ENDING, 7)
+        assert (ending.state, ending.generation) == (State.ENDING, 7)
         with pytest.raises(UnauthenticatedError, match="being deleted"):
             lifecycle.join(ending, member(0, life=1))
-        assert lifecycle.end_epoch(ending, "no matter") is ending
+        assert lifecycle.end_generation(ending, "no matter") is ending
         assert lifecycle.on_removed(ending) is None
 
 
@@ -232,7 +232,7 @@ def test_observers_come_and_go() -> None:
     now = forming(observers=2)
     assert now.ready
     now = lifecycle.join(now, member(65))
-    now = lifecycle.start_epoch(now, job_of(now, 7))
+    now = lifecycle.start_generation(now, job_of(now, 7))
     assert now.job is not None
     assert [observer.rank for observer in now.job.spec.observers] == [65]
     now = running(now)
@@ -253,7 +253,7 @@ STEPS = st.lists(
 )
 
 
-def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], epoch: int) -> JobRecord | None:
+def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], generation: int) -> JobRecord | None:
     if what in ("join", "again"):
         lives[rank] += what == "again"
         who = member(rank, lives[rank])
@@ -261,21 +261,23 @@ def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], epoch: int
         return lifecycle.join(now, who)
     if what == "report":
         known = now.member(rank)
-        who = replace(member(rank, lives[rank]), report=report(known.notified_epoch) if known is not None else None)
+        who = replace(
+            member(rank, lives[rank]), report=report(known.notified_generation) if known is not None else None
+        )
         lifecycle.choose_rank(now, rank, who.incarnation)
         return lifecycle.join(now, who)
     if what == "told" and now.state is State.RUNNING:
         known = now.member(rank)
         return now if known is None or known.phase is not Phase.IN else lifecycle.mark_notified(now, rank)
     if what == "begin" and now.ready:
-        return lifecycle.start_epoch(now, job_of(now, epoch))
+        return lifecycle.start_generation(now, job_of(now, generation))
     if what == "installed" and now.state is State.INSTALLING and now.job is not None:
         return lifecycle.on_installed(now, now.job)
     if what == "removed" and now.state in (State.CHANGING, State.ENDING):
         return lifecycle.on_removed(now)
     others = {"leave": lambda: lifecycle.leave(now, rank), "lose": lambda: lifecycle.lose(now, rank, "silence")}
     others |= {"fail": lambda: lifecycle.leave(now, rank, "RuntimeError")}
-    others |= {"change": lambda: lifecycle.end_epoch(now, "because"), "end": lambda: lifecycle.delete_job(now)}
+    others |= {"change": lambda: lifecycle.end_generation(now, "because"), "end": lambda: lifecycle.delete_job(now)}
     return others[what]() if what in others else now
 
 
@@ -294,9 +296,9 @@ def check(now: JobRecord) -> None:
     assert now.resume is None or now.job is not None
     for each in now.members:
         assert each.report is None or (
-            each.report.epoch == each.notified_epoch and each.phase in (Phase.WAITING, Phase.IN)
+            each.report.generation == each.notified_generation and each.phase in (Phase.WAITING, Phase.IN)
         )
-        assert each.notified_epoch <= max(each.joined_epoch, now.epoch)
+        assert each.notified_generation <= max(each.joined_generation, now.generation)
     if now.state is State.INSTALLING:
         assert {each.rank for each in inside} >= set(now.request.worker_ranks)
     if now.state is State.RUNNING:
@@ -311,21 +313,21 @@ def check(now: JobRecord) -> None:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(STEPS)
 def test_any_history(steps: list[tuple[str, int]]) -> None:
-    now, lives, epoch = record(3, observers=1), dict.fromkeys([0, 1, 2, 64], 0), 0
+    now, lives, generation = record(3, observers=1), dict.fromkeys([0, 1, 2, 64], 0), 0
     for what, rank in steps:
         try:
-            after = step(now, what, rank, lives, epoch + 1)
+            after = step(now, what, rank, lives, generation + 1)
         except (UnauthenticatedError, InvalidRequestError):
             continue
         if after is None:
             assert now.state in (State.FORMING, State.ENDING)
             break
         check(after)
-        if after.epoch not in (0, epoch):
+        if after.generation not in (0, generation):
             assert now.state is State.FORMING
-            epoch = after.epoch
+            generation = after.generation
         if after.job is not None and now.job is not None:
-            assert after.job == now.job  # what is constant in an epoch is
+            assert after.job == now.job  # what is constant in a generation is
         now = after
 
 

@@ -52,14 +52,14 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
         (("10.0.1.2", 4001), 5001),
     ]
     cluster.check()
-    assert first.beat(retransmits=3.0) == HeartbeatResult(State.RUNNING, found.epoch, "")
+    assert first.beat(retransmits=3.0) == HeartbeatResult(State.RUNNING, found.generation, "")
     view = cluster.controller.job("job")
-    assert (view.state, view.epoch, view.missing_ranks) == (State.RUNNING, found.epoch, ())
+    assert (view.state, view.generation, view.missing_ranks) == (State.RUNNING, found.generation, ())
     assert view.members[0].statistics == {"retransmits": 3.0}
     assert set(view.counters.values()) == {0}
     first.leave()
     cluster.check()
-    assert first.beat() == HeartbeatResult(State.RUNNING, found.epoch, "")
+    assert first.beat() == HeartbeatResult(State.RUNNING, found.generation, "")
     second.leave()
     assert cluster.controller.job("job").state is State.FORMING
     assert cluster.controller.job("job").members == ()
@@ -74,9 +74,9 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
         cluster.controller.delete_job("job")
 
 
-def test_silence_ends_the_epoch(cluster: Cluster) -> None:
+def test_silence_ends_the_generation(cluster: Cluster) -> None:
     first, second = crew = cluster.run()
-    old = first.epoch
+    old = first.generation
     cluster.clock.sleep(LEASE_S - 1)
     first.beat()
     cluster.controller.tick()
@@ -100,16 +100,16 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     second.start_again()
     for worker in crew:
         assert isinstance(worker.membership(), dict)
-    assert first.epoch > old
-    assert first.beat() == HeartbeatResult(State.RUNNING, first.epoch, "")
+    assert first.generation > old
+    assert first.beat() == HeartbeatResult(State.RUNNING, first.generation, "")
     cluster.check()
 
 
-def test_who_leaves_unfinished_ends_the_epoch_at_once(cluster: Cluster) -> None:
+def test_who_leaves_unfinished_ends_the_generation_at_once(cluster: Cluster) -> None:
     first, second = cluster.run()
     second.leave("RuntimeError: CUDA\x1b[2J\nout of memory " + 400 * "y")
     told = first.beat()
-    assert told.epoch == 0
+    assert told.generation == 0
     assert told.reason.startswith("rank 1 left unfinished: RuntimeError: CUDA [2J out of memory yyy")
     assert len(told.reason) < 350
     second.start_again()
@@ -121,14 +121,14 @@ def test_who_leaves_unfinished_ends_the_epoch_at_once(cluster: Cluster) -> None:
 
 def test_a_rank_that_left_and_was_started_again(cluster: Cluster) -> None:
     first, second = cluster.run()
-    epoch = first.epoch
+    generation = first.generation
     first.leave()
     first.start_again()
     for _ in range(4):
         second.beat()
         first.beat()
         cluster.controller.tick()
-        assert cluster.controller.job("job").epoch == epoch, "the others may be about to leave as well"
+        assert cluster.controller.job("job").generation == generation, "the others may be about to leave as well"
         cluster.clock.sleep(LEASE_S / 4)
     second.beat()
     first.beat()
@@ -137,7 +137,7 @@ def test_a_rank_that_left_and_was_started_again(cluster: Cluster) -> None:
     second.join()
     assert isinstance(second.membership(), dict)
     assert isinstance(first.membership(), dict)
-    assert second.epoch > epoch
+    assert second.generation > generation
 
 
 def test_a_connection_that_ends_shortens_the_lease_until_the_member_is_heard_again(cluster: Cluster) -> None:
@@ -145,11 +145,11 @@ def test_a_connection_that_ends_shortens_the_lease_until_the_member_is_heard_aga
     second.disconnect()
     cluster.clock.sleep(GRACE_S - 0.1)
     cluster.controller.tick()
-    assert first.beat().epoch, "it may come back"
+    assert first.beat().generation, "it may come back"
     second.beat()
     cluster.clock.sleep(GRACE_S)
     cluster.controller.tick()
-    assert first.beat().epoch, "it came back"
+    assert first.beat().generation, "it came back"
     second.disconnect()
     cluster.clock.sleep(GRACE_S)
     cluster.controller.tick()
@@ -180,7 +180,7 @@ def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> No
     assert lefts == [LEASE_S, 1], "as before the absence"
     cluster.clock.sleep(1)
     cluster.controller.expire()
-    assert crew[0].beat().epoch == 0, "silence counts again"
+    assert crew[0].beat().generation == 0, "silence counts again"
     assert "the lease of rank 1 ran out" in cluster.controller.job("job").reason
 
 
@@ -189,7 +189,7 @@ def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
     old_secret, old_request = second.secret, second.request()
     second.start_again()
     beat = first.beat()
-    assert beat.epoch == 0
+    assert beat.generation == 0
     assert "rank 1 was started again, at 10.0.1.2:4001" in beat.reason
     with pytest.raises(UnauthenticatedError, match="this one's; join again"):
         cluster.controller.heartbeat("job", 1, old_secret)
@@ -207,9 +207,9 @@ def test_a_join_that_is_repeated_has_the_same_answer(cluster: Cluster) -> None:
     assert first.join() == once
     assert first.join(rank=None) == once
     second.join()
-    epoch = cluster.controller.job("job").epoch
+    generation = cluster.controller.job("job").generation
     assert first.join() == once
-    assert cluster.controller.job("job").epoch == epoch != 0
+    assert cluster.controller.job("job").generation == generation != 0
     cluster.start()
     assert first.join() == once
 
@@ -308,7 +308,7 @@ def test_statistics_are_checked(cluster: Cluster) -> None:
             first.beat(**odd)
 
 
-def test_waiting_ends_with_the_epoch(cluster: Cluster) -> None:
+def test_waiting_ends_with_the_generation(cluster: Cluster) -> None:
     first, second = cluster.make()
     first.join()
     found: list[object] = []

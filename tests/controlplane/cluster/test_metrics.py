@@ -41,7 +41,7 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     cluster.make("next", 3, 8)
     index = cluster.controller.job("train").job_index
     device.counters["job_events"] = {index * JOB_EVENTS + Event.ADDED: 40, index * JOB_EVENTS + Event.DUPLICATE: 3}
-    device.counters["drops"] = {Drop.UNKNOWN_EPOCH: 5}
+    device.counters["drops"] = {Drop.UNKNOWN_GENERATION: 5}
     times = {"seconds_le_0.1": 3, "seconds_le_0.3": 6, "seconds_le_1": 7}
     crew[0].beat(allreduces=7, seconds=1.25, retransmits=2, bytes_sent=2**53 - 1, codes_add16=5, **times)
     cluster.clock.sleep(4)
@@ -54,11 +54,11 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     assert values['switch_jobs{switch="s1",state="running"}'] == 1
     assert values['switch_jobs{switch="s1",state="forming"}'] == 1
     assert values['switch_jobs{switch="s1",state="ending"}'] == 0
-    assert values['switch_dropped_packets_total{switch="s1",reason="unknown_epoch"}'] == 5
+    assert values['switch_dropped_packets_total{switch="s1",reason="unknown_generation"}'] == 5
     assert values['job_packets_total{job_name="train",switch="s1",event="added"}'] == 40
     assert values['job_packets_total{job_name="train",switch="s1",event="duplicate"}'] == 3
     assert 'job_packets_total{job_name="next",switch="s1",event="added"}' not in values
-    assert values['job_epochs_begun_total{job_name="train"}'] == 1
+    assert values['job_generations_begun_total{job_name="train"}'] == 1
     assert values['job_missing_ranks{job_name="next"}'] == 3
     assert values['job_members{job_name="train",phase="in"}'] == 2
     assert values['member_lease_remaining_seconds{job_name="train",rank="0"}'] == LEASE_S - 4
@@ -78,13 +78,13 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     assert values["members_truncated"] == 0
 
 
-def test_epochs_are_counted_and_losses_seen(cluster: Cluster) -> None:
+def test_generations_are_counted_and_losses_seen(cluster: Cluster) -> None:
     crew = cluster.run("train")
     for _ in range(2):
         crew[1].start_again()
         crew[0].join()
         crew[0].membership()
-    assert values_of(cluster.controller)['job_epochs_begun_total{job_name="train"}'] == 3
+    assert values_of(cluster.controller)['job_generations_begun_total{job_name="train"}'] == 3
     cluster.clock.sleep(LEASE_S + 1)
     cluster.controller.tick()
     values = values_of(cluster.controller)
@@ -112,7 +112,7 @@ def test_audits_and_what_they_repair(cluster: Cluster) -> None:
     stray = next(key for key, entity in entities.items() if isinstance(entity, TableEntry) and entity.table == "jobs")
     entry = entities[stray]
     assert isinstance(entry, TableEntry)
-    foreign = TableEntry(entry.table, {**entry.match, "epoch": 77}, entry.action, entry.params)
+    foreign = TableEntry(entry.table, {**entry.match, "generation": 77}, entry.action, entry.params)
     entities[foreign.key()] = foreign
     cluster.clock.sleep(cluster.config.reconcile_interval_s)
     cluster.controller.reconcile("s1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose workers come and go all the time: they wait for their own epochs, and nobody else does."""
+"""Jobs whose workers come and go all the time: they wait for their own generations, and nobody else does."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .conftest import MakeCluster
 from .world import Clock, Cluster
 
 
-def test_short_epochs_make_the_next_one_wait_longer_and_longer() -> None:
+def test_short_generations_make_the_next_one_wait_longer_and_longer() -> None:
     clock = Clock()
     pace, waits = Pace(clock), []
     for _ in range(FREE + 8):
         pace.begun("job")
         waited = 0.0
         while not pace.due("job"):
-            assert f"its last {len(waits)} epochs were shorter than {SHORT_S:g} s" in pace.condition("job")
+            assert f"its last {len(waits)} generations were shorter than {SHORT_S:g} s" in pace.condition("job")
             clock.sleep(0.5)
             waited += 0.5
         waits.append(waited)
@@ -28,7 +28,7 @@ def test_short_epochs_make_the_next_one_wait_longer_and_longer() -> None:
     assert pace.due("job")
 
 
-def test_epochs_do_not_run_ahead_of_the_clock(cluster: Cluster) -> None:
+def test_generations_do_not_run_ahead_of_the_clock(cluster: Cluster) -> None:
     (worker,) = cluster.run(workers=1)
     began_s = cluster.clock()
     for _ in range(3000):
@@ -37,8 +37,8 @@ def test_epochs_do_not_run_ahead_of_the_clock(cluster: Cluster) -> None:
         cluster.controller.tick()
     assert cluster.clock() - began_s > 299
     worker.membership()
-    assert worker.epoch < cluster.clock()
-    assert cluster.controller.job("job").epochs_begun < 40
+    assert worker.generation < cluster.clock()
+    assert cluster.controller.job("job").generations_begun < 40
 
 
 def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:

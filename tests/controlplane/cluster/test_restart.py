@@ -76,12 +76,12 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def check_sum(crew: list[Worker]) -> None:
-    """Let workers that know nothing into the next epoch, and sum."""
+    """Let workers that know nothing into the next generation, and sum."""
     with ExitStack() as stack:
         links = [UdpLink((LOCALHOST, 0), worker.cluster.config.switches[0].service) for worker in crew]
         for worker, link in zip(crew, links, strict=True):
             stack.callback(link.close)
-            worker.lives, worker.epoch = worker.lives + 1, 0
+            worker.lives, worker.generation = worker.lives + 1, 0
             worker.join(ip=LOCALHOST, udp_port=link.local[1], side_port=None)
         futures = []
         for worker, link in zip(crew, links, strict=True):
@@ -98,10 +98,10 @@ def test_a_killed_switch_is_back(cluster: Cluster, machine: Machine) -> None:
     check_sum(crew)
     os.kill(machine.switch.process.pid, signal.SIGKILL)
     machine.switch.stop()
-    until(lambda: all(worker.beat().epoch for worker in crew) and not cluster.controller.switches()[0].reachable)
+    until(lambda: all(worker.beat().generation for worker in crew) and not cluster.controller.switches()[0].reachable)
     assert cluster.controller.job("job").state is State.RUNNING  # it may yet have its entries
     machine.start()
-    until(lambda: not any(worker.beat().epoch for worker in crew))
+    until(lambda: not any(worker.beat().generation for worker in crew))
     assert crew[0].beat().reason == "switch s1 does not have it any more: it runs no program"
     check_sum(crew)
     assert cluster.controller.switches()[0].condition == ""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins with reports: who may, what a new epoch makes of them, and that any chain of epochs keeps results and workers
+"""Joins with reports: who may, what a new generation makes of them, and that any chain of generations keeps results and
+workers
 apart: no position has two results, and none is void for one worker and summed for another."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 from hopsum_controlplane.cluster import InvalidRequestError, Phase, State, UnauthenticatedError, lifecycle
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord
-from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.generations import Decided, Resume
 
 from .test_lifecycle import all_told, back, begun, forming, job_of, member, over, phases, record, report, running
 
@@ -49,7 +50,7 @@ def test_all_new_begins_at_nothing() -> None:
 def test_who_was_not_told_waits_with_what_it_has_reported() -> None:
     now = over(running())
     now = back(back(now, 0, report(7, 9, (0, 5))), 1, report(7, 9, (3, 9)))
-    now = lifecycle.start_epoch(now, job_of(now, 9))
+    now = lifecycle.start_generation(now, job_of(now, 9))
     assert now.job is not None
     now = lifecycle.mark_notified(lifecycle.on_installed(now, now.job), 0)
     now = over(now)
@@ -61,7 +62,7 @@ def test_who_was_not_told_waits_with_what_it_has_reported() -> None:
 def test_who_missed_the_newcomers_hears_of_them_later() -> None:
     now = over(lifecycle.join(running(forming_three()), member(2, life=1)))
     now = back(back(now, 0, report(7, 30, allreduces=2)), 1, report(7, 33, allreduces=3))
-    now = lifecycle.start_epoch(now, job_of(now, 9))
+    now = lifecycle.start_generation(now, job_of(now, 9))
     assert now.job is not None
     now = lifecycle.on_installed(now, now.job)
     now = over(lifecycle.mark_notified(lifecycle.mark_notified(now, 0), 2))
@@ -74,7 +75,7 @@ def test_who_missed_the_newcomers_hears_of_them_later() -> None:
 def test_newcomers_that_never_ran_are_forgotten() -> None:
     now = over(lifecycle.join(running(), member(1, life=1)))
     now = back(now, 0, report(7, 30))
-    now = over(lifecycle.start_epoch(now, job_of(now, 9)), "the switch refused")
+    now = over(lifecycle.start_generation(now, job_of(now, 9)), "the switch refused")
     assert now.newcomers is None
     assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
     assert begun(now, 11).resume == Resume(0, 30, 11, 0, (1,), ())
@@ -82,7 +83,7 @@ def test_newcomers_that_never_ran_are_forgotten() -> None:
 
 def forming_three() -> JobRecord:
     now = forming(workers=3)
-    return lifecycle.start_epoch(now, job_of(now, 7))
+    return lifecycle.start_generation(now, job_of(now, 7))
 
 
 def test_a_join_that_is_repeated() -> None:
@@ -90,7 +91,7 @@ def test_a_join_that_is_repeated() -> None:
     assert back(now, 0, report(7, 9)) is now
     assert back(now, 0, None) is now  # the first join of its life, late
     now = back(now, 1, report(7, 9))
-    now = lifecycle.start_epoch(now, job_of(now, 9))
+    now = lifecycle.start_generation(now, job_of(now, 9))
     assert back(now, 0, report(7, 9)) is now
     assert now.job is not None
     untold = lifecycle.on_installed(now, now.job)
@@ -103,42 +104,42 @@ def test_a_join_that_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("report_of", "message"),
     [
-        (None, "was in epoch 9, of which it reports nothing; close, connect again, and take the others' state"),
-        (7, "reports epoch 7, the last one that it was told of is 9; close, connect again"),
-        (10, "reports epoch 10, the last one that it was told of is 9"),
+        (None, "was in generation 9, of which it reports nothing; close, connect again, and take the others' state"),
+        (7, "reports generation 7, the last one that it was told of is 9; close, connect again"),
+        (10, "reports generation 10, the last one that it was told of is 9"),
     ],
 )
-def test_reports_of_other_epochs(report_of: int | None, message: str) -> None:
+def test_reports_of_other_generations(report_of: int | None, message: str) -> None:
     now = over(running())
     now = over(begun(back(back(now, 0, report(7)), 1, report(7)), 9))
     with pytest.raises(UnauthenticatedError, match=f"rank 0 of job 'job' {message}"):
         back(now, 0, None if report_of is None else report(report_of))
     waits = back(now, 0, report(9, 5))
-    with pytest.raises(UnauthenticatedError, match="has reported epoch 9 otherwise before"):
+    with pytest.raises(UnauthenticatedError, match="has reported generation 9 otherwise before"):
         back(waits, 0, report(9, 6))
 
 
 def test_reports_of_nobody() -> None:
-    with pytest.raises(UnauthenticatedError, match="reports epoch 7, and is in the database with none"):
+    with pytest.raises(UnauthenticatedError, match="reports generation 7, and is in the database with none"):
         back(over(running()), 0, report(), life=1)
     with pytest.raises(UnauthenticatedError, match="the last one that it was told of is none"):
         back(forming(), 0, report())
     watched = lifecycle.join(forming(observers=1), member(64))
-    watched = over(running(lifecycle.start_epoch(watched, job_of(watched, 7))))
+    watched = over(running(lifecycle.start_generation(watched, job_of(watched, 7))))
     with pytest.raises(InvalidRequestError, match="a report of observer 64"):
         back(watched, 64, report())
     assert phases(back(watched, 64, None))[64] is Phase.WAITING
 
 
-def test_who_seals_an_epoch_that_runs_ends_it() -> None:
+def test_who_seals_a_generation_that_runs_ends_it() -> None:
     now = back(running(), 0, report(7, 5))
     assert (now.state, phases(now)) == (State.CHANGING, {0: Phase.WAITING, 1: Phase.OVER})
-    assert now.reason == "rank 0 is out of epoch 7, and joins again"
+    assert now.reason == "rank 0 is out of generation 7, and joins again"
 
 
 def quorate(workers: int = 3, quorum: int = 2) -> JobRecord:
     now = forming(workers, quorum=quorum)
-    return running(lifecycle.start_epoch(now, job_of(now, 7)))
+    return running(lifecycle.start_generation(now, job_of(now, 7)))
 
 
 def test_a_quorum_goes_on_without_a_lost_worker() -> None:
@@ -159,17 +160,17 @@ def test_a_quorum_goes_on_without_a_lost_worker() -> None:
 
 def test_lost_before_it_was_told() -> None:
     now = forming(3, quorum=2)
-    now = lifecycle.start_epoch(now, job_of(now, 7))
+    now = lifecycle.start_generation(now, job_of(now, 7))
     assert lifecycle.lose(now, 1, "silence").state is State.CHANGING  # nobody waits for a job that does not run
     assert now.job is not None
     now = lifecycle.lose(lifecycle.on_installed(now, now.job), 1, "silence")
     assert now.state is State.RUNNING
-    again = lifecycle.join(now, member(1))  # it has never been in any epoch
+    again = lifecycle.join(now, member(1))  # it has never been in any generation
     assert (again.state, phases(again)[1]) == (State.CHANGING, Phase.WAITING)
 
 
 @pytest.mark.parametrize("order", [("leave", "leave", "lose"), ("lose", "leave", "leave"), ("leave", "lose", "leave")])
-def test_an_epoch_ends_when_nobody_is_in_it(order: tuple[str, ...]) -> None:
+def test_a_generation_ends_when_nobody_is_in_it(order: tuple[str, ...]) -> None:
     now = quorate(quorum=1)
     for rank, what in enumerate(order):
         assert now.state is State.RUNNING
@@ -188,7 +189,7 @@ def test_a_report_is_kept_until_its_worker_is_told_or_lost() -> None:
     assert now.members[0].report == report(7, 9)
     assert lifecycle.lose(now, 0, "silence").members[0].report is None
     now = back(now, 1, report(7, 9))
-    now = lifecycle.start_epoch(now, job_of(now, 9))
+    now = lifecycle.start_generation(now, job_of(now, 9))
     assert now.members[0].report == report(7, 9)
     assert now.job is not None
     assert all_told(lifecycle.on_installed(now, now.job)).members[0].report is None
@@ -237,7 +238,7 @@ class Stream:
 
     rank: int
     life: int = 0
-    epoch: int = 0
+    generation: int = 0
     begins: int = 0
     end: int = 0
     results: dict[int, int] = field(default_factory=dict)
@@ -246,13 +247,13 @@ class Stream:
     """Results that it delivered and keeps for nobody any more."""
     decided: set[int] = field(default_factory=set)
     known: int = 0
-    """The epoch with newcomers that its program goes on from."""
+    """The generation with newcomers that its program goes on from."""
     meant: dict[int, int] = field(default_factory=dict)
     """What was known where it submitted a position: who knows of other newcomers submits something else."""
 
     def report(self) -> Report:
         runs = [(position, position + 1) for position in sorted(self.results.keys() - self.dropped)]
-        return Report(self.epoch, self.delivered_to(), self.end, tuple(runs), 0)
+        return Report(self.generation, self.delivered_to(), self.end, tuple(runs), 0)
 
     def delivered_to(self) -> int:
         position = self.begins
@@ -260,26 +261,26 @@ class Stream:
             position += 1
         return position
 
-    def resume(self, epoch: int, how: Resume | None) -> None:
+    def resume(self, generation: int, how: Resume | None) -> None:
         if how is None:
-            assert self.epoch == 0
+            assert self.generation == 0
         else:
             self.decided = {position for run in how.decided for position in range(run.first, run.end)}
-            if self.epoch == 0:
+            if self.generation == 0:
                 assert self.rank in how.replaced
                 assert how.start is not None
                 self.begins = self.end = how.start
-                self.known = how.start_epoch
+                self.known = how.start_generation
             else:
                 assert self.delivered_to() >= how.base
                 later = {position for position in self.results.keys() - self.dropped if position >= how.base}
                 assert later <= self.decided, "what a worker holds is decided"
-                if how.start is not None and self.epoch < how.start_epoch:
+                if how.start is not None and self.generation < how.start_generation:
                     behind = set(range(max(how.base, self.begins), how.start))
                     self.void |= behind - self.decided - self.results.keys()
                     self.end = max(self.end, how.start)
-                    self.known = how.start_epoch
-        self.epoch = epoch
+                    self.known = how.start_generation
+        self.generation = generation
 
     def submit(self, end: int) -> None:
         self.meant |= dict.fromkeys(range(self.end, end), self.known)
@@ -290,13 +291,13 @@ class Stream:
 
 
 class Chain:
-    """A job whose epochs end at any time, with workers that are told of them or not."""
+    """A job whose generations end at any time, with workers that are told of them or not."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.now = record(3)
         self.crew = [Stream(rank) for rank in range(3)]
-        self.epoch = 0
+        self.generation = 0
         self.sums = 0
         self.expelled = 0
 
@@ -317,15 +318,15 @@ class Chain:
                     self.expelled += 1
                     worker.start_again()
                     self.join(worker)
-        self.epoch += 1
-        self.now = lifecycle.start_epoch(self.now, job_of(self.now, self.epoch))
+        self.generation += 1
+        self.now = lifecycle.start_generation(self.now, job_of(self.now, self.generation))
         assert self.now.job is not None
         if self.chance.random() < 0.8:
             self.now = lifecycle.on_installed(self.now, self.now.job)
             told = [worker for worker in self.crew if self.chance.random() < 0.8]
             for worker in told:
                 self.now = lifecycle.mark_notified(self.now, worker.rank)
-                worker.resume(self.epoch, self.now.resume)
+                worker.resume(self.generation, self.now.resume)
             self.fetch(told)
             if len(told) == len(self.crew):
                 self.check_agreement()
@@ -334,7 +335,7 @@ class Chain:
         self.check()
 
     def join(self, worker: Stream) -> None:
-        what = worker.report() if worker.epoch else None
+        what = worker.report() if worker.generation else None
         self.now = lifecycle.join(self.now, replace(member(worker.rank, worker.life), report=what))
 
     def fetch(self, told: list[Stream]) -> None:
@@ -385,7 +386,7 @@ class Chain:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_chain_of_epochs(seed: int) -> None:
+def test_any_chain_of_generations(seed: int) -> None:
     chain = Chain(random.Random(seed))
     for _ in range(25):
         chain.play()

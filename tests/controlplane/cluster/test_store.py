@@ -46,7 +46,7 @@ def many() -> list[JobRecord]:
     ]
     states.append(replace(record(), request=odd))
     waits = back(over(life.join(running(), member(1, 1))), 0, report(7, 90, (3, 9), (12, 90), allreduces=4))
-    states += [waits, life.start_epoch(waits, job_of(waits, 9)), begun(waits, 9)]
+    states += [waits, life.start_generation(waits, job_of(waits, 9)), begun(waits, 9)]
     return [
         replace(each, request=replace(each.request, name=f"job{number:02}"), job_index=number)
         for number, each in enumerate(states)
@@ -90,7 +90,7 @@ def test_everything_comes_back(store: StateStore) -> None:
         store.put(each)
     again = reopened(store)
     assert again.load().records == tuple(many())
-    assert again.load().last_epoch == 9
+    assert again.load().last_generation == 9
     again.close()
 
 
@@ -100,7 +100,7 @@ def test_a_record_takes_the_place_of_the_one_before(store: StateStore) -> None:
         assert store.load().records == (each,)
     store.remove("job")
     assert store.load().records == ()
-    assert store.load().last_epoch == 7  # for ever
+    assert store.load().last_generation == 7  # for ever
 
 
 def test_one_at_a_time(store: StateStore, path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_cannot_be_written_changes_nothing(store: StateStore) -> None:
     with pytest.raises(StoreError, match="is full; make room on the disk"):
         store.put(big)
     assert store.load().records == (forming(),)
-    assert store.load().last_epoch == 0
+    assert store.load().last_generation == 0
     store._database.execute(f"PRAGMA max_page_count = {pages + 1000}")
     store.put(big)
     again = reopened(store)
@@ -164,7 +164,7 @@ def test_a_damaged_page(store: StateStore, path: Path) -> None:
         "UPDATE jobs SET job = '[1]'",
         "UPDATE members SET phase = 'nowhere'",
         "UPDATE members SET report = '{}'",
-        'UPDATE members SET report = \'{"epoch": 0, "delivered_to": 0, "submitted_to": 0, "held": [], '
+        'UPDATE members SET report = \'{"generation": 0, "delivered_to": 0, "submitted_to": 0, "held": [], '
         '"allreduces_begun": 0}\'',
         "UPDATE jobs SET resume = '[]'",
         "UPDATE jobs SET newcomers = '{\"decided\": 1}'",
@@ -186,7 +186,7 @@ def test_other_databases(path: Path) -> None:
 
 
 VERSION_1 = """
-CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_epoch INTEGER NOT NULL);
+CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_generation INTEGER NOT NULL);
 INSERT INTO books VALUES (1, 0);
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
@@ -228,7 +228,7 @@ def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> 
         for table, found in rows.items():
             for row in found:
                 database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-        database.execute("UPDATE books SET last_epoch = 7")
+        database.execute("UPDATE books SET last_generation = 7")
     database.close()
 
 
@@ -242,7 +242,7 @@ def test_books_of_before_trees_are_brought_up(store: StateStore, path: Path) -> 
     store._database.execute("PRAGMA user_version = 2")
     brought = reopened(store)
     assert brought.load().records == tuple(records)
-    assert brought.load().last_epoch == 9
+    assert brought.load().last_generation == 9
     brought.close()
 
 
@@ -271,17 +271,17 @@ def test_an_older_version_is_brought_up(store: StateStore, tmp_path: Path) -> No
     path = tmp_path / "old.sqlite"
     left = life.leave(running(), 0)
     again = over(running())
-    states = [record(), forming(), installing(), running(), left, life.end_epoch(running(), "because"), again]
+    states = [record(), forming(), installing(), running(), left, life.end_generation(running(), "because"), again]
     records = [
         replace(each, request=replace(each.request, name=f"job{number}"), job_index=number)
         for number, each in enumerate(states)
     ]
     write_version_1(store, path, records)
     brought = StateStore(path)
-    assert brought.load().last_epoch == 7
+    assert brought.load().last_generation == 7
     found = list(brought.load().records)
-    old = found[-1]  # nobody knows which epoch it was: whoever joins begins anew
-    assert [(each.joined_epoch, each.notified_epoch) for each in old.members] == [(0, 0), (0, 0)]
+    old = found[-1]  # nobody knows which generation it was: whoever joins begins anew
+    assert [(each.joined_generation, each.notified_generation) for each in old.members] == [(0, 0), (0, 0)]
     assert found[:-1] == records[:-1]
     assert begun(life.join(life.join(old, member(0)), member(1)), 9).resume is None
     brought.close()

@@ -36,7 +36,7 @@ def cluster(rig: Rig, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def enter(stack: ExitStack, rig: Rig, crew: list[Worker]) -> list[Agent]:
-    """Let a crew, as ones that know nothing any more, into the next epoch; return an agent for each."""
+    """Let a crew, as ones that know nothing any more, into the next generation; return an agent for each."""
     return agents_of(stack, crew, [rig.join(worker) for worker in crew], TIMING)
 
 
@@ -67,12 +67,12 @@ def test_a_lease_runs_out_during_a_round(cluster: Cluster, rig: Rig) -> None:
         check_sum(others)
         beat(crew[0], *other)
         assert "lease of rank 1 ran out" in crew[0].beat().reason
-        until(lambda: cluster.controller.switches()[0].drops["unknown_epoch"] > 0)  # it goes on asking, in vain
+        until(lambda: cluster.controller.switches()[0].drops["unknown_generation"] > 0)  # it goes on asking, in vain
         check_sum(others)
         for agent in agents:
             agent.close()
         check_sum(enter(stack, rig, crew))
-        assert other[0].beat().epoch == other[0].epoch
+        assert other[0].beat().generation == other[0].generation
         for worker in (*crew, *other):
             worker.leave()
         assert {job.state for job in cluster.controller.jobs()} == {State.FORMING}
@@ -82,7 +82,7 @@ def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
     with ExitStack() as stack:
         crew = cluster.make()
         check_sum(enter(stack, rig, crew))
-        old = crew[0].epoch
+        old = crew[0].generation
         rig.restart()
         give_up_s = time.monotonic() + DEADLINE_S
         while cluster.controller.job("job").state is not State.FORMING:  # sessions come back, the program is pushed
@@ -91,7 +91,7 @@ def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
             time.sleep(0.1)
         assert "switch s1 does not have it any more" in crew[0].beat().reason
         check_sum(enter(stack, rig, crew))
-        assert crew[0].epoch > old
+        assert crew[0].generation > old
 
 
 def test_a_controller_restarts_during_a_job(cluster: Cluster, rig: Rig) -> None:
@@ -103,7 +103,7 @@ def test_a_controller_restarts_during_a_job(cluster: Cluster, rig: Rig) -> None:
         cluster.controller.close()
         check_sum(agents)  # nobody needs a controller for that
         cluster.start(pipeline=rig.pipeline)
-        assert crew[0].beat().epoch == crew[0].epoch
+        assert crew[0].beat().generation == crew[0].generation
         check_sum(agents)
         assert cluster.controller.job("job").counters["added"] == 3 * added > 0
 

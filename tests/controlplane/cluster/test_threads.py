@@ -88,7 +88,7 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
     cluster.controller.tick()
     assert [device.together for device in devices.values()] == [0, 0]
     cluster.check()
-    cluster.clock.sleep(LONGEST_S)  # after so many short epochs
+    cluster.clock.sleep(LONGEST_S)  # after so many short generations
     for crew in crews:
         for worker in crew:
             worker.start_again()
@@ -128,7 +128,7 @@ def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: l
     other[1].join()
     assert isinstance(other[0].membership(), dict)
     assert cluster.controller.job("other").state is State.RUNNING
-    crew[0].leave()  # the epoch is over before it has begun
+    crew[0].leave()  # the generation is over before it has begun
     assert cluster.controller.job("job", counters=False).state is State.CHANGING
 
 

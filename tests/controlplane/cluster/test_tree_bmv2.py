@@ -84,12 +84,12 @@ def racks() -> Iterator[Racks]:
 
 
 def enter(stack: ExitStack, racks: Racks, crew: list[Worker]) -> list[Agent]:
-    """Let workers that know nothing (any more) into the next epoch."""
+    """Let workers that know nothing (any more) into the next generation."""
     links = []
     for worker, seat in zip(crew, racks.seats, strict=True):
         link = open_link(seat)
         stack.callback(link.close)
-        worker.lives, worker.epoch = worker.lives + 1, 0
+        worker.lives, worker.generation = worker.lives + 1, 0
         worker.join(ip=seat.ip, udp_port=link.local[1], mac=seat.mac, side_port=None)
         links.append(link)
     return agents_of(stack, crew, links, TIMING)
@@ -104,7 +104,7 @@ def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:
         stack.callback(lambda: cluster.controller.close())
         crew = cluster.make("train", 3, 16)
         check_sum(enter(stack, racks, crew))
-        view, old = cluster.controller.job("train"), crew[0].epoch
+        view, old = cluster.controller.job("train"), crew[0].generation
         assert view.parts[2].counters["added"] == 2 * view.parts[2].counters["completed"] > 0
         racks.restart("s2")
         give_up_s = time.monotonic() + DEADLINE_S
@@ -119,6 +119,6 @@ def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:
             time.sleep(0.05)
         assert "switch s2 does not have it any more" in crew[0].beat().reason
         check_sum(enter(stack, racks, crew))
-        assert crew[0].epoch > old
+        assert crew[0].generation > old
         cluster.controller.delete_job("train")
         assert {view.slots_used for view in cluster.controller.switches()} == {0}

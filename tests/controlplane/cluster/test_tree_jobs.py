@@ -42,7 +42,7 @@ def test_each_worker_is_at_its_leaf(tree: Cluster) -> None:
     for worker in crew[:2]:
         worker.join()
     found = documents(crew)
-    assert len({each["epoch"] for each in found}) == 1
+    assert len({each["generation"] for each in found}) == 1
     assert [each["switch"]["ip"] for each in found] == ["10.9.0.1", "10.9.0.1", "10.9.0.2"]
     for each in found:
         assert [worker["send_to"]["ip"] for worker in each["workers"]] == ["10.9.0.1", "10.9.0.1", "10.9.0.2"]
@@ -75,7 +75,7 @@ def test_the_narrowest_switch_says_how_many_packets_are_in_flight(tree: Cluster)
     device(tree, "s2").capabilities = Capabilities("fake", max_window=5)
     crew = tree.run("train", 3, 16)
     assert tree.controller._cache.get("train").window == 5
-    crew[0].epoch = 0
+    crew[0].generation = 0
     assert documents(crew[:1])[0]["window"] == 5
 
 
@@ -108,7 +108,7 @@ def test_a_rack_without_workers_is_left_out(tree: Cluster) -> None:
     assert [each["switch"]["ip"] for each in documents(crew)] == ["10.9.0.2"] * 2
     assert [name for name, _ in device(tree, "s1").notes] == ["s3", "s2"]
     tree.check()
-    crew[0].lives, crew[0].epoch = 1, 0
+    crew[0].lives, crew[0].generation = 1, 0
     crew[0].join(ip="10.0.1.1")
     crew[1].join(ip=places[1])
     assert [each["switch"]["ip"] for each in documents(crew)] == ["10.9.0.1", "10.9.0.2"]
@@ -116,9 +116,9 @@ def test_a_rack_without_workers_is_left_out(tree: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["s1", "s3"])
-def test_a_switch_that_restarts_ends_the_epoch_of_all(tree: Cluster, name: str) -> None:
+def test_a_switch_that_restarts_ends_the_generation_of_all(tree: Cluster, name: str) -> None:
     crew = tree.run("train", 4, 16)
-    first = crew[0].epoch
+    first = crew[0].generation
     device(tree, name).entities.clear()
     tree.clock.sleep(11.0 - LEASE_S / 2)
     for worker in crew:
@@ -132,16 +132,16 @@ def test_a_switch_that_restarts_ends_the_epoch_of_all(tree: Cluster, name: str) 
         worker.held = ((0, 4 + worker.rank),)
         worker.join()
     found = documents(crew)
-    assert {each["epoch"] for each in found} == {crew[0].epoch}
-    assert crew[0].epoch > first
+    assert {each["generation"] for each in found} == {crew[0].generation}
+    assert crew[0].generation > first
     runs = [(run["first"], run["end"], list(run["ranks"])) for run in found[0]["resume"]["decided"]]
     assert runs[0] == (0, 4, [0, 1, 2, 3])
     assert all(each["resume"] == found[0]["resume"] for each in found)
     tree.check()
 
 
-def test_no_epoch_begins_before_all_switches_answer(tree: Cluster) -> None:
-    """Nothing is written to the others, so no epoch is wasted while one is away."""
+def test_no_generation_begins_before_all_switches_answer(tree: Cluster) -> None:
+    """Nothing is written to the others, so no generation is wasted while one is away."""
     crew = tree.make("train", 3, 16)
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
     for worker in crew:
@@ -151,12 +151,12 @@ def test_no_epoch_begins_before_all_switches_answer(tree: Cluster) -> None:
     tree.controller.tick()
     assert isinstance(pending := crew[0].membership(), Pending)
     assert "s2: " in pending.condition
-    begun = tree.controller.job("train").epochs_begun
+    begun = tree.controller.job("train").generations_begun
     device(tree, "s2").repair()
     tree.clock.sleep(1.5)
     tree.controller.tick()
     documents(crew)
-    assert tree.controller.job("train").epochs_begun == begun + 1
+    assert tree.controller.job("train").generations_begun == begun + 1
     tree.check()
 
 
@@ -176,7 +176,7 @@ def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
     tree.check()
 
 
-def test_a_leaf_that_refuses_ends_the_epoch_on_all(tree: Cluster) -> None:
+def test_a_leaf_that_refuses_ends_the_generation_on_all(tree: Cluster) -> None:
     crew = tree.make("train", 3, 16)
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.REFUSED)
     for worker in crew:
@@ -215,7 +215,7 @@ def test_all_leave_and_come_again(tree: Cluster) -> None:
     tree.check()
 
 
-def test_a_silent_worker_ends_the_epoch(tree: Cluster) -> None:
+def test_a_silent_worker_ends_the_generation(tree: Cluster) -> None:
     crew = tree.run("train", 3, 16)
     tree.clock.sleep(LEASE_S / 2)
     for worker in crew[:2]:
@@ -232,7 +232,7 @@ def test_a_silent_worker_ends_the_epoch(tree: Cluster) -> None:
 def test_the_next_controller_has_the_job(tree: Cluster) -> None:
     crew = tree.run("train", 3, 16)
     tree.start()
-    assert crew[2].beat().epoch == crew[0].epoch
+    assert crew[2].beat().generation == crew[0].generation
     tree.check()
     tree.controller.delete_job("train")
     tree.check()

@@ -246,10 +246,10 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "condition", condition)
     cluster.clock.sleep(LEASE_S + 1)
     crew[0].join(report=crew[0].report())
-    assert str(crew[1].epoch) in cluster.controller.job("train").reason
+    assert str(crew[1].generation) in cluster.controller.job("train").reason
     text = json.dumps(State(cluster.controller).document())
     assert "train" in text
-    assert str(crew[1].epoch) not in text
+    assert str(crew[1].generation) not in text
     said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
     assert json.loads(text)["switches"][0]["condition"] == said
     assert re.findall(r"\d+\.\d+\.\d+\.\d+|udp_port|token|secret|incarnation|endpoint", text) == []

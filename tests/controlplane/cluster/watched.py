@@ -13,7 +13,7 @@ from hopsum_controlplane.entries import CounterValue, Insert, TableEntry, Update
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.testing import FakeDevice
 
-FOREIGN_EPOCH = 77
+FOREIGN_GENERATION = 77
 """Of entries that nobody's controller wrote."""
 
 
@@ -37,7 +37,7 @@ class Fuse:
 
 
 class Intents:
-    """The switches, and by switch the allocations that the database recorded for every epoch before its writes."""
+    """The switches, and by switch the allocations that the database recorded for every generation before its writes."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -47,7 +47,7 @@ class Intents:
 
 
 class WatchedStore(StateStore):
-    """A database in which no epoch may be written down twice. `fuse` burns before and after every commit."""
+    """A database in which no generation may be written down twice. `fuse` burns before and after every commit."""
 
     def __init__(self, path: Path, intents: Intents, fuse: Fuse) -> None:
         self.intents, self.fuse = intents, fuse
@@ -57,10 +57,10 @@ class WatchedStore(StateStore):
     def put(self, record: JobRecord) -> None:
         self.fuse.burn()
         super().put(record)
-        if record.epoch:
+        if record.generation:
             places = {switch: record.place(switch)[1] for switch in record.switches}
-            assert self.intents.places.setdefault(record.epoch, places) == places, "an epoch twice"
-            assert self.intents.names.setdefault(record.epoch, record.name) == record.name, "an epoch twice"
+            assert self.intents.places.setdefault(record.generation, places) == places, "a generation twice"
+            assert self.intents.names.setdefault(record.generation, record.name) == record.name, "a generation twice"
         self.fuse.burn()
 
     def remove(self, name: str) -> None:
@@ -70,9 +70,10 @@ class WatchedStore(StateStore):
 
 
 class WatchedDevice(FakeDevice):
-    """A switch on which no epoch may stand that is not in the database, none twice, and no two in one slot.
+    """A switch on which no generation may stand that is not in the database, none twice, and no two in one slot.
 
-    A leaf admits nobody before its spine does, and no switch while another one admits an older epoch of the job (T7).
+    A leaf admits nobody before its spine does, and no switch while another one admits an older generation of the job
+    (T7).
 
     `fuse` burns before every update and every read, and when a batch is done.
     """
@@ -104,31 +105,33 @@ class WatchedDevice(FakeDevice):
         code = super()._apply(update)
         entity = update.entity
         if not code and isinstance(update, Insert) and isinstance(entity, TableEntry) and entity.table == "jobs":
-            assert entity.match["epoch"] not in self.admitted, "an epoch a second time"
-            self.admitted.add(entity.match["epoch"])
-            self._check_tree(entity.match["epoch"])
+            assert entity.match["generation"] not in self.admitted, "a generation a second time"
+            self.admitted.add(entity.match["generation"])
+            self._check_tree(entity.match["generation"])
         self._check()
         return code
 
-    def _check_tree(self, epoch: int) -> None:
+    def _check_tree(self, generation: int) -> None:
         names, devices = self.intents.names, self.intents.devices
-        spine = next(iter(self.intents.places[epoch]))
-        assert self.name == spine or epoch in devices[spine].epochs("jobs"), "a leaf admits before its spine"
+        spine = next(iter(self.intents.places[generation]))
+        assert self.name == spine or generation in devices[spine].generations("jobs"), "a leaf admits before its spine"
         for device in devices.values():
-            others = device.epochs("jobs") - {FOREIGN_EPOCH, epoch}
-            assert names[epoch] not in {names[other] for other in others}, "two epochs of a job on its switches"
+            others = device.generations("jobs") - {FOREIGN_GENERATION, generation}
+            assert names[generation] not in {names[other] for other in others}, (
+                "two generations of a job on its switches"
+            )
 
     def _check(self) -> None:
-        standing = self.epochs() - {FOREIGN_EPOCH}
-        assert standing <= set(self.intents.places), "an epoch stands that is not in the database"
+        standing = self.generations() - {FOREIGN_GENERATION}
+        assert standing <= set(self.intents.places), "a generation stands that is not in the database"
         for one, other in combinations(standing, 2):
             a, b = self.intents.places[one][self.name], self.intents.places[other][self.name]
-            assert a.end <= b.base or b.end <= a.base, f"epochs {one} and {other} in one slot"
+            assert a.end <= b.base or b.end <= a.base, f"generations {one} and {other} in one slot"
 
-    def epochs(self, table: str = "") -> set[int]:
-        """Return the epochs of which something stands, in a table if one is named."""
+    def generations(self, table: str = "") -> set[int]:
+        """Return the generations of which something stands, in a table if one is named."""
         return {
-            entity.match["epoch"]
+            entity.match["generation"]
             for entity in self.entities.values()
-            if isinstance(entity, TableEntry) and "epoch" in entity.match and table in ("", entity.table)
+            if isinstance(entity, TableEntry) and "generation" in entity.match and table in ("", entity.table)
         }

@@ -80,9 +80,9 @@ class Worker:
     rank: int
     lives: int = 0
     joined: Joined | None = None
-    epoch: int = 0
+    generation: int = 0
     held: tuple[tuple[int, int], ...] = ()
-    """What it reports of an epoch that is over."""
+    """What it reports of a generation that is over."""
 
     @property
     def incarnation(self) -> bytes:
@@ -106,36 +106,36 @@ class Worker:
     def start_again(self) -> Joined:
         """Join as a worker that knows nothing any more."""
         self.lives += 1
-        self.epoch = 0
+        self.generation = 0
         return self.join()
 
     def join(self, **changes: Any) -> Joined:
-        """Join, with a report where the epoch that it knows is over."""
-        if self.epoch and self.is_over() and "report" not in changes:
+        """Join, with a report where the generation that it knows is over."""
+        if self.generation and self.is_over() and "report" not in changes:
             changes["report"] = self.report()
         self.joined = self.cluster.controller.join(self.request(**changes))
         return self.joined
 
     def report(self) -> Report:
         end = self.held[-1][1] if self.held else 0
-        return Report(self.epoch, 0, end, self.held, 0)
+        return Report(self.generation, 0, end, self.held, 0)
 
     def is_over(self) -> bool:
         found = [job for job in self.cluster.controller.jobs() if job.name == self.job]
-        return not any(job.epoch == self.epoch and job.state is State.RUNNING for job in found)
+        return not any(job.generation == self.generation and job.state is State.RUNNING for job in found)
 
     def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
         found = self.cluster.controller.await_membership(
-            self.job, self.rank, self.secret, known_epoch=self.epoch, timeout_s=timeout_s
+            self.job, self.rank, self.secret, known_generation=self.generation, timeout_s=timeout_s
         )
         if isinstance(found, Pending):
             return found
-        self.epoch = found.epoch
+        self.generation = found.generation
         return membership_document(found)
 
     def beat(self, **statistics: float) -> HeartbeatResult:
         return self.cluster.controller.heartbeat(
-            self.job, self.rank, self.secret, epoch=self.epoch, statistics=statistics
+            self.job, self.rank, self.secret, generation=self.generation, statistics=statistics
         )
 
     def leave(self, unfinished: str | None = None) -> None:
@@ -185,7 +185,7 @@ class Cluster:
         return [Worker(self, name, created.token, rank) for rank in range(workers)]
 
     def run(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:
-        """Make a job, and return its workers, who are in its first epoch."""
+        """Make a job, and return its workers, who are in its first generation."""
         crew = self.make(name, workers, slots, **options)
         enter(crew)
         return crew

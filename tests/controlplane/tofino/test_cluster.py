@@ -49,7 +49,7 @@ def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: S
         assert told.code_group == 4, "a word in ingress, one in egress"
         assert told.ops == frozenset(Op) - {Op.ADD16, Op.LOOKUP_ADD16}
         cluster.start(pipeline=programs)
-        assert cluster.controller.job("job").epoch == document["epoch"], "the next controller goes on with it"
+        assert cluster.controller.job("job").generation == document["generation"], "the next controller goes on with it"
     finally:
         cluster.controller.close()
         cluster.stop()

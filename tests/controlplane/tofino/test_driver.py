@@ -138,7 +138,7 @@ def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
     assert len(device.entities) == 1034
     assert again.audit().clean, "does not look at half-words"
     third = SwitchController(device, controller.switch, adopt=[job])
-    assert "1 of 1033 entries changed" in third.adoptions[job.epoch].reason, "looks at all once"
+    assert "1 of 1033 entries changed" in third.adoptions[job.generation].reason, "looks at all once"
     assert list(device.entities) == [address.switch_address(controller.switch).key()]
 
 
@@ -172,7 +172,7 @@ def test_what_the_program_has_not_is_not_sent(
 
 def test_what_the_switch_refuses(device: P4RuntimeDevice) -> None:
     """What an update is refused for does not keep the others of its batch from standing."""
-    admit = TableEntry("jobs", {"epoch": 7}, "to_worker", dict.fromkeys(_PARAMS, 1))
+    admit = TableEntry("jobs", {"generation": 7}, "to_worker", dict.fromkeys(_PARAMS, 1))
     fixed = TableEntry("need", {"flags": 9}, "plain_need")
     batch = [
         Insert(half_word(device)), Insert(half_word(device)), Insert(admit), Insert(fixed),
@@ -250,7 +250,7 @@ def test_counters(chip: Stratum, controller: SwitchController, make_spec: MakeSp
     chip.count("HopsumIngress.drops", 8, 6)
     events = controller.job_counters(job)
     assert (events["added"], events["fault"], events["completed"]) == (7, 2, 0)
-    assert {name: count for name, count in controller.drop_counters().items() if count} == {"unknown_epoch": 6}
+    assert {name: count for name, count in controller.drop_counters().items() if count} == {"unknown_generation": 6}
 
 
 def test_what_the_program_cannot_is_refused(make_spec: MakeSpec) -> None:

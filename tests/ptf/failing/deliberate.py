@@ -13,7 +13,7 @@ class SwitchDoesWhatTheOracleDoesNot(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(1)
-        self.oracle.remove_job(job.epoch)
+        self.oracle.remove_job(job.generation)
         self.send_update(job, 0, lanes32(1))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 1ac6e0d0e27cb1fd354dabf87c1832c9
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 fb7ca985ae9a5aedc55f5a8d0712fa4c
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -122,7 +122,7 @@ class JoinRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("epoch", "delivered_to", "submitted_to", "held", "allreduces_begun")
+    __slots__ = ("generation", "delivered_to", "submitted_to", "held", "allreduces_begun")
     class Run(_message.Message):
         __slots__ = ("first", "end")
         FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -130,17 +130,17 @@ class Report(_message.Message):
         first: int
         end: int
         def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_TO_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_TO_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     ALLREDUCES_BEGUN_FIELD_NUMBER: _ClassVar[int]
-    epoch: int
+    generation: int
     delivered_to: int
     submitted_to: int
     held: _containers.RepeatedCompositeFieldContainer[Report.Run]
     allreduces_begun: int
-    def __init__(self, epoch: _Optional[int] = ..., delivered_to: _Optional[int] = ..., submitted_to: _Optional[int] = ..., held: _Optional[_Iterable[_Union[Report.Run, _Mapping]]] = ..., allreduces_begun: _Optional[int] = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., delivered_to: _Optional[int] = ..., submitted_to: _Optional[int] = ..., held: _Optional[_Iterable[_Union[Report.Run, _Mapping]]] = ..., allreduces_begun: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("rank", "secret", "lease_s", "heartbeat_s")
@@ -155,16 +155,16 @@ class JoinResponse(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., secret: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
 
 class AwaitMembershipRequest(_message.Message):
-    __slots__ = ("job", "rank", "known_epoch", "timeout_s")
+    __slots__ = ("job", "rank", "known_generation", "timeout_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    KNOWN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_GENERATION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
-    known_epoch: int
+    known_generation: int
     timeout_s: float
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., known_epoch: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., known_generation: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
 class AwaitMembershipResponse(_message.Message):
     __slots__ = ("membership", "pending")
@@ -190,7 +190,7 @@ class AwaitMembershipResponse(_message.Message):
     def __init__(self, membership: _Optional[str] = ..., pending: _Optional[_Union[AwaitMembershipResponse.Pending, _Mapping]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("job", "rank", "epoch", "statistics")
+    __slots__ = ("job", "rank", "generation", "statistics")
     class StatisticsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -200,37 +200,37 @@ class HeartbeatRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
-    epoch: int
+    generation: int
     statistics: _containers.ScalarMap[str, float]
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("state", "epoch", "reason", "lost_ranks", "switch_unreachable")
+    __slots__ = ("state", "generation", "reason", "lost_ranks", "switch_unreachable")
     STATE_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LOST_RANKS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     state: JobState
-    epoch: int
+    generation: int
     reason: str
     lost_ranks: _containers.RepeatedScalarFieldContainer[int]
     switch_unreachable: str
-    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ..., switch_unreachable: _Optional[str] = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ..., switch_unreachable: _Optional[str] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
-    __slots__ = ("job", "rank", "epoch")
+    __slots__ = ("job", "rank", "generation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
-    epoch: int
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("job", "rank", "unfinished", "reason")
@@ -334,7 +334,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "condition", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options")
+    __slots__ = ("name", "state", "reason", "condition", "generation", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -346,7 +346,7 @@ class Job(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     JOB_INDEX_FIELD_NUMBER: _ClassVar[int]
     SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
@@ -359,7 +359,7 @@ class Job(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
-    EPOCHS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_BEGUN_FIELD_NUMBER: _ClassVar[int]
     JOINS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -374,7 +374,7 @@ class Job(_message.Message):
     state: JobState
     reason: str
     condition: str
-    epoch: int
+    generation: int
     switch: str
     job_index: int
     slot_base: int
@@ -387,7 +387,7 @@ class Job(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[Member]
     missing_ranks: _containers.RepeatedScalarFieldContainer[int]
     counters: _containers.ScalarMap[str, int]
-    epochs_begun: int
+    generations_begun: int
     joins_refused: int
     last_refusal: str
     parts: _containers.RepeatedCompositeFieldContainer[Part]
@@ -398,7 +398,7 @@ class Job(_message.Message):
     begun_age_s: float
     codec: str
     codec_options: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics", "heartbeat_age_s", "reason")

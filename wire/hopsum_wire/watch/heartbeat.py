@@ -6,7 +6,7 @@ seconds_le_BOUND                                of the all-reduces: how many too
 codes_OP                                        lanes of which it has the sums, by what the switch did with them
 error_squares, vector_squares                   sums of squares over a sample; `nmse` is their ratio
 datagrams_sent ... bytes_received               at its socket
-position                                        chunks of this epoch's stream so far: the controller ends it in time
+position                                        chunks of its stream so far: the controller ends the generation in time
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _switch(before: Values | None, after: Values, seconds: float) -> dict[str, A
 
 
 def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]:
-    if before is None or before["epoch"] != after["epoch"]:
+    if before is None or before["generation"] != after["generation"]:
         before = {**after, "counters": {}, "members": []}
     packets = grown(before["counters"], after["counters"]) if before["counters"] else {}
     rates = {name: packets[name] for name in PACKETS if name in packets}

@@ -52,7 +52,7 @@ class Stall:
     waiting: tuple[int, ...]
     """Ranks that send again."""
     gone: tuple[int, ...]
-    """Ranks that have left the epoch, or were given up."""
+    """Ranks that have left the generation, or were given up."""
     seconds: float
 
 
@@ -67,8 +67,8 @@ def workers_of(job: Values, *phases: str) -> list[Values]:
 
 
 def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
-    """Return by rank the growth of the statistics of workers that were in the same epoch at both snapshots."""
-    if before["epoch"] != after["epoch"]:
+    """Return by rank the growth of the statistics of workers that were in the same generation at both snapshots."""
+    if before["generation"] != after["generation"]:
         return {}
     earlier = {member["rank"]: member["statistics"] for member in workers_of(before, "in")}
     return {
@@ -82,14 +82,14 @@ def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, floa
     """Return by rank the seconds over which its `stat_deltas` came about; ranks without news are left out.
 
     What a worker tells is of its last heartbeat, so that is the time between the last ones at both snapshots, `seconds`
-    apart. The first heartbeat counts from the beginning of the epoch. A worker that should have been heard in the
+    apart. The first heartbeat counts from the beginning of the generation. A worker that should have been heard in the
     meantime, and was not, has told nothing in all these seconds.
     """
     earlier = {member["rank"]: member["heartbeat_age_s"] for member in workers_of(before, "in")}
     found = {}
     for member in workers_of(after, "in"):
         rank, age_s = member["rank"], member["heartbeat_age_s"]
-        if rank not in earlier or before["epoch"] != after["epoch"]:
+        if rank not in earlier or before["generation"] != after["generation"]:
             continue
         since_s = after["begun_age_s"] if earlier[rank] is None else earlier[rank] + seconds
         if age_s is not None and since_s is not None and since_s - age_s > NEWS_S:
@@ -109,7 +109,7 @@ def all_told(before: ControllerSnapshot, after: ControllerSnapshot) -> bool:
 def refused_now(job: Values) -> bool:
     """Return whether ranks may be missing because a join was refused: none of it is over yet.
 
-    It is over when an epoch has begun since, or after a while where nobody waits for those ranks.
+    It is over when a generation has begun since, or after a while where nobody waits for those ranks.
     """
     age_s, begun_s = job["last_refusal_age_s"], job["begun_age_s"]
     if age_s is None or not job["missing_ranks"] or (begun_s is not None and begun_s <= age_s):

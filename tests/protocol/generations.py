@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain workers over a bad network, epoch after epoch on the same registers, under a Witness.
+"""Plain workers over a bad network, generation after generation on the same registers, under a Witness.
 
 A worker here knows only what a switch needs to be exercised: one open round per slot (W1), the same bytes every time
-(W2), FLUSH now and then, RESULTs of its epoch (W3), and results of its peers when it is told STALE (W4) or, if it is
-the silent one, now and then (W6). A crash takes all from one of them: the job is deleted and goes on in a new epoch,
-from round 1, over what lies in the registers, with what is still in flight.
+(W2), FLUSH now and then, RESULTs of its generation (W3), and results of its peers when it is told STALE (W4) or, if it
+is the silent one, now and then (W6). A crash takes all from one of them: the job is deleted and goes on in a new
+generation, from round 1, over what lies in the registers, with what is still in flight.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Mode:
 
 @dataclass
 class Rank:
-    """One worker in one epoch."""
+    """One worker in one generation."""
 
     rank: int
-    epoch: int
+    generation: int
     slots: int
     held: set[tuple[int, int]] = field(default_factory=set)
     """(slot, round)."""
@@ -64,7 +64,7 @@ class Rank:
 
     def receive(self, reply: Header, peers: list[Rank]) -> None:
         """Take a reply; STALE about the open round sends to the peers."""
-        if reply.epoch != self.epoch:
+        if reply.generation != self.generation:
             return
         if reply.kind == Kind.RESULT:
             self.held.add((reply.slot, reply.round))
@@ -114,11 +114,11 @@ class World:
         self.seed = seed
         self._updates: dict[tuple[int, int, int, int], tuple[Header, bytes]] = {}
 
-    def run(self, epochs: int) -> None:
-        """Run epochs 1, 2, ..., each to its end or to a crash; the last one to its end."""
-        for epoch in range(1, epochs + 1):
-            self._begin(epoch)
-            crash_at = self.rng.randrange(400) if epoch < epochs and self.rng.random() < 0.7 else TURNS_MAX
+    def run(self, generations: int) -> None:
+        """Run generations 1, 2, ..., each to its end or to a crash; the last one to its end."""
+        for generation in range(1, generations + 1):
+            self._begin(generation)
+            crash_at = self.rng.randrange(400) if generation < generations and self.rng.random() < 0.7 else TURNS_MAX
             for _ in range(crash_at):
                 if all(rank.done for rank in self.ranks):
                     break
@@ -127,19 +127,19 @@ class World:
                 while self.network.now < turn_ends:
                     self.network.step(turn_ends)
             else:
-                assert crash_at < TURNS_MAX, f"seed {self.seed}, epoch {epoch} never ends: {self.ranks}"
+                assert crash_at < TURNS_MAX, f"seed {self.seed}, generation {generation} never ends: {self.ranks}"
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self, generation: int) -> None:
         """Delete the job; make it anew with other workers' memories, and perhaps another size."""
         if self.job is not None:
-            self.switch.remove_job(self.job.epoch)
+            self.switch.remove_job(self.job.generation)
         workers, slots = self.rng.randint(2, 4), self.rng.randint(1, 2)
         quorum = workers - self.mode.below
         min_quorum = self.rng.randint(1, workers - 1) if self.mode.silent else self.rng.randint(1, quorum)
         settings = {"quorum": quorum, "min_quorum": min(min_quorum, quorum), "slots": slots}
-        self.job = job(epoch, workers, **settings)
+        self.job = job(generation, workers, **settings)
         self.switch.add_job(self.job)
-        self.ranks = [Rank(rank, epoch, slots) for rank in range(workers)]
+        self.ranks = [Rank(rank, generation, slots) for rank in range(workers)]
 
     def _transmit(self) -> None:
         """Let one worker send what is open in one slot, again or for the first time."""
@@ -152,7 +152,7 @@ class World:
             if self.rng.random() < ASKS:
                 sender.ask(slot, self.ranks)
             return
-        where = (sender.epoch, slot, round_, sender.rank)
+        where = (sender.generation, slot, round_, sender.rank)
         if where not in self._updates:
             self._updates[where] = self._update(sender, slot, round_)
         header, payload = self._updates[where]
@@ -163,13 +163,13 @@ class World:
 
     def _update(self, sender: Rank, slot: int, round_: int) -> tuple[Header, bytes]:
         """Return an UPDATE: bytes that depend on who, where and when only, ops that all ranks agree on."""
-        place = f"{self.seed} {sender.epoch} {slot} {round_}"
+        place = f"{self.seed} {sender.generation} {slot} {round_}"
         op = random.Random(place).choice(sorted(SHAPES)) if self.op is None else self.op
         payload = bytearray(random.Random(f"{place} {sender.rank}").randbytes(SHAPES[op].up_bytes))
         if op == Op.MAX32:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
         header = Header(
-            kind=Kind.UPDATE, op=op, worker=sender.rank, slot=slot, epoch=sender.epoch, round=round_,
+            kind=Kind.UPDATE, op=op, worker=sender.rank, slot=slot, generation=sender.generation, round=round_,
             length=len(payload),
         )  # fmt: skip
         return header, bytes(payload)
@@ -177,7 +177,7 @@ class World:
     def _at_switch(self, header: Header, payload: bytes) -> None:
         assert self.job is not None
         replies = self.deliver(self.switch, header, payload)
-        self.witness.arrived(self.job if header.epoch == self.job.epoch else None, header, replies)
+        self.witness.arrived(self.job if header.generation == self.job.generation else None, header, replies)
         for reply in replies:
             self.network.send(partial(self._at_worker, reply))
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports through a change of epoch on loopback, the oracle behind a socket: sealed and resumed by other threads."""
+"""Transports through a change of generation on loopback, the oracle behind a socket: sealed and resumed by other
+threads.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.protocol.worker_state import WorkerPhase
 from hopsum.transport.link import UdpLink
 from hopsum.transport.repairing import RepairingTransport, StateMovedError
-from hopsum.transport.side_channel import EpochKey, SideChannel
+from hopsum.transport.side_channel import GenerationKey, SideChannel
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 
 from ..protocol.change_world import decide
 from .server import LOCALHOST, UdpSwitch, job_for
@@ -31,8 +33,8 @@ CHUNKS = 40
 STATE = bytes(range(256)) * 4000
 
 
-def key_of(epoch: int) -> bytes:
-    return bytes([epoch]) * 32
+def key_of(generation: int) -> bytes:
+    return bytes([generation]) * 32
 
 
 class Member:
@@ -41,14 +43,14 @@ class Member:
     def __init__(self, job: Job, rank: int, resume: Resume | None = None) -> None:
         self.job, self.rank = job, rank
         self.link = UdpLink((LOCALHOST, 0), job.switch.address)
-        self.channel = SideChannel(rank, EpochKey(job.epoch, key_of(job.epoch)), (LOCALHOST, 0))
+        self.channel = SideChannel(rank, GenerationKey(job.generation, key_of(job.generation)), (LOCALHOST, 0))
         self.resume = resume
         self.done: dict[int, AllReduceDone] = {}
         self.failure: BaseException | None = None
 
     def open(self) -> None:
         self.transport = RepairingTransport(
-            self.link.local, self.job.switch.address, self.channel, self.job.addresses, epoch=self.job.epoch,
+            self.link.local, self.job.switch.address, self.channel, self.job.addresses, generation=self.job.generation,
             rank=self.rank, workers=RANKS, slots=SLOTS, timing=FAST, link=self.link, linger_s=30.0,
             resume=self.resume,
         )  # fmt: skip
@@ -62,7 +64,7 @@ class Member:
         transport = self.transport
         try:
             while (first := transport.worker.stream.end) < until:
-                with self.job.changing:  # nothing is submitted while the epoch is sealed
+                with self.job.changing:  # nothing is submitted while the generation is sealed
                     transport.submit(Op.ADD32, given(self.rank, first))
                 while first not in self.done:
                     self._step(first)
@@ -86,7 +88,7 @@ class Job:
     """A switch and three members; all is closed with the stack."""
 
     def __init__(self, stack: ExitStack) -> None:
-        self.stack, self.epoch = stack, 7
+        self.stack, self.generation = stack, 7
         self.switch = stack.enter_context(UdpSwitch(Aggregator()))
         self.moved = threading.Condition()
         self.changing = threading.Lock()
@@ -102,7 +104,9 @@ class Job:
 
     def admit(self) -> None:
         locals_ = [member.link.local for member in self.members]
-        self.switch.aggregator.add_job(job_for(locals_, epoch=self.epoch, slots=SLOTS, table=tuple(range(16))))
+        self.switch.aggregator.add_job(
+            job_for(locals_, generation=self.generation, slots=SLOTS, table=tuple(range(16)))
+        )
 
     def note(self) -> None:
         with self.moved:
@@ -117,7 +121,7 @@ class Job:
         pytest.fail(f"not within {WAIT_S} s")
 
     def change(self, newcomer: int | None = None) -> Resume:
-        """Lose the switch's memory and perhaps a member, and go on in another epoch."""
+        """Lose the switch's memory and perhaps a member, and go on in another generation."""
         with self.changing:
             return self._change(newcomer)
 
@@ -126,15 +130,15 @@ class Job:
         staying = [member for member in self.members if member.rank != newcomer]
         reports = {member.rank: member.transport.seal() for member in staying}
         assert {member.transport.seal() for member in staying} == set(reports.values()), "sealed is sealed"
-        self.epoch += 1
+        self.generation += 1
         news = [] if newcomer is None else [newcomer]
-        resume = decide(reports, news, self.epoch, SLOTS, None)
+        resume = decide(reports, news, self.generation, SLOTS, None)
         if newcomer is not None:
             self.members[newcomer] = Member(self, newcomer, resume)
             self.addresses = {member.rank: member.channel.address for member in self.members}
             self.open(self.members[newcomer])
         for member in staying:
-            member.transport.resume(self.epoch, self.addresses, resume, key=key_of(self.epoch))
+            member.transport.resume(self.generation, self.addresses, resume, key=key_of(self.generation))
         self.admit()
         return resume
 
@@ -174,7 +178,7 @@ def test_the_switch_forgets_while_all_reduces_run(stack: ExitStack) -> None:
             np.testing.assert_array_equal(event.results.view(">u4"), expected(first))
             assert (event.contributors == 0b111).all()
     assert [member.channel.address for member in job.members] == listening
-    assert all(member.transport.worker.membership.epoch == 10 for member in job.members)
+    assert all(member.transport.worker.membership.generation == 10 for member in job.members)
     assert all(not member.transport.side_statistics.closed for member in job.members)
 
 
@@ -195,7 +199,7 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
         member.join()
         assert isinstance(member.failure, WorkersReplacedError)
         assert member.failure.ranks == (2,)
-        with pytest.raises(WorkersReplacedError, match=r"rank 2 was replaced.*in epoch 8"):
+        with pytest.raises(WorkersReplacedError, match=r"rank 2 was replaced.*in generation 8"):
             member.transport.submit(Op.ADD32, given(member.rank, 0))
     newcomer = job.members[2]
     with pytest.raises(HopsumError, match=r"rank 2 has not got the state .* within 0\.3 s: no worker has offered"):
@@ -239,7 +243,9 @@ def test_a_state_that_nobody_offers_any_more(stack: ExitStack) -> None:
     job.members[1].transport.close(linger=False)
     job.change(newcomer=1)
     waiting.join(WAIT_S)
-    assert [str(failure) for failure in failures] == ["rank 2 waits for a state of epoch 8, and others began since"]
+    assert [str(failure) for failure in failures] == [
+        "rank 2 waits for a state of generation 8, and others began since"
+    ]
 
 
 def test_closing_ends_a_wait_for_a_state(stack: ExitStack) -> None:
@@ -271,6 +277,6 @@ def test_a_change_that_does_not_fit_changes_nothing(stack: ExitStack) -> None:
     with pytest.raises(ValueError, match="a multiple of the slots"):
         transport.resume(8, job.addresses, Resume(2, None, 0, None, (), ()), key=key_of(8))
     assert transport.seal() == report
-    assert (transport.worker.phase, transport.worker.membership.epoch) == (WorkerPhase.SEALED, 7)
+    assert (transport.worker.phase, transport.worker.membership.generation) == (WorkerPhase.SEALED, 7)
     transport.resume(8, job.addresses, fits, key=key_of(8))
-    assert (transport.worker.phase, transport.worker.membership.epoch) == (WorkerPhase.RUN, 8)
+    assert (transport.worker.phase, transport.worker.membership.generation) == (WorkerPhase.RUN, 8)

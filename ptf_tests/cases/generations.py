@@ -30,7 +30,7 @@ class LeftoversOfAnEarlierJob(SwitchCase):
         self.assert_lanes(self.completed(job, 0, lanes32(8), round=2), 15)
 
 
-class OldEpochArrivesLate(SwitchCase):
+class OldGenerationArrivesLate(SwitchCase):
     """A packet of the job before is dropped, and leaves the round of the new job alone."""
 
     def runTest(self) -> None:
@@ -40,23 +40,23 @@ class OldEpochArrivesLate(SwitchCase):
         self.end_job(before)
         job = self.job(before.spec.workers)
         self.added(job, 0, lanes32(5))
-        self.refused(0, late, Drop.UNKNOWN_EPOCH)
+        self.refused(0, late, Drop.UNKNOWN_GENERATION)
         self.assert_lanes(self.completed(job, 1, lanes32(6)), 11)
-        self.refused(0, late, Drop.UNKNOWN_EPOCH)
+        self.refused(0, late, Drop.UNKNOWN_GENERATION)
 
 
-class UnknownEpoch(SwitchCase):
-    """Epochs that never were: 0, the next one, the largest."""
+class UnknownGeneration(SwitchCase):
+    """Generations that never were: 0, the next one, the largest."""
 
     def runTest(self) -> None:
         job = self.job(2)
         good = update(job, 0, lanes32(1))
-        for epoch in (0, job.epoch + 1, job.epoch ^ 1 << 31, 2**32 - 1):
-            self.refused(0, altered(good, "hopsum", epoch=epoch), Drop.UNKNOWN_EPOCH)
+        for generation in (0, job.generation + 1, job.generation ^ 1 << 31, 2**32 - 1):
+            self.refused(0, altered(good, "hopsum", generation=generation), Drop.UNKNOWN_GENERATION)
         self.added(job, 0, lanes32(1))
 
 
-class TableGoesWithItsEpoch(SwitchCase):
+class TableGoesWithItsGeneration(SwitchCase):
     """The next job in the same slots looks up in its own table."""
 
     def runTest(self) -> None:
@@ -67,8 +67,8 @@ class TableGoesWithItsEpoch(SwitchCase):
             self.end_job(job)
 
 
-class LargestEpoch(SwitchCase):
-    """Epochs use all 32 bits; only equality is tested, so the one before is neither older nor newer."""
+class LargestGeneration(SwitchCase):
+    """Generations use all 32 bits; only equality is tested, so the one before is neither older nor newer."""
 
     def runTest(self) -> None:
         before = self.job(2)
@@ -76,6 +76,6 @@ class LargestEpoch(SwitchCase):
         self.end_job(before)
         self.controller = SwitchController(self.device, SWITCH, clock=lambda: 2.0**32 - 2)
         job = self.job(before.spec.workers)
-        self.assertEqual((job.epoch, job.slot_base), (2**32 - 1, before.slot_base))
+        self.assertEqual((job.generation, job.slot_base), (2**32 - 1, before.slot_base))
         self.added(job, 0, lanes32(1))
         self.assert_lanes(self.completed(job, 1, lanes32(2)), 3)

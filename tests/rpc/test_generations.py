@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hopsum:// from epoch to epoch: workers, side channels and the service, around a desk that ends epochs at will."""
+"""hopsum:// from generation to generation: workers, side channels and the service, around a desk that ends generations
+at will.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ import hopsum
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, CommunicatorClosedError
-from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
+from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.service.server import Service
 from hopsum_wire import Header, Op
 from hopsum_wire.membership import JobMembership, MembershipError
 
-from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
+from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service
 
 WAIT_S = 60.0
 Served = tuple[Desk, Service]
@@ -67,22 +69,25 @@ def vanish(job: JobAgent) -> None:
     job.close()
 
 
-def test_all_reduces_go_on_in_the_next_epoch(served: Served) -> None:
+def test_all_reduces_go_on_in_the_next_generation(served: Served) -> None:
     desk, service = served
     with crew(service) as jobs:
         check_sum(jobs)
-        for epoch in range(FIRST_EPOCH + 1, FIRST_EPOCH + 4):
+        for generation in range(FIRST_GENERATION + 1, FIRST_GENERATION + 4):
             waiting = jobs[0].submit(vector(jobs[0]))  # rank 1 comes after the change
             desk.end("the switch was restarted")
-            desk.wait(lambda wanted=epoch: desk.epoch == wanted)  # type: ignore[misc]
+            desk.wait(lambda wanted=generation: desk.generation == wanted)  # type: ignore[misc]
             late = jobs[1].submit(vector(jobs[1]))
             assert [mean(waiting), mean(late)] == [[0.5, 2]] * 2
-        assert {job.membership.epoch for job in jobs} == {FIRST_EPOCH + 3}
+        assert {job.membership.generation for job in jobs} == {FIRST_GENERATION + 3}
         assert [job.statistics.allreduces for job in jobs] == [4, 4]
         assert not any(job.is_newcomer for job in jobs)
         report = desk.joins[-1].report
         assert report is not None
-        assert (report.epoch, report.allreduces_begun) == (FIRST_EPOCH + 2, 4 - 1 + (desk.joins[-1].rank == 0))
+        assert (report.generation, report.allreduces_begun) == (
+            FIRST_GENERATION + 2,
+            4 - 1 + (desk.joins[-1].rank == 0),
+        )
         position = jobs[0]._counts()["position"]
         assert 0 < position <= jobs[0]._transport.worker.stream.end
     assert sorted(desk.left) == [0, 1]
@@ -166,9 +171,9 @@ def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
         waiting = jobs[1].submit(vector(jobs[1]))
         with desk.changed:
             del desk.members[1]
-        with pytest.raises(EpochEndedError, match=r"rank 1 has no place .*: rank 1 is not with this secret"):
+        with pytest.raises(GenerationEndedError, match=r"rank 1 has no place .*: rank 1 is not with this secret"):
             waiting.result(WAIT_S)
-        with pytest.raises(EpochEndedError, match="has no place in the job any more"):
+        with pytest.raises(GenerationEndedError, match="has no place in the job any more"):
             jobs[1].resume()
 
 
@@ -259,7 +264,7 @@ def test_a_change_that_is_refused_since_its_worker_left_says_nothing(
 def test_ranks_that_fail_for_want_of_the_switch_are_not_waited_for_anew(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller tells nothing of the switch once the epoch has ended; what it told before still counts."""
+    """The controller tells nothing of the switch once the generation has ended; what it told before still counts."""
     desk, service = served
     with crew(service, membership_wait_s=WAIT_S, replacement_wait_s=10 * WAIT_S) as jobs:
         survivor = jobs[0]

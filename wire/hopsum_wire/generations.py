@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of a change from one epoch of a job to the next: a worker's `Sealed`, the controller's `Resume`.
+"""The messages of a change from one generation of a job to the next: a worker's `Sealed`, the controller's `Resume`.
 
-Positions are those of the job's stream (stream.py), which go on from epoch to epoch; runs of them are first .. end - 1.
+Positions are those of the job's stream (stream.py), which go on from generation to generation; runs of them are first
+.. end - 1.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The results that a worker holds of an epoch that it has sealed: the worker takes no more packets of it (E2)."""
+    """The results that a worker holds of a generation that it has sealed: the worker takes no more packets of it (E2).
+    """
 
-    epoch: int
+    generation: int
     delivered_to: int
     """Everything before it is delivered here."""
     submitted_to: int
@@ -33,14 +35,16 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The continuation of the stream in a new epoch, the same on all ranks; the controller makes it of all `Sealed`."""
+    """The continuation of the stream in a new generation, the same on all ranks; the controller makes it of all
+    `Sealed`.
+    """
 
     base: int
     """The position of slot 0, round 1: a multiple of the slots."""
     start: int | None
     """With newcomers, where they begin: positions before it that are not decided are void. None: nobody is new."""
-    start_epoch: int
-    """The epoch whose newcomers begin at `start`: this one, or one that nobody got to use; 0 without `start`."""
+    start_generation: int
+    """The generation whose newcomers begin at `start`: this one, or one that nobody got to use; 0 without `start`."""
     allreduces: int | None
     """Number of the first all-reduce at `start`; None without `start`."""
     replaced: tuple[int, ...]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of epoch: all workers that stay end alike whatever happens when, and not without the rules that see to it."""
+"""Changes of generation: all workers that stay end alike whatever happens when, and not without the rules that see to
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.protocol import epoch_change
+from hopsum.protocol import generation_change
 from hopsum.protocol.decided_ranges import DecidedRanges
-from hopsum.protocol.epoch_change import JoinPoint
+from hopsum.protocol.generation_change import JoinPoint
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
 from hopsum.protocol.worker_state import AllReduce, WorkerPhase
 from hopsum_wire import Header, Kind, Op
-from hopsum_wire.epochs import Decided, Sealed
+from hopsum_wire.generations import Decided, Sealed
 
 from .change_world import POLICY, TIMING, ChangeWorld, Plan, change_scenario, decide
 
@@ -52,7 +54,7 @@ def test_all_that_stay_end_alike(seed: int, mode: str) -> None:
 def test_members_that_stay_see_nothing_of_a_restart(mode: str) -> None:
     for seed in (0, 4, 8):
         world = change_scenario(seed, replace(plan_of(seed, mode), replaced=0.0))
-        assert world.epoch > 7
+        assert world.generation > 7
         assert not any(isinstance(end, AllReduceFailed) for seat in world.seats for end in seat.outcomes.values())
 
 
@@ -68,8 +70,8 @@ def test_enough_happened() -> None:
                 assert seat.worker is not None
                 met["repaired"] += seat.worker.statistics.repaired
                 met["void"] += sum(isinstance(end, AllReduceFailed) for end in seat.outcomes.values())
-                met["of other epochs"] += seat.worker.statistics.peers_ignored["epoch"]
-    wanted = {"changes in changes": 3, "replaced": 10, "repaired": 30, "void": 30, "of other epochs": 30}
+                met["of other generations"] += seat.worker.statistics.peers_ignored["generation"]
+    wanted = {"changes in changes": 3, "replaced": 10, "repaired": 30, "void": 30, "of other generations": 30}
     assert all(met[name] >= least for name, least in wanted.items()), met
 
 
@@ -77,7 +79,7 @@ def test_enough_happened() -> None:
 
 
 def no_seal(patch: Patch) -> None:
-    """Report, but go on as before until the new epoch."""
+    """Report, but go on as before until the new generation."""
     seal = Worker.seal
 
     def leak(self: Worker) -> Sealed:
@@ -105,18 +107,18 @@ def void_on_some(patch: Patch) -> None:
 
 
 def not_restamped(patch: Patch) -> None:
-    patch.setattr(epoch_change, "restamp_datagrams", lambda datagrams, epoch, rounds: datagrams.copy())
+    patch.setattr(generation_change, "restamp_datagrams", lambda datagrams, generation, rounds: datagrams.copy())
 
 
 def old_rounds(patch: Patch) -> None:
-    """Stamp the new epoch, but leave the rounds of the old one."""
-    restamp = epoch_change.restamp_datagrams
+    """Stamp the new generation, but leave the rounds of the old one."""
+    restamp = generation_change.restamp_datagrams
 
-    def stamped(datagrams: NDArray[np.uint8], *, epoch: int, rounds: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def stamped(datagrams: NDArray[np.uint8], *, generation: int, rounds: NDArray[np.int64]) -> NDArray[np.uint8]:
         old = np.ascontiguousarray(datagrams[:, 12:16]).view(">u4")[:, 0]
-        return restamp(datagrams, epoch=epoch, rounds=old)
+        return restamp(datagrams, generation=generation, rounds=old)
 
-    patch.setattr(epoch_change, "restamp_datagrams", stamped)
+    patch.setattr(generation_change, "restamp_datagrams", stamped)
 
 
 def decided_sent(patch: Patch) -> None:
@@ -189,7 +191,7 @@ def late_result(chunks: int) -> None:
     resume = decide(reports, [], 8, 2, None)
     for each in workers:
         each.resume(8, resume, 0.2, (0, 1, 2))
-        assert (each.membership.epoch, each.membership.rack) == (8, (0, 1, 2)), "who is where may change"
+        assert (each.membership.generation, each.membership.rack) == (8, (0, 1, 2)), "who is where may change"
         each.receive_datagram(late, 0.3)
     for rank, each in enumerate(workers):
         for slot in range(chunks):
@@ -198,9 +200,10 @@ def late_result(chunks: int) -> None:
     assert [isinstance(event, AllReduceDone) and int(event.contributors[0]) for event in events] == [0b110] * 3
 
 
-def result(rank: int, epoch: int, slot: int = 0, *, contributors: int, fill: int) -> bytes:
+def result(rank: int, generation: int, slot: int = 0, *, contributors: int, fill: int) -> bytes:
     header = Header(
-        kind=Kind.RESULT, op=Op.ADD32, worker=rank, slot=slot, epoch=epoch, round=1, contributors=contributors,
+        kind=Kind.RESULT, op=Op.ADD32, worker=rank, slot=slot, generation=generation, round=1,
+        contributors=contributors,
         length=1024,
     )  # fmt: skip
     return header.pack() + bytes([fill]) * 1024

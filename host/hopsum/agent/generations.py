@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent's view of its job's epochs: whether the agent is new itself, and which ranks were replaced since.
+"""An agent's view of its job's generations: whether the agent is new itself, and which ranks were replaced since.
 
     state     input                                        next      also
-    KNOWN     an epoch whose newcomers it had not met      REPLACED
-    REPLACED  another such epoch                           REPLACED  the ranks of both, the start of the later one
+    KNOWN     a generation whose newcomers it had not met      REPLACED
+    REPLACED  another such generation                           REPLACED  the ranks of both, the start of the later one
     REPLACED  the program's answer                         KNOWN     ResumeCommand
-    any       an epoch without newcomers, or known ones    same
+    any       a generation without newcomers, or known ones    same
 
-A newcomer is KNOWN from the epoch in which it begins.
+A newcomer is KNOWN from the generation in which it begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from hopsum.agent.network import ResumeCommand
 from hopsum.errors import WorkersReplacedError
-from hopsum_wire.epochs import Resume
+from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership, MembershipError
 
 
@@ -25,8 +25,8 @@ class Replaced:
     """Workers whose places others have, and where these begin."""
 
     newcomers: dict[int, int]
-    """By rank, the epoch in which it begins."""
-    start_epoch: int
+    """By rank, the generation in which it begins."""
+    start_generation: int
     start: int
     allreduces: int
 
@@ -36,8 +36,8 @@ class Replaced:
         return tuple(sorted(self.newcomers))
 
 
-class Epochs:
-    """The epochs of one agent, from its first. Not thread-safe.
+class Generations:
+    """The generations of one agent, from its first. Not thread-safe.
 
     Raises:
         MembershipError: the job goes on, but does not say that this rank is new.
@@ -46,41 +46,41 @@ class Epochs:
     def __init__(self, membership: JobMembership, rank: int) -> None:
         resume = membership.resume
         self._job = membership.job
-        self._latest = membership.epoch
+        self._latest = membership.generation
         self.replaced: Replaced | None = None
         """Since the program's last answer."""
         self.is_newcomer = resume is not None
-        self.start_epoch = membership.epoch
-        """The epoch in which the newcomers begin that this agent met last; it is one of them at first."""
+        self.start_generation = membership.generation
+        """The generation in which the newcomers begin that this agent met last; it is one of them at first."""
         self.allreduces = 0
         """Of the job before this agent's first."""
         if resume is not None:
-            new = resume.start_epoch == membership.epoch and rank in resume.replaced
+            new = resume.start_generation == membership.generation and rank in resume.replaced
             if not new or resume.allreduces is None:
                 raise MembershipError(
-                    f"epoch {membership.epoch} of job {self._job!r} goes on from another one, with ranks "
+                    f"generation {membership.generation} of job {self._job!r} goes on from another one, with ranks "
                     f"{list(resume.replaced)} as newcomers, but rank {rank} is new here: connect again"
                 )
             self.allreduces = resume.allreduces
 
     def enter(self, membership: JobMembership, resume: Resume) -> None:
-        """Note another epoch."""
-        known, self._latest = self._latest, membership.epoch
-        if resume.start is None or resume.allreduces is None or known >= resume.start_epoch:
+        """Note another generation."""
+        known, self._latest = self._latest, membership.generation
+        if resume.start is None or resume.allreduces is None or known >= resume.start_generation:
             return
         newcomers = {} if self.replaced is None else dict(self.replaced.newcomers)
-        newcomers |= dict.fromkeys(resume.replaced, resume.start_epoch)
-        self.start_epoch = resume.start_epoch
-        self.replaced = Replaced(newcomers, resume.start_epoch, resume.start, resume.allreduces)
+        newcomers |= dict.fromkeys(resume.replaced, resume.start_generation)
+        self.start_generation = resume.start_generation
+        self.replaced = Replaced(newcomers, resume.start_generation, resume.start, resume.allreduces)
 
     def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
         """Return what lets the stream go on, and with whom, None where nobody was replaced; they are known from now on.
 
         Args:
-            only: the epoch in which newcomers begin; others are no matter.
+            only: the generation in which newcomers begin; others are no matter.
         """
         replaced = self.replaced
-        if replaced is None or only not in (None, replaced.start_epoch):
+        if replaced is None or only not in (None, replaced.start_generation):
             return None
         self.replaced = None
         ranks = ", ".join(map(str, replaced.ranks))
@@ -89,4 +89,4 @@ class Epochs:
             "was not submitted before resume()",
             replaced.ranks,
         )
-        return ResumeCommand(replaced.start_epoch, replaced.start, replaced.allreduces, error), replaced
+        return ResumeCommand(replaced.start_generation, replaced.start, replaced.allreduces, error), replaced

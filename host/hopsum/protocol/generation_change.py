@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's way from one epoch of its job to the next: what it reports, what stays, and what is void.
+"""A worker's way from one generation of its job to the next: what it reports, what stays, and what is void.
 
 Rules
-    E2  A sealed worker sends nothing and accepts nothing more of its epoch; it still answers peers. It reports what it
+    E2  A sealed worker sends nothing and accepts nothing more of its generation; it still answers peers. It reports
+    what it
         has submitted and holds, or keeps for peers: no result whose all-reduce it has not submitted, since it could not
         have encoded that itself.
-    E3  The new epoch goes on with the results that are decided. A worker fetches those it lacks
+    E3  The new generation goes on with the results that are decided. A worker fetches those it lacks
         (result_fetcher.py) and never sends them. It discards results that are held and not decided. The rest is sent
-        again with the same payloads, stamped with the new epoch and its rounds (W2 holds within an epoch).
+        again with the same payloads, stamped with the new generation and its rounds (W2 holds within a generation).
     E4  A newcomer's stream begins at `start`, behind everything that any rank has submitted. Positions before `start`
         that are not decided are void on all ranks: newcomers cannot contribute to them. an all-reduce with a void
         position ends with WorkersReplacedError when it is submitted, or at once; it takes its positions all the same,
@@ -18,7 +19,7 @@ Rules
     position of an all-reduce    at the change                               next
     delivered                  whatever                                    delivered; kept results stay kept
     submitted                  decided, held                               held
-    submitted, or will be      decided, lacking                            fetched, in this epoch or after a next change
+    submitted, or will be      decided, lacking                            fetched, in this generation or after the next
     submitted                  undecided, held (no reporter has such)      as if it lacked
     submitted                  undecided, lacking, at or behind `start`    sent again
     submitted, or will be      undecided, before `start`                   void: WorkersReplacedError
@@ -40,20 +41,20 @@ from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams
-from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.generations import Resume, Sealed
 
 
 class JoinPoint:
     """The last position at which newcomers joined a job's stream, and whether this rank's program has gone on there.
 
     Args:
-        resume: of the epoch in which this worker begins: with a `start` it is a newcomer itself.
+        resume: of the generation in which this worker begins: with a `start` it is a newcomer itself.
     """
 
     def __init__(self, stream: Stream, events: Events, repair: PeerRepair | None, resume: Resume | None) -> None:
         self._stream, self._events, self._repair = stream, events, repair
         self.start = 0
-        self.epoch = 0
+        self.generation = 0
         """The newcomers' first; 0: there never were any."""
         self.ranks: tuple[int, ...] = ()
         self._passed = 0
@@ -63,13 +64,13 @@ class JoinPoint:
         self.gone_on = True
 
     def is_next(self, resume: Resume) -> bool:
-        """Say whether an epoch brings another join point."""
-        return resume.start is not None and resume.start_epoch != self.epoch
+        """Say whether a generation brings another join point."""
+        return resume.start is not None and resume.start_generation != self.generation
 
     def take(self, resume: Resume) -> None:
-        """Take the join point that an epoch brings, if it brings one."""
+        """Take the join point that a generation brings, if it brings one."""
         if resume.start is not None and self.is_next(resume):
-            self.start, self.epoch, self.ranks = resume.start, resume.start_epoch, resume.replaced
+            self.start, self.generation, self.ranks = resume.start, resume.start_generation, resume.replaced
             self.gone_on = False
 
     def require_gone_on(self) -> None:
@@ -88,13 +89,13 @@ class JoinPoint:
         if self._repair is not None:
             self._repair.store.skip(first, end)
 
-    def newcomers(self, epoch: int) -> tuple[int, ...]:
-        """Return the ranks that were new in an epoch, as far as this worker knows."""
-        return self.ranks if epoch == self.epoch else ()
+    def newcomers(self, generation: int) -> tuple[int, ...]:
+        """Return the ranks that were new in a generation, as far as this worker knows."""
+        return self.ranks if generation == self.generation else ()
 
-    def go_on(self, epoch: int, start: int) -> None:
-        """Take the program's word that it has gone on with the newcomers of an epoch, who began at `start`."""
-        self.gone_on |= epoch == self.epoch
+    def go_on(self, generation: int, start: int) -> None:
+        """Take the program's word that it has gone on with the newcomers of a generation, who began at `start`."""
+        self.gone_on |= generation == self.generation
         self._passed = max(self._passed, start)
 
     def skip(self) -> bool:
@@ -111,13 +112,13 @@ class JoinPoint:
         were = "was" if len(self.ranks) == 1 else "were"
         return WorkersReplacedError(
             f"{name_ranks(self.ranks)} {were} replaced: this all-reduce has no result on any rank, and the job goes on "
-            f"with the newcomers in epoch {self.epoch}. Give them this program's state and go on",
+            f"with the newcomers in generation {self.generation}. Give them this program's state and go on",
             self.ranks,
         )
 
 
-def sealed_report(epoch: int, state: StreamState, kept: Sequence[tuple[int, int]]) -> Sealed:
-    """Return a worker's report at the end of an epoch; `kept`: runs of results that it keeps for peers."""
+def sealed_report(generation: int, state: StreamState, kept: Sequence[tuple[int, int]]) -> Sealed:
+    """Return a worker's report at the end of a generation; `kept`: runs of results that it keeps for peers."""
     runs = list(kept)
     for reduce in state.active:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held == HELD, [0]]).astype(np.int8))) + reduce.first
@@ -127,7 +128,7 @@ def sealed_report(epoch: int, state: StreamState, kept: Sequence[tuple[int, int]
         if merged and merged[-1][1] == first:
             first = merged.pop()[0]
         merged.append((first, end))
-    return Sealed(epoch, state.delivered_to, state.stream.end, tuple(merged))
+    return Sealed(generation, state.delivered_to, state.stream.end, tuple(merged))
 
 
 def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -> DecidedRanges:
@@ -135,7 +136,8 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
     stream, decided = state.stream, DecidedRanges(resume.decided)
     if resume.base < 0 or resume.base % stream.slots or resume.base > state.delivered_to:
         raise ValueError(
-            f"an epoch with base {resume.base} for a worker of {stream.slots} slots that has delivered up to position "
+            f"a generation with base {resume.base} for a worker of {stream.slots} slots that has delivered up to "
+            "position "
             f"{state.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
         )
     if resume.start is not None and join_point.is_next(resume) and resume.start < stream.end:
@@ -146,8 +148,9 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
     return decided
 
 
-def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, epoch: int) -> None:
-    """Bring what is in progress into a new epoch, whose numbering the stream has already; end what is void there."""
+def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int) -> None:
+    """Bring what is in progress into a new generation, whose numbering the stream has already; end what is void there.
+    """
     for reduce in list(state.active):
         if join_point.voids(reduce.first, reduce.end, decided):
             state.active.remove(reduce)
@@ -156,7 +159,7 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
         positions = np.arange(reduce.first, reduce.end)
         reduce.discard(~decided.covers(positions))
         rounds = (positions - state.stream.base) // state.stream.slots + 1
-        reduce.datagrams = restamp_datagrams(reduce.datagrams, epoch=epoch, rounds=rounds)
+        reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
         reduce.datagrams.flags.writeable = False
 
 
