@@ -284,8 +284,7 @@ def test_stale_about_the_round_awaited_ends_the_generation() -> None:
     assert isinstance(failures[0].error, ResultLostError)
     assert str(failures[0].error) == (
         "rank 1 lacks the result of generation 7, slot 1, round 1, and switch 192.0.2.1:24677 no longer has it: "
-        "the slot "
-        "has moved on to round 3 with workers [0, 2]. "
+        "the slot has moved on to round 3 with workers [0, 2]. "
         "Connect all ranks again; the job of a membership file has to be made again before that"
     )
 

@@ -287,8 +287,7 @@ class ClusterController:
             return
         why = (
             f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
-            "they begin "
-            "anew in another"
+            "they begin anew in another"
         )
         self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why))
 
@@ -380,8 +379,7 @@ class ClusterController:
             self._note_loss(record, self._cache.find(record.name), why)
 
     def _mind_successors(self, record: JobRecord, now_s: float) -> None:
-        """End a generation that a rank has left and waits to begin anew, when the others had a lease to leave it too.
-        """
+        """End a generation that a rank left and waits to begin anew, when the others had a lease to leave it too."""
         ranks = lifecycle.successors(record)
         if not ranks:
             self._successors.pop(record.name, None)
@@ -405,9 +403,7 @@ class ClusterController:
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
         """Log a loss that ended no generation; one that did is logged with the step of the database."""
         if after is not None and after.state is before.state is State.RUNNING:
-            _log.warning(
-                "%s; generation %d of job %s goes on", why, after.generation, after.name, extra={"job": after.name}
-            )
+            _log.warning("%s: generation %d of %s lasts", why, after.generation, after.name, extra={"job": after.name})
 
     def _validate_devices(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:

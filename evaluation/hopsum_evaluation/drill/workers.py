@@ -77,8 +77,7 @@ def killed(context: DrillContext) -> DrillReport:
         stood_s = longest_pause_s(training, 0, at_s)
         testbed.report.recovered = (
             f"the others went on, in the same generation; their longest pause was {stood_s:.1f} s, its lease ran "
-            "out after "
-            f"{lost_s - at_s:.1f} s"
+            f"out after {lost_s - at_s:.1f} s"
         )
         testbed.report.numbers = {
             "longest_pause_s": round(stood_s, 3),

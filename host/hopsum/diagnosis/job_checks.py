@@ -102,8 +102,7 @@ def check_quorum(before: ControllerSnapshot, after: ControllerSnapshot) -> Check
         return passed(check, f"in reach in {len(running)} running jobs")
     told = "; ".join(
         f"job {job['name']!r}: {len(workers_of(job, 'in'))} workers are left in generation {job['generation']}, "
-        "its quorum is "
-        f"{job['quorum']}; {_gone(job)}"
+        f"its quorum is {job['quorum']}; {_gone(job)}"
         for job in short
     )
     fix = "no sum can be complete: stop the others too and start all ranks again, or make the job with a lower quorum"
@@ -206,8 +205,7 @@ def check_clock(after: ControllerSnapshot, now_s: float) -> CheckRow:
     )
     fix = (
         "one of the clocks is wrong, the controller's or this host's: set it. Generations go on from the highest "
-        "that was "
-        "used, but certificates of TLS are checked against the clock"
+        "that was used, but certificates of TLS are checked against the clock"
     )
     return failed(check, told, fix, {"ahead_s": ahead})
 

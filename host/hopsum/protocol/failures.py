@@ -65,8 +65,7 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTime
         f"{own.switch} is not there: all that rank {own.rank} sent to it for {lasted_s:.3g} s came back as 'port "
         f"unreachable' ({answers} times), and nothing came from the switch. Check that the switch runs and listens at "
         f"this address. A switch that was restarted has lost the job (generation {own.generation}): make the job "
-        "again, and "
-        "connect again. Or wait longer (unreachable_s)"
+        "again, and connect again. Or wait longer (unreachable_s)"
     )
 
 

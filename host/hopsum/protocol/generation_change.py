@@ -137,8 +137,7 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
     if resume.base < 0 or resume.base % stream.slots or resume.base > state.delivered_to:
         raise ValueError(
             f"a generation with base {resume.base} for a worker of {stream.slots} slots that has delivered up to "
-            "position "
-            f"{state.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
+            f"position {state.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
         )
     if resume.start is not None and join_point.is_next(resume) and resume.start < stream.end:
         raise ValueError(

@@ -96,8 +96,7 @@ class Stream:
         if self.end + count > self.base + self.capacity:
             raise GenerationEndedError(
                 f"{count} chunks do not fit: the generation has used {self.end - self.base} of {self.capacity} "
-                "positions "
-                f"({self.slots} slots, rounds up to {MAX_ROUND}). {NEW_GENERATION}"
+                f"positions ({self.slots} slots, rounds up to {MAX_ROUND}). {NEW_GENERATION}"
             )
 
     def take(self, count: int) -> int:
