@@ -88,8 +88,7 @@ def as_compiled(path: Path) -> bytes:
     is_packed = path.suffix == ".gz"
     text = (gzip.decompress(data) if is_packed else data).decode()
     for old, new in RENAMED_SINCE.items():
-        article = "an" if old[0] in "aeiou" else "a"
-        text = re.sub(rf"\b([Aa])n? {new}", lambda found, old=old, n=article[1:]: f"{found[1]}{n} {old}", text)
+        text = re.sub(rf"\b([Aa]) {new}", rf"\1{'n' if old[0] in 'aeiou' else ''} {old}", text)
         text = text.replace(new, old).replace(new.upper(), old.upper()).replace(new.capitalize(), old.capitalize())
     return gzip.compress(text.encode(), 9, mtime=0) if is_packed else text.encode()
 
