@@ -21,6 +21,8 @@ SYSTEM = (
     "agent/test_laws.py",
     "agent/test_long_run.py",
     "agent/test_stopped_worker.py",
+    "cli/packet/test_counts.py",
+    "cli/packet/test_interface.py",
     "cli/test_bench.py",
     "cli/test_bench_controlplane.py",
     "cli/test_codec_compare.py",

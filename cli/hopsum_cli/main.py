@@ -42,7 +42,7 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section("run training jobs and switches", ("switch", "controller", "job", "top", "doctor", "shell", "switch-ctl")),
-    Section("try hopsum", ("demo", "selftest", "topology")),
+    Section("try hopsum", ("demo", "selftest", "topology", "packet")),
     Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
     Section("set up", ("completion",)),
 )
@@ -73,6 +73,7 @@ COMMANDS = {
         "switch,controller",
     ),
     "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
+    "packet": Command("send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet", "scapy"),
     "plan": Command("predict training step times and the bottleneck", "hopsum_cli.plan"),
     "plan paper": Command(
         "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"

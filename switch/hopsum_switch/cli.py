@@ -126,6 +126,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         cpu_port=arguments.cpu_port,
         make_engine=engine_maker(Backend(arguments.backend), seed=arguments.seed, observer=trace),
         bind_after_start=arguments.bind_after_start,
+        capture_folder=arguments.pcap,
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -234,6 +235,13 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         type=_checked(parse_metrics_address),
         metavar="[HOST:]PORT",
         help="serve Prometheus metrics (without HOST on loopback only); prints `metrics URL` before `ready`",
+    )
+    parser.add_argument(
+        "--pcap",
+        type=Path,
+        metavar="DIR",
+        help="write every port's frames, both directions, to DIR/portN.pcapng for Wireshark, scapy and"
+        " `hopsum packet decode`",
     )
     traces = parser.add_mutually_exclusive_group()
     for option, what in (("--trace", "as text"), ("--trace-json", "as one JSON object per line")):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 
@@ -25,6 +26,7 @@ from hopsum_switch.p4runtime.p4info import parse_text
 from hopsum_switch.p4runtime.pipeline import EngineFactory
 from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
 from hopsum_switch.ports.base import check_port_number
+from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
@@ -57,18 +59,20 @@ class SwitchServer:
         cpu_port: int | None = None,
         make_engine: EngineFactory = Engine,
         bind_after_start: bool = False,
+        capture_folder: Path | None = None,
     ) -> None:
         """Prepare a switch; nothing listens yet.
 
         `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only this user reaches, from any network
         namespace. `bind_after_start`: whether management opens ports over paths and interfaces.
+        `capture_folder`: where every port's frames are written, see `ports.capture`.
 
-        Raises PortError: a switch port `cpu_port` does not exist.
+        Raises PortError: a switch port `cpu_port` does not exist, or the folder cannot be made.
         """
         if cpu_port is not None:
             check_port_number(cpu_port)
         self.device_id = device_id
-        self.dataplane = Dataplane()
+        self.dataplane = Dataplane(None if capture_folder is None else CaptureFolder(capture_folder))
         self.management = Management(self.dataplane, bind_after_start=bind_after_start)
         self._service = P4RuntimeService(self.dataplane, make_engine, device_id=device_id, cpu_port=cpu_port)
         self._asked_address = grpc_address

@@ -13,10 +13,10 @@ from scapy.packet import Packet, Raw
 
 from hopsum_oracle.aggregator import Aggregator, AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
-from hopsum_ptf.scapy import Hopsum
 from hopsum_wire import HOPSUM_UDP_PORT, Drop, Header
 from hopsum_wire.frames import FramePath, build_frame
 from hopsum_wire.payload import SHAPES
+from hopsum_wire.scapy import Hopsum
 
 from .jobs import job, update, words, worker
 

@@ -13,11 +13,11 @@ from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Padding, Raw
 
-from hopsum_ptf.scapy import Hopsum, scapy_frame
 from hopsum_wire import HOPSUM_UDP_PORT, Drop, Header, Kind, Op, WireError
 from hopsum_wire.datagrams import stamp_datagrams, update_template
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum, stamp_frames
 from hopsum_wire.payload import SHAPES
+from hopsum_wire.scapy import Hopsum, scapy_frame
 
 from .strategies import HEADERS, PATHS, bits
 

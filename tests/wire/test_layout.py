@@ -161,7 +161,7 @@ def test_wire_does_not_import_scapy() -> None:
     program = (
         "import sys, hopsum_wire, hopsum_wire.frames, hopsum_wire.datagrams\n"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'scapy']\n"
-        "import hopsum_ptf.scapy\n"
+        "import hopsum_wire.scapy\n"
         "assert 'scapy.packet' in sys.modules\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

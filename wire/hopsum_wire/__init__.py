@@ -9,7 +9,7 @@ watch        the contents of heartbeats, and rates between two of them
 control      the messages between hosts and the controller (protobuf)
 p4runtime    the messages between a controller and its switches, on whatever protobuf is installed
 
-Importing this package needs numpy only. `hopsum_ptf.scapy` is the human form of a packet.
+Importing this package needs numpy only. `hopsum_wire.scapy` is the human form of a packet.
 """
 
 from __future__ import annotations

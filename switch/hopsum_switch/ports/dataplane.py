@@ -23,6 +23,7 @@ import numpy as np
 from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.ports.base import Port, PortError, check_port_number
 from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
+from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpPort
@@ -64,8 +65,10 @@ class DataplaneGate:
 class Dataplane:
     """Ports by number around an engine. Public methods may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, captures: CaptureFolder | None = None) -> None:
+        """Make a data plane without ports; `captures` gets the frames of every port that is bound."""
         self.gate = DataplaneGate()
+        self._captures = captures
         self._engine: PacketEngine | BatchEngine | None = None
         self._batch_engine: BatchEngine | None = None
         self.dropped: Counter[str] = Counter()  # frames that no port can be charged with
@@ -111,6 +114,7 @@ class Dataplane:
             with self.gate.control():
                 if number in self._ports:
                     raise PortError(f"switch port {number} is already bound: {self._ports[number].describe()}")
+                port = self._made_ready(number, port)
                 self._open(number, port)
         except PortError:
             port.close()
@@ -147,8 +151,11 @@ class Dataplane:
     def inject(self, number: int, frame: bytes) -> None:
         """Let one frame enter at port `number` (bound or not) and send what comes out."""
         with self.gate.control():
-            if number in self._ports:
-                self._ports[number].counters.count_received(frame)
+            port = self._ports.get(number)
+            if port is not None:
+                port.counters.count_received(frame)
+            if isinstance(port, CapturedPort):
+                port.inject(frame)
             self._process(Batch.of([number], [frame]), 0)
 
     def wake(self) -> None:
@@ -188,6 +195,12 @@ class Dataplane:
         self._wake_receiver.close()
         self._wake_sender.close()
 
+    def _made_ready(self, number: int, port: Port) -> Port:
+        """Return the port in the form in which it is bound. Raises PortError: its capture cannot be written."""
+        if isinstance(port, MemoryPort):
+            port.wake_with(self.wake)
+        return port if self._captures is None else self._captures.around(number, port)
+
     def _open(self, number: int, port: Port) -> None:
         self._ports[number] = port
         self._batch_ports[number] = batch_form(port)
@@ -197,8 +210,6 @@ class Dataplane:
             # Registering while another thread selects is safe: epoll allows it, and the
             # selector's map is a dict.
             self._selector.register(fileno, selectors.EVENT_READ, (number, port))
-        elif isinstance(port, MemoryPort):
-            port.wake_with(self.wake)
 
     def _loop_is_compiled(self, serve: Serve) -> None:
         with self.gate.control():

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture files to hopsum headers. Frames of other protocols are counted by what they are."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from scapy.error import Scapy_Exception
+from scapy.utils import RawPcapNgReader, RawPcapReader
+
+from hopsum_cli.packet.fields import PacketError
+from hopsum_wire import HOPSUM_BYTES, Header
+from hopsum_wire._layout import (
+    ETHERNET_BYTES,
+    ETHERTYPE_ARP,
+    ETHERTYPE_IPV4,
+    IPV4_FIELDS,
+    PROTO_ICMP,
+    PROTO_UDP,
+    UDP_BYTES,
+    UDP_FIELDS,
+)
+from hopsum_wire.errors import WireError
+from hopsum_wire.fields import unpack_fields
+from hopsum_wire.header import split_datagram
+
+_LINKS: Final = {0: "loopback", 1: "Ethernet", 101: "IP", 113: "Linux cooked", 228: "IPv4", 276: "Linux cooked 2"}
+"""Link types of https://www.tcpdump.org/linktypes.html that are understood."""
+_VLAN_TYPES: Final = (0x8100, 0x88A8)
+_VLAN_BYTES: Final = 4
+_COOKED: Final = {113: (14, 16), 276: (0, 20)}
+"""Of a cooked link type: where the protocol stands, and how long the header is."""
+
+
+class ForeignFrameError(Exception):
+    """A frame that is no hopsum packet; the message says what it is, for counting."""
+
+
+class Packet(NamedTuple):
+    """A hopsum packet of a capture; `time_s` counts from 1970."""
+
+    time_s: float
+    header: Header
+
+
+@dataclass
+class Capture:
+    """What a file holds."""
+
+    path: Path
+    frames: int = 0
+    packets: list[Packet] = field(default_factory=list)
+    foreign: Counter[str] = field(default_factory=Counter)
+    """Frames that are no hopsum packets, by what they are."""
+    malformed: Counter[str] = field(default_factory=Counter)
+    """Datagrams of the service's UDP port that are no hopsum packets, by reason."""
+    udp_ports: Counter[int] = field(default_factory=Counter)
+    """Destination ports of UDP datagrams that are not of the service's port."""
+    notes: list[str] = field(default_factory=list)
+    """What is wrong with the file itself."""
+
+
+def read_capture(path: Path, udp_port: int) -> Capture:
+    """Return the hopsum packets of a pcap or pcapng file (or one of these in gzip), in the order of the file.
+
+    A file that ends inside a frame is read up to there, and says so in `notes`.
+
+    Args:
+        udp_port: the service's, of the source or the destination.
+
+    Raises PacketError: the file cannot be read, or is no capture.
+    """
+    capture = Capture(path)
+    try:
+        with _warnings_into(capture.notes), path.open("rb") as file, RawPcapReader(file) as reader:
+            for frame, link_type, time_s, missing_bytes in _frames(reader, capture):
+                capture.frames += 1
+                _take(capture, frame, link_type, time_s, missing_bytes, udp_port)
+    except OSError as error:
+        raise PacketError(f"{path}: {error.strerror or error}") from error
+    except (Scapy_Exception, EOFError) as error:
+        raise PacketError(
+            f"{path}: it is no capture that can be read ({error or 'it is empty'}); pcap and pcapng files are, as"
+            " tcpdump -w, Wireshark and `hopsum switch --pcap` write them"
+        ) from error
+    return capture
+
+
+def _frames(reader: Any, capture: Capture) -> Iterator[tuple[bytes, int, float, int]]:
+    """Yield (bytes, link type, time, bytes that the capture left out) of every whole record."""
+    end = reader.f.tell()
+    for data, info in reader:
+        if isinstance(reader, RawPcapNgReader):
+            time_s = ((info.tshigh or 0) << 32 | (info.tslow or 0)) / info.tsresol
+            yield data, info.linktype, time_s, info.wirelen - len(data)
+            continue
+        if len(data) < info.caplen:
+            # In place of scapy's warning, which has no number.
+            capture.notes[:] = [f"the file ends inside frame {capture.frames + 1}, which is left out"]
+            return
+        end = reader.f.tell()
+        yield data, reader.linktype, info.sec + info.usec * (1e-9 if reader.nano else 1e-6), info.wirelen - len(data)
+    if not isinstance(reader, RawPcapNgReader) and reader.f.tell() != end:
+        capture.notes.append(f"the file ends inside the record of frame {capture.frames + 1}")
+
+
+@contextmanager
+def _warnings_into(notes: list[str]) -> Iterator[None]:
+    """Keep what scapy says of a damaged file, in place of printing it."""
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            notes.append(f"the file is damaged: {record.getMessage()}")
+
+    logger, keep = logging.getLogger("scapy.runtime"), Keep(logging.WARNING)
+    before, propagate = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [keep], False
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = before, propagate
+
+
+def _take(capture: Capture, frame: bytes, link_type: int, time_s: float, missing_bytes: int, udp_port: int) -> None:
+    try:
+        ports, datagram, missing = datagram_of(frame, link_type, missing_bytes)
+    except ForeignFrameError as error:
+        capture.foreign[str(error)] += 1
+        return
+    if udp_port not in ports:
+        capture.foreign["UDP of other ports"] += 1
+        capture.udp_ports[ports[1]] += 1
+        return
+    if missing and len(datagram) >= HOPSUM_BYTES:  # the capture's, not the packet's, fault
+        datagram += bytes(missing)
+    try:
+        capture.packets.append(Packet(time_s, split_datagram(datagram)[0]))
+    except WireError as error:
+        capture.malformed[error.reason.name] += 1
+
+
+def datagram_of(frame: bytes, link_type: int, missing_bytes: int = 0) -> tuple[tuple[int, int], bytes, int]:
+    """Return ports (source, destination) and payload of a UDP frame, and how many bytes of the payload are missing.
+
+    Args:
+        missing_bytes: bytes at the end of the frame that the capture left out.
+
+    Raises ForeignFrameError.
+    """
+    ethertype, packet = _above_link(frame, link_type)
+    if ethertype != ETHERTYPE_IPV4:
+        raise ForeignFrameError("ARP" if ethertype == ETHERTYPE_ARP else f"Ethernet type 0x{ethertype:04x}")
+    try:
+        ip = unpack_fields(IPV4_FIELDS, packet)
+        if ip["version"] != 4 or ip["ihl"] < 5:
+            raise ForeignFrameError("not IPv4")
+        if ip["protocol"] != PROTO_UDP:
+            raise ForeignFrameError("ICMP" if ip["protocol"] == PROTO_ICMP else f"IP protocol {ip['protocol']}")
+        if ip["fragment_offset"] or ip["flags"] & 1:
+            raise ForeignFrameError("IP fragment")
+        udp = unpack_fields(UDP_FIELDS, packet[ip["ihl"] * 4 :])
+    except WireError:
+        raise ForeignFrameError("cut off before its UDP header ends") from None
+    start = ip["ihl"] * 4 + UDP_BYTES
+    end = start - UDP_BYTES + max(udp["length"], UDP_BYTES)
+    datagram = packet[start:end]
+    return (udp["src_port"], udp["dst_port"]), datagram, min(missing_bytes, end - start - len(datagram))
+
+
+def _above_link(frame: bytes, link_type: int) -> tuple[int, bytes]:
+    """Return the Ethernet type and what follows the link's header. Raises ForeignFrameError."""
+    if link_type not in _LINKS:
+        raise ForeignFrameError(f"link type {link_type}")
+    if link_type in (101, 228):
+        return ETHERTYPE_IPV4, frame
+    if link_type == 0:
+        return ETHERTYPE_IPV4, frame[4:]
+    at, header_bytes = _COOKED.get(link_type, (ETHERNET_BYTES - 2, ETHERNET_BYTES))
+    ethertype = int.from_bytes(frame[at : at + 2], "big")
+    while ethertype in _VLAN_TYPES:
+        at, header_bytes = header_bytes + 2, header_bytes + _VLAN_BYTES
+        ethertype = int.from_bytes(frame[at : at + 2], "big")
+    if len(frame) < header_bytes:
+        raise ForeignFrameError("cut off before its link header ends")
+    return ethertype, frame[header_bytes:]
+
+
+def in_order_of_time(captures: Sequence[Capture]) -> list[Packet]:
+    """Return the packets of several captures of one switch as one list."""
+    return sorted((packet for capture in captures for packet in capture.packets), key=lambda packet: packet.time_s)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum packet send`: packets from arguments, to the embedded switch with its program."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from hopsum_cli.packet import main
+from hopsum_cli.packet.fields import PacketError, parse_arguments
+from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_switch.ports.udp import UdpAddress, UdpPort
+from hopsum_switch.server import SwitchServer
+from hopsum_topologies.free_port import free_port
+from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
+from hopsum_wire._layout import HOPSUM_FIELDS
+from hopsum_wire.payload import pack_codes
+
+PATIENCE_S = 60.0
+
+
+class Bed(NamedTuple):
+    """A switch in this process with a job of two workers on one UDP port."""
+
+    generation: int
+    switch: str
+    workers: tuple[str, ...]
+    captures: Path
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    program, p4info = compiled_program()
+    with ExitStack() as stack:
+        server = stack.enter_context(SwitchServer(capture_folder=tmp_path / "pcap"))
+        udp = UdpPort.bind(1, UdpAddress("127.0.0.1", 0), UdpAddress("10.0.0.254", HOPSUM_UDP_PORT))
+        server.dataplane.bind(1, udp)
+        device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
+        device.set_pipeline_config(PipelineConfig.load(program, p4info))
+        ports = [free_port(socket.SOCK_DGRAM) for _ in range(2)]
+        workers = [WorkerEndpoint(rank, 1, "02:00:00:00:01:01", "127.0.0.1", port) for rank, port in enumerate(ports)]
+        controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
+        job = controller.create_job(JobSpec("byhand", tuple(workers), 8))
+        yield Bed(job.generation, str(udp.address), tuple(f"127.0.0.1:{port}" for port in ports), tmp_path / "pcap")
+
+
+def send(capsys: pytest.CaptureFixture[str], bed: Bed, rank: int, *words: str, answers: int = 1) -> Any:
+    """Send a packet and await so many answers; none within a fifth of a second where there is to be none."""
+    fields = [f"generation={bed.generation}", f"worker={rank}", *words]
+    arguments = ["send", *fields, "--to", bed.switch, "--from", bed.workers[rank], "--json"]
+    arguments += ["--wait", str(PATIENCE_S), "--answers", str(answers)] if answers else ["--wait", "0.2"]
+    assert main(arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    said = send(capsys, bed, 0, "slot=3", "lanes=100,0x10,3", answers=0)
+    assert said["answers"] == []
+    sent = said["sent"]
+    assert (sent["kind"], sent["op"], sent["flags"], sent["count"], sent["length"]) == (
+        "UPDATE",
+        "ADD32",
+        [],
+        256,
+        1024,
+    )
+    assert sent["lanes"] == [100, 16, 3] + [0] * 253
+
+    (state,) = send(capsys, bed, 0, "kind=PROBE", "slot=3")["answers"]
+    assert (state["kind"], state["held"], state["contributors"], state["count"]) == ("STATE", 1, 0b01, 1)
+
+    (result,) = send(capsys, bed, 1, "slot=3", "lanes=1,2,0xffffffff")["answers"]
+    assert (result["kind"], result["contributors"]) == ("RESULT", 0b11)
+    assert result["lanes"][:4] == [101, 18, 2, 0]
+
+    assert send(capsys, bed, 0, "slot=3", "kind=update", "round=3", answers=0)["answers"] == []
+    (stale,) = send(capsys, bed, 1, "slot=3")["answers"]
+    assert (stale["kind"], stale["round"], stale["held"]) == ("STALE", 1, 3)
+
+    assert main(["decode", str(bed.captures / "port1.pcapng"), "--json"]) == 0
+    (generation,) = json.loads(capsys.readouterr().out)["generations"]
+    assert generation["generation"] == bed.generation
+    assert generation["packets"] == {"UPDATE": 4, "PROBE": 1, "STATE": 1, "RESULT": 2, "STALE": 1}
+    first, third = generation["rounds"]
+    assert (first["complete"], first["updates"], first["results"]) == (True, {"0": 1, "1": 2}, {"0": 1, "1": 1})
+    assert (first["stale"], first["held"], third["silent"]) == ({"1": 1}, [3], [1])
+
+
+def test_people_see_layers(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = [f"generation={bed.generation}", "slot=3", "kind=PROBE"]
+    assert main(["send", *fields, "--to", bed.switch, "--from", bed.workers[0], "--answers", "1", "--wait", "60"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"sent, UDP {bed.workers[0]} -> {bed.switch}\n###[ hopsum ]###\n")
+    assert "kind      = PROBE" in text
+    assert "answer 1, after " in text
+    assert "kind      = STATE" in text
+    assert "  no payload" in text
+    assert main(["send", "generation=1", "lanes=1,2", "--to", bed.switch, "--wait", "0.1"]) == 0
+    text = capsys.readouterr().out
+    assert "payload: 1024 bytes, lanes 1 2 0 0 0 0 0 0 0 0 0 0 0 0 0 0 ... (256)" in text
+    assert "no answer. A switch answers an UPDATE when its round is complete" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "header", "payload"),
+    [
+        ([], Header(kind=Kind.UPDATE, op=Op.ADD32, round=1, count=256, length=1024), bytes(1024)),
+        (["kind=PROBE", "worker=0x3"], Header(kind=Kind.PROBE, worker=3, round=1), b""),
+        (
+            ["kind=RESULT", "op=OR", "lanes=255"],
+            Header(kind=Kind.RESULT, op=Op.OR, round=1, count=8192, length=1024),
+            b"\xff" + bytes(1023),
+        ),
+        (["op=ADD16", "count=1", "flags=FLUSH"], Header(1, 1, 1, Op.ADD16, round=1, count=1, length=1024), bytes(1024)),
+        (
+            ["kind=9", "payload=00ff", "length=7", "version=0"],
+            Header(0, 9, 0, Op.ADD32, round=1, count=256, length=7),
+            b"\0\xff",
+        ),
+        (["op=200"], Header(kind=Kind.UPDATE, op=200, round=1), b""),
+        (["op=3", "payload="], Header(kind=Kind.UPDATE, op=3, round=1), b""),
+    ],
+)
+def test_arguments(words: Sequence[str], header: Header, payload: bytes) -> None:
+    assert parse_arguments(words)[:2] == (header, payload)
+
+
+@pytest.mark.parametrize(("op", "bits"), [("LOOKUP_ADD8", 8), ("LOOKUP_ADD16", 16)])
+def test_codes_are_packed_as_the_program_wants_them(op: str, bits: int) -> None:
+    import numpy as np
+
+    header, payload, _ = parse_arguments([f"op={op}", "codes=1,15,0,7"])
+    codes = np.zeros(header.count, np.uint8)
+    codes[:4] = 1, 15, 0, 7
+    assert payload == pack_codes(codes, bits).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["slot"], "'slot' is not KEY=VALUE"),
+        (["slit=3"], "'slit' is no key of a packet"),
+        (["slot=3", "slot=4"], "slot is given twice, as '3' and as '4'"),
+        (["slot=70000"], "slot = 70000 does not fit in 16 bits"),
+        (["slot=x"], "'x' is not a number"),
+        (["kind=UPDTE"], "or one of UPDATE, RESULT"),
+        (["lanes=1", "payload=00"], "lanes and payload both say"),
+        (["payload=0"], "must be hexadecimal bytes"),
+        (["lanes=4294967296"], "4294967296 does not fit in 32 bits"),
+        (["op=ADD8", "lanes=" + "1," * 1025], "1025 are given, a payload has 1024"),
+        (["op=ADD8", "codes=1"], "ADD8 carries lanes and no codes"),
+        (["op=0", "lanes=1"], "op 0 has no lanes or codes"),
+    ],
+)
+def test_arguments_that_are_wrong(words: Sequence[str], message: str) -> None:
+    with pytest.raises(PacketError) as refused:
+        parse_arguments(words)
+    assert message in str(refused.value)
+
+
+def test_every_field_of_the_header_is_a_key() -> None:
+    words = [f"{field.name}=1" for field in HOPSUM_FIELDS]
+    assert parse_arguments(words).header == Header(*[1] * len(HOPSUM_FIELDS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dst_ip=1.2.3.4", "--to", "127.0.0.1:9"], "dst_ip: the kernel writes these headers"),
+        (["--to", "127.0.0.1:9", "--from", "192.0.2.1:0"], "192.0.2.1:0 -> 127.0.0.1:9: "),
+        (["dst_ip=10.0.0.254", "--interface", "hopsum-none0"], "interface hopsum-none0: "),
+    ],
+)
+def test_a_packet_that_cannot_be_sent(
+    arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["send", *arguments]) == 1
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+
+
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port(socket.SOCK_DGRAM)
+    assert main(["send", "--to", f"127.0.0.1:{port}", "--wait", str(PATIENCE_S)]) == 1
+    assert f"nobody listens at UDP 127.0.0.1:{port}" in capsys.readouterr().err
