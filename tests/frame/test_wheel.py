@@ -37,6 +37,7 @@ def test_wheel_holds_packages_program_and_licences(wheel: Path) -> None:
         "hopsum/__init__.py",
         "hopsum/py.typed",
         "hopsum_wire/py.typed",
+        "hopsum_wire/hopsum.lua",
         "hopsum_wire/control/control.proto",
         "hopsum_wire/control/control_pb2.py",
         "hopsum_cli/main.py",

@@ -30,7 +30,7 @@ def load_tool(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["generate_wire", "generate_wire_page"])
+@pytest.mark.parametrize("name", ["generate_wire", "generate_wire_page", "generate_dissector"])
 def test_generated_files_are_fresh(name: str) -> None:
     command = [sys.executable, str(TOOLS / f"{name}.py"), "--check"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -42,6 +42,7 @@ def test_generated_files_are_fresh(name: str) -> None:
     [
         ("generate_wire", "RESULT = 2", "RESULT = 3"),
         ("generate_wire_page", "| `KIND_RESULT` | 2", "| `KIND_RESULT` | 3"),
+        ("generate_dissector", "HEADER_BYTES = 32", "HEADER_BYTES = 33"),
     ],
 )
 def test_check_shows_a_stale_file(
