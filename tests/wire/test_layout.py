@@ -42,7 +42,7 @@ def test_generated_files_are_fresh(name: str) -> None:
     [
         ("generate_wire", "RESULT = 2", "RESULT = 3"),
         ("generate_wire_page", "| `KIND_RESULT` | 2", "| `KIND_RESULT` | 3"),
-        ("generate_dissector", "HEADER_BYTES = 32", "HEADER_BYTES = 33"),
+        ("generate_dissector", "local HEADER_BYTES = 32", "local HEADER_BYTES = 33"),
     ],
 )
 def test_check_shows_a_stale_file(

@@ -42,7 +42,7 @@ class ForeignFrameError(Exception):
     """A frame that is no hopsum packet; the message says what it is, for counting."""
 
 
-class Packet(NamedTuple):
+class CapturedPacket(NamedTuple):
     """A hopsum packet of a capture; `time_s` counts from 1970."""
 
     time_s: float
@@ -55,7 +55,7 @@ class Capture:
 
     path: Path
     frames: int = 0
-    packets: list[Packet] = field(default_factory=list)
+    packets: list[CapturedPacket] = field(default_factory=list)
     foreign: Counter[str] = field(default_factory=Counter)
     """Frames that are no hopsum packets, by what they are."""
     malformed: Counter[str] = field(default_factory=Counter)
@@ -140,7 +140,7 @@ def _take(capture: Capture, frame: bytes, link_type: int, time_s: float, missing
     if missing and len(datagram) >= HOPSUM_BYTES:  # the capture's, not the packet's, fault
         datagram += bytes(missing)
     try:
-        capture.packets.append(Packet(time_s, split_datagram(datagram)[0]))
+        capture.packets.append(CapturedPacket(time_s, split_datagram(datagram)[0]))
     except WireError as error:
         capture.malformed[error.reason.name] += 1
 
@@ -191,6 +191,6 @@ def _above_link(frame: bytes, link_type: int) -> tuple[int, bytes]:
     return ethertype, frame[header_bytes:]
 
 
-def in_order_of_time(captures: Sequence[Capture]) -> list[Packet]:
+def in_order_of_time(captures: Sequence[Capture]) -> list[CapturedPacket]:
     """Return the packets of several captures of one switch as one list."""
     return sorted((packet for capture in captures for packet in capture.packets), key=lambda packet: packet.time_s)

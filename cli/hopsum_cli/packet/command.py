@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hopsum_cli.packet import report
 from hopsum_cli.packet.capture import Capture, in_order_of_time, read_capture
-from hopsum_cli.packet.exchange import Address, Patience, over_interface, over_udp
+from hopsum_cli.packet.exchange import Address, AnswerLimits, over_interface, over_udp
 from hopsum_cli.packet.fields import PacketError, parse_arguments
 from hopsum_cli.packet.rounds import Generation, Round, generations_of
 from hopsum_wire import HOPSUM_UDP_PORT
@@ -146,7 +146,7 @@ def _positive(text: str) -> int:
 
 
 def _send(options: argparse.Namespace) -> int:
-    arguments, patience = parse_arguments(options.fields), Patience(options.wait, options.answers)
+    arguments, patience = parse_arguments(options.fields), AnswerLimits(options.wait, options.answers)
     if options.to is not None:
         exchange = over_udp(arguments, options.to, options.source, patience)
     else:

@@ -26,29 +26,29 @@ _ARP_WAIT_S = 2.0
 Address = tuple[str, int]
 
 
-class Answer(NamedTuple):
+class PacketAnswer(NamedTuple):
     """A packet that came back, `after_s` seconds after the first one had left."""
 
     packet: Packet
     after_s: float
 
 
-class Patience(NamedTuple):
+class AnswerLimits(NamedTuple):
     """How long answers are collected: `wait_s` seconds, or until there are `answers` of them."""
 
     wait_s: float
     answers: int | None = None
 
 
-class Exchange(NamedTuple):
+class PacketExchange(NamedTuple):
     """What left, in words from where to where, and what came back, in order of arrival."""
 
     sent: Packet
     way: str
-    answers: tuple[Answer, ...]
+    answers: tuple[PacketAnswer, ...]
 
 
-def over_udp(arguments: PacketArguments, to: Address, source: Address, patience: Patience) -> Exchange:
+def over_udp(arguments: PacketArguments, to: Address, source: Address, patience: AnswerLimits) -> PacketExchange:
     """Send the packet as a datagram, and collect answers from `to`.
 
     Args:
@@ -74,10 +74,10 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
             raise PacketError(f"nobody listens at UDP {to[0]}:{to[1]}: is the switch's port bound there?") from error
         except OSError as error:
             raise PacketError(f"UDP {source[0]}:{source[1]} -> {to[0]}:{to[1]}: {error.strerror or error}") from error
-    return Exchange(packet, way, answers)
+    return PacketExchange(packet, way, answers)
 
 
-def over_interface(arguments: PacketArguments, interface: str, patience: Patience) -> Exchange:
+def over_interface(arguments: PacketArguments, interface: str, patience: AnswerLimits) -> PacketExchange:
     """Send the packet as a frame on an interface, and collect hopsum packets that arrive there.
 
     Raises PacketError: no such interface, no root, or an address that has to be given and was not.
@@ -93,7 +93,7 @@ def over_interface(arguments: PacketArguments, interface: str, patience: Patienc
     except (OSError, ValueError) as error:
         names = ", ".join(name for _, name in socket.if_nameindex())
         raise PacketError(f"interface {interface}: {error}; this network namespace has {names}") from error
-    return Exchange(packet, f"interface {interface}", answers)
+    return PacketExchange(packet, f"interface {interface}", answers)
 
 
 def _hopsum(arguments: PacketArguments) -> Packet:
@@ -132,14 +132,14 @@ def _ask_for_mac(interface: str, own_mac: str, source: str, wanted: str) -> str:
     return str(answer[ARP].hwsrc)
 
 
-def _collect(patience: Patience, receive: Callable[[float], Packet | None]) -> Iterator[Answer]:
+def _collect(patience: AnswerLimits, receive: Callable[[float], Packet | None]) -> Iterator[PacketAnswer]:
     """Yield what `receive(seconds left)` returns, as long as there is patience; None is nothing yet."""
     started, count = time.monotonic(), 0
     while count != patience.answers and (left := started + patience.wait_s - time.monotonic()) > 0:
         packet = receive(left)
         if packet is not None:
             count += 1
-            yield Answer(packet, time.monotonic() - started)
+            yield PacketAnswer(packet, time.monotonic() - started)
 
 
 def _from_socket(sock: socket.socket, left_s: float) -> Packet | None:

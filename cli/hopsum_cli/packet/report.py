@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from hopsum_cli.packet.capture import Capture
-from hopsum_cli.packet.exchange import Exchange
+from hopsum_cli.packet.exchange import PacketExchange
 from hopsum_cli.packet.layers import text_of, values_of
 from hopsum_cli.packet.rounds import Generation, Round
 from hopsum_wire._layout import Op
@@ -20,7 +20,7 @@ The counter `drops` of the switch has the reason: hopsum switch-ctl snapshot --n
 _HEADING: Final = ("slot", "round", "op", "sent by", "again", "sum of", "result to", "stale", "missing, and the rest")
 
 
-def print_exchange(exchange: Exchange) -> None:
+def print_exchange(exchange: PacketExchange) -> None:
     """Print the packet that was sent and its answers as layers."""
     print(f"sent, {exchange.way}\n{text_of(exchange.sent)}")
     for number, answer in enumerate(exchange.answers, 1):
@@ -29,7 +29,7 @@ def print_exchange(exchange: Exchange) -> None:
         print(f"\n{NO_ANSWER}")
 
 
-def exchange_values(exchange: Exchange) -> dict[str, Any]:
+def exchange_values(exchange: PacketExchange) -> dict[str, Any]:
     """Return the same as JSON values."""
     answers = [{"after_s": answer.after_s, **values_of(answer.packet)} for answer in exchange.answers]
     return {"way": exchange.way, "sent": values_of(exchange.sent), "answers": answers}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hopsum_cli.packet.capture import Packet
+from hopsum_cli.packet.capture import CapturedPacket
 from hopsum_wire import Header, Kind
 from hopsum_wire._layout import Flag
 
@@ -82,7 +82,7 @@ class Generation:
     rounds: dict[tuple[int, int], Round] = field(default_factory=dict)
     """By slot and round, in order of first appearance."""
 
-    def add(self, packet: Packet) -> None:
+    def add(self, packet: CapturedPacket) -> None:
         """Take one packet of this generation."""
         header = packet.header
         key = (header.slot, header.round)
@@ -96,7 +96,7 @@ class Generation:
             self.workers |= found.contributors
 
 
-def generations_of(packets: Iterable[Packet]) -> list[Generation]:
+def generations_of(packets: Iterable[CapturedPacket]) -> list[Generation]:
     """Return the generations of packets that are in order of time, in order of first appearance."""
     found: dict[int, Generation] = {}
     for packet in packets:

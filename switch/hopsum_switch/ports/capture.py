@@ -2,7 +2,7 @@
 """Captures: every port's frames, both directions, in files that Wireshark, tcpdump and scapy read.
 
 A captured port is a port around the port, so a switch without captures does nothing for them. A file is pcapng
-(IETF draft-ietf-opsawg-pcapng): `portN.pcapng`, times in nanoseconds, and for every frame whether it came in or left.
+(IETF draft-ietf-opsawg-pcapng): `portN.pcapng`, times in nanoseconds, and for every frame whether it came in or left::
 
   in    the frame as the program got it, at the time at which the switch read it. A UDP port makes the Ethernet, IPv4
         and UDP headers in front of a datagram, and the file has these headers
