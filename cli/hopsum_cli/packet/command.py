@@ -89,7 +89,7 @@ def _add_send(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=parse_address,
         default=("0.0.0.0", 0),
         metavar="IP:PORT",
-        help="with --to: address to send from (default: any free UDP port)",
+        help="address to send from, with --to (default: any free UDP port)",
     )
     word.add_argument(
         "--wait",

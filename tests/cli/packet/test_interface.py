@@ -15,13 +15,16 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.utils import rdpcap
 
 from hopsum_cli.packet import main
+from hopsum_cli.packet.capture import read_capture
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import Namespace, NativeSwitch
+from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.scapy import Hopsum
 
+from ...switch.server.controller import wait_until
 from ...topologies.conftest import namespaces
 
 __all__ = ["namespaces"]
@@ -73,6 +76,7 @@ def test_the_capture_of_an_interface_port(bed: Bed, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert "###[ Ethernet ]###" in shown
     assert f"src       = {SWITCH.mac}" in shown
+    wait_until(lambda: len(read_capture(bed.capture, HOPSUM_UDP_PORT).packets) == 2)  # recorded when it has left
     packets = rdpcap(str(bed.capture))
     assert {type(packet) for packet in packets} == {Ether}
     assert {packet[ARP].op for packet in packets if ARP in packet} == {1, 2}  # the kernel asks too

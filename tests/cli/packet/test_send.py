@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hopsum_cli.packet import main
+from hopsum_cli.packet.capture import read_capture
 from hopsum_cli.packet.fields import PacketError, parse_arguments
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
@@ -24,6 +25,8 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS
 from hopsum_wire.payload import pack_codes
+
+from ...switch.server.controller import wait_until
 
 PATIENCE_S = 60.0
 
@@ -86,7 +89,9 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     (stale,) = send(capsys, bed, 1, "slot=3")["answers"]
     assert (stale["kind"], stale["round"], stale["held"]) == ("STALE", 1, 3)
 
-    assert main(["decode", str(bed.captures / "port1.pcapng"), "--json"]) == 0
+    path = bed.captures / "port1.pcapng"
+    wait_until(lambda: len(read_capture(path, HOPSUM_UDP_PORT).packets) == 9)  # a frame is recorded when it has left
+    assert main(["decode", str(path), "--json"]) == 0
     (generation,) = json.loads(capsys.readouterr().out)["generations"]
     assert generation["generation"] == bed.generation
     assert generation["packets"] == {"UPDATE": 4, "PROBE": 1, "STATE": 1, "RESULT": 2, "STALE": 1}
