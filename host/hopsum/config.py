@@ -146,6 +146,14 @@ class Config:
     key_file: str = field(default="", metadata=_about(_text(), "the key of this certificate (PEM)"))
     ip: str = field(default="", metadata=_about(_text(), "IPv4 address to send from; else the one of the route"))
     udp_port: int = field(default=0, metadata=_about(_integer(0, 65535), "to send from (hopsum://); 0: any"))
+    link: str = field(
+        default="fast",
+        metadata=_about(
+            _text("fast", "scapy"), "what carries datagrams; scapy packets are slow and can be seen (file, udp and raw)"
+        ),
+    )
+    pcap: str = field(default="", metadata=_about(_text(), 'file for all packets, with link="scapy"'))
+    show: bool = field(default=False, metadata=_about(_FLAG, 'whether one line a packet is printed, with link="scapy"'))
 
 
 class SettingInfo(NamedTuple):

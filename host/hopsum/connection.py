@@ -33,6 +33,7 @@ from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.raw import RawLink
+from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
 
@@ -45,7 +46,12 @@ _settings: Final[WeakKeyDictionary[Any, Config]] = WeakKeyDictionary()
 
 
 def connect(
-    url: str | None = None, *, config_file: str | Path | None = None, group: Any = None, **settings: Any
+    url: str | None = None,
+    *,
+    config_file: str | Path | None = None,
+    group: Any = None,
+    on_packet: Callable[[Any, bool], None] | None = None,
+    **settings: Any,
 ) -> Communicator:
     """Take part as one worker; close what is returned, or use it in a `with` statement.
 
@@ -54,6 +60,8 @@ def connect(
         config_file: TOML file with further settings; HOPSUM_CONFIG if left out.
         group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
             `deadline_s`; one of all ranks is made if left out, so all ranks call this at the same point.
+        on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
+            of the network.
         settings: see `hopsum.config.Config`; they come before the file, the environment and defaults.
 
     Raises:
@@ -63,12 +71,15 @@ def connect(
         ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.errors).
         JoinError: memory:// or collective:// and the other ranks have other settings.
         CodecError: the codec's options do not fit it or the job.
-        OSError: no socket at this rank's address.
+        ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
+        OSError: no socket at this rank's address, or the pcap file cannot be written.
     """
-    return open_config(resolve({"url": url, **settings}, file=config_file), group)
+    return open_config(resolve({"url": url, **settings}, file=config_file), group, on_packet)
 
 
-def open_config(config: Config, group: Any = None) -> Communicator:
+def open_config(
+    config: Config, group: Any = None, on_packet: Callable[[Any, bool], None] | None = None
+) -> Communicator:
     """Take part as one worker, with settings that are resolved; see `connect`."""
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
@@ -77,7 +88,11 @@ def open_config(config: Config, group: Any = None) -> Communicator:
         raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
     if parts.scheme != "hopsum":  # whose job may record a codec
         config = replace(config, codec=config.codec or DEFAULT_CODEC)
-    opened = _OPENERS[parts.scheme](config, parts, group)
+    _require_packets(config, parts, on_packet)
+    if config.link == "scapy":
+        opened: Communicator = _open_scapy(config, parts, on_packet)
+    else:
+        opened = _OPENERS[parts.scheme](config, parts, group)
     _settings[opened] = config
     return opened
 
@@ -174,6 +189,29 @@ def _open_raw(config: Config, parts: SplitResult, group: Any) -> Communicator:
 
     def link(seat: RankEndpoint) -> DatagramLink:
         return RawLink(parts.netloc, seat.endpoint.address, seat.send_to.address, via=None if via is None else str(via))
+
+    return _open_agent(config, membership, make_link=link)
+
+
+def _require_packets(config: Config, parts: SplitResult, on_packet: Callable[[Any, bool], None] | None) -> None:
+    """Refuse settings of packets where no packets can be seen."""
+    if config.link == "scapy" and parts.scheme not in _MEMBERSHIPS:
+        able = ", ".join(f"{scheme}://" for scheme in _MEMBERSHIPS)
+        raise ConfigError(f'link="scapy" with URL {config.url!r}: only {able} have it')
+    if config.link != "scapy" and (config.pcap or config.show or on_packet is not None):
+        raise ConfigError('pcap, show and on_packet: only link="scapy" has packets to show')
+
+
+def _open_scapy(config: Config, parts: SplitResult, on_packet: Callable[[Any, bool], None] | None) -> Communicator:
+    membership = _MEMBERSHIPS[parts.scheme](config, parts)
+    interface, via = None, None
+    if parts.scheme == "raw":
+        interface, via = parts.netloc, _query(config, parts, _RAW_PARAMETERS).get("via")
+    view = PacketView(config.pcap or None, on_packet, config.show)
+
+    def link(seat: RankEndpoint) -> DatagramLink:
+        router = None if via is None else str(via)
+        return ScapyLink(seat.endpoint.address, seat.send_to.address, interface=interface, via=router, view=view)
 
     return _open_agent(config, membership, make_link=link)
 

@@ -83,6 +83,28 @@ def test_a_switch_by_its_address(tmp_path: Path) -> None:
             hopsum.connect(path.as_uri())
 
 
+def test_scapy_packets_in_place_of_a_socket(tmp_path: Path) -> None:
+    path, seen = tmp_path / "membership.json", list[bool]()
+    with serve_job(path, 1):
+        pcap = tmp_path / "worker.pcap"
+        with hopsum.connect(
+            path.as_uri(),
+            rank=0,
+            backend="numpy",
+            link="scapy",
+            pcap=str(pcap),
+            on_packet=lambda _, sent: seen.append(sent),
+        ) as job:
+            assert hopsum.allreduce(np.ones(3, np.float32), job).shape == (3,)
+        assert True in seen
+        assert False in seen
+        assert pcap.stat().st_size > 24 + 2 * (16 + 74)
+        with pytest.raises(ConfigError, match='only link="scapy" has packets to show'):
+            hopsum.connect(path.as_uri(), rank=0, show=True)
+    with pytest.raises(ConfigError, match=r'link="scapy" with URL .*: only file://, udp://, raw:// have it'):
+        hopsum.connect("memory://a?workers=1", link="scapy")
+
+
 def test_deadlines_reach_the_agent(tmp_path: Path) -> None:
     path = tmp_path / "membership.json"
     with (

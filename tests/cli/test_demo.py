@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from scapy.utils import rdpcap
 
 from hopsum_topologies import Namespace, TopologyError
 from hopsum_topologies.bmv2 import bmv2_unavailable
@@ -24,6 +25,8 @@ from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import command
 from hopsum_evaluation.demo.report import DemoReport
 from hopsum_topologies.worker_pool import WorkerDiedError
+from hopsum_wire import Kind
+from hopsum_wire.scapy import Hopsum
 
 PARAMETERS = 38282
 HEADERS = 42 + 32
@@ -82,6 +85,21 @@ def test_demo_trains_over_two_racks(target: str) -> None:
     assert min(uplinks.values()) >= 20 * 39  # one frame for each chunk of both workers, and what was sent again
     assert events["closed"] == 2 * 20 * 39
     assert sum(uplinks.values()) <= events["closed"] + events["resent"]
+
+
+@pytest.mark.parametrize(("target", "network"), [("bmv2", []), ("mininet", ["--topology", "star"])])
+def test_demo_trains_through_scapy_packets(target: str, network: list[str], tmp_path: Path) -> None:
+    if (reason := bmv2_unavailable() if target == "bmv2" else mininet_unavailable()) is not None:
+        pytest.skip(reason)
+    options = ("--workers", "2", "--steps", "20", "--link", "scapy", "--pcap", str(tmp_path))
+    report = run_demo("--target", target, *network, *options)
+    assert report["replicas_equal"]
+    assert report["counters_agree"]
+    assert report["switch_events"]["added"] == 2 * 20 * 39
+    for rank in range(2):
+        layers = [packet[Hopsum] for packet in rdpcap(str(tmp_path / f"worker-{rank}.pcap"))]
+        rounds = {(layer.slot, layer.round) for layer in layers if layer.kind == Kind.RESULT}
+        assert len(rounds) >= report["switch_events"]["completed"]  # the error is measured after the counters are read
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from scapy.layers.inet import UDP
+from scapy.utils import rdpcap
 
-from hopsum_evaluation.selftest.worker import work
+from hopsum_evaluation.selftest.worker import LinkPlan, work
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
+from hopsum_wire import Kind
+from hopsum_wire.scapy import Hopsum, read_hopsum
 
 COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
 DEADLINE_S = 300.0
@@ -40,6 +46,39 @@ def test_sums_are_numpys_and_counts_as_the_switch(target: str) -> None:
     assert report["bytes_up"] >= 3 * (60 * (32 + 1024) + 5 * (32 + 512) + sum(wide.values()) * (32 + 256))
 
 
+@pytest.mark.parametrize("target", ["native", "bmv2"])
+def test_a_capture_of_scapy_packets_has_the_counts_of_the_switch(target: str, tmp_path: Path) -> None:
+    if target == "bmv2" and (reason := bmv2_unavailable()):
+        pytest.skip(reason)
+    options = ("--workers", "2", "--elements", "2000", "--json", "--link", "scapy", "--pcap", str(tmp_path), "--show")
+    done = run("selftest", "--target", target, *options)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    layers: list[tuple[int, Any]] = []
+    for rank in range(2):
+        for packet in rdpcap(str(tmp_path / f"worker-{rank}.pcap")):
+            read_hopsum(packet[UDP])
+            layers.append((rank, packet[Hopsum]))
+    updates = [(rank, layer.slot, layer.round) for rank, layer in layers if layer.kind == Kind.UPDATE]
+    results = [(rank, layer.slot, layer.round) for rank, layer in layers if layer.kind == Kind.RESULT]
+    events = report["switch_events"]
+    assert len(set(updates)) == events["added"]
+    assert len(updates) - len(set(updates)) == report["retransmits"]
+    assert len({(slot, round_) for _, slot, round_ in results}) == events["completed"]
+    assert len(set(results)) == 2 * events["completed"]
+    assert len(layers) == done.stderr.count(" -> ") + done.stderr.count(" <- ")
+
+
+def test_only_scapy_packets_can_be_shown(tmp_path: Path) -> None:
+    done = run("selftest", "--show")
+    assert done.returncode == 2
+    assert "only --link scapy has packets to show; add --link scapy" in done.stderr
+    (tmp_path / "file").touch()
+    done = run("selftest", "--link", "scapy", "--pcap", str(tmp_path / "file"))
+    assert done.returncode == 2
+    assert "File exists" in done.stderr
+
+
 def test_sum_refuses_more_workers_than_a_lane_holds() -> None:
     done = run("selftest", "--workers", "16")
     assert done.returncode == 2
@@ -51,7 +90,8 @@ def test_a_failed_worker_is_named_with_its_traceback() -> None:
         Seat(0, 1, "02:00:00:00:01:01", "127.0.0.1", ("127.0.0.1", 9)),
         Seat(1, 1, "02:00:00:00:01:01", "192.0.2.1", ("127.0.0.1", 9)),  # no address of this host
     ]
-    with WorkerPool(seats, work, None) as pool, pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:.*OSError"):
+    plan = LinkPlan("udp", None, show=False)
+    with WorkerPool(seats, work, plan) as pool, pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:.*OSError"):
         pool.gather("bound")
     assert not any(process.is_alive() for process in pool.processes)
 

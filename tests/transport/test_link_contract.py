@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every link to a switch does, whatever is below it: the kernel's UDP, or frames of its own."""
+"""What every link to a switch does, whatever is below it: the kernel's UDP, frames of its own, or scapy's packets."""
 
 from __future__ import annotations
 
@@ -15,47 +15,51 @@ import pytest
 
 from hopsum.transport import link as link_module
 from hopsum.transport import raw as raw_module
+from hopsum.transport import scapy_link as scapy_module
 from hopsum.transport.link import UdpLink, WakingLink
 from hopsum.transport.raw import RawLink
+from hopsum.transport.scapy_link import ScapyLink
 
 from .veth import SWITCH_IP, Veth
 
 LOCALHOST = "127.0.0.1"
 WAIT_S = 60.0
+AnyLink = UdpLink | RawLink | ScapyLink
 
 
 class Ends(NamedTuple):
     """A link, the socket that it sends to, and a way to make a link to another port there."""
 
-    link: UdpLink | RawLink
+    link: AnyLink
     peer: socket.socket
-    link_to: Callable[[int], UdpLink | RawLink]
+    link_to: Callable[[int], AnyLink]
 
 
-@pytest.fixture(params=["udp", "raw"])
+@pytest.fixture(params=["udp", "raw", "scapy over udp", "scapy"])
 def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     with ExitStack() as stack:
-        if request.param == "raw":
+        if request.param in ("raw", "scapy"):
             request.getfixturevalue("namespaces")
-            yield raw_ends(stack)
+            yield raw_ends(stack, request.param)
         else:
-            yield udp_ends(stack)
+            yield udp_ends(stack, UdpLink if request.param == "udp" else ScapyLink)
 
 
-def raw_ends(stack: ExitStack) -> Ends:
+def raw_ends(stack: ExitStack, kind: str) -> Ends:
     veth = Veth(stack)
     peer = veth.socket(veth.far, SWITCH_IP)
-    return Ends(veth.link(peer.getsockname()), peer, lambda port: veth.link((SWITCH_IP, port), port=5001))
+    open_one: Callable[..., AnyLink] = veth.link if kind == "raw" else veth.scapy_link
+    return Ends(open_one(peer.getsockname()), peer, lambda port: open_one((SWITCH_IP, port), port=5001))
 
 
-def udp_ends(stack: ExitStack) -> Ends:
+def udp_ends(stack: ExitStack, make: type[UdpLink] | type[ScapyLink]) -> Ends:
     peer = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     peer.bind((LOCALHOST, 0))
     peer.settimeout(WAIT_S)
 
-    def link_to(port: int) -> UdpLink:
-        link = UdpLink((LOCALHOST, 0), (LOCALHOST, port))
+    def link_to(port: int) -> UdpLink | ScapyLink:
+        link = make((LOCALHOST, 0), (LOCALHOST, port))
         stack.callback(link.close)
         return link
 
@@ -67,7 +71,7 @@ def some_datagrams(seed: int) -> list[bytes]:
     return [rng.randbytes(size) for size in [1056] * 70 + [32, 544, 544, 1, 1472] for _ in range(2)]
 
 
-def everything(link: UdpLink | RawLink, count: int) -> list[bytes]:
+def everything(link: AnyLink, count: int) -> list[bytes]:
     received: list[bytes] = []
     while len(received) < count:
         some = [bytes(view) for view in link.receive(WAIT_S)]
@@ -132,7 +136,7 @@ def test_a_link_hears_only_what_is_for_it(ends: Ends) -> None:
 
 def test_a_receive_leaves_the_rest_for_the_next(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     link, peer, _ = ends
-    for module in (link_module, raw_module):
+    for module in (link_module, raw_module, scapy_module):
         monkeypatch.setattr(module, "BATCH_DATAGRAMS", 3)
     for number in range(5):
         peer.sendto(bytes([number] * (number + 1)), link.local)

@@ -19,6 +19,7 @@ from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
 from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.repairing import RepairingTransport
+from hopsum.transport.scapy_link import ScapyLink
 from hopsum.transport.side_channel import GenerationKey, SideChannel
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
@@ -45,10 +46,11 @@ class Job:
         timing: Timing = FAST,
         policy: RepairPolicy | None = None,
         linger_s: float = 30.0,
+        make_link: type[UdpLink] | type[ScapyLink] = UdpLink,
     ) -> None:
         aggregator = Aggregator()
         self.switch = stack.enter_context(UdpSwitch(aggregator))
-        self.links = [UdpLink((LOCALHOST, 0), self.switch.address) for _ in range(RANKS)]
+        self.links = [make_link((LOCALHOST, 0), self.switch.address) for _ in range(RANKS)]
         job = job_for([link.local for link in self.links], generation=GENERATION, slots=SLOTS, table=tuple(range(16)))
         aggregator.add_job(replace(job, quorum=quorum))
         channels = [SideChannel(rank, KEY, (LOCALHOST, 0)) for rank in range(RANKS)]
@@ -152,10 +154,13 @@ def test_nobody_is_away(stack: ExitStack) -> None:
     assert sum(transport.side_statistics.closed.total() for transport in job.transports) == 0
 
 
+@pytest.mark.parametrize("make_link", [UdpLink, ScapyLink])
 @pytest.mark.parametrize("mishaps", [None, Mishaps(drop=0.1, duplicate=0.1, reorder=0.1)])
-def test_one_is_away_for_many_rounds(stack: ExitStack, mishaps: Mishaps | None) -> None:
+def test_one_is_away_for_many_rounds(
+    stack: ExitStack, mishaps: Mishaps | None, make_link: type[UdpLink] | type[ScapyLink]
+) -> None:
     """Ranges and sums of two all-reduces; the third waits for it."""
-    job = Job(stack, quorum=RANKS - 1, mishaps=mishaps)
+    job = Job(stack, quorum=RANKS - 1, mishaps=mishaps, make_link=make_link)
     for rank in (0, 1):
         job.start(rank)
     job.wait(lambda: min(len(job.done[0]), len(job.done[1])) == 2)

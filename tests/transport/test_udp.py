@@ -16,6 +16,7 @@ from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.transport.link import UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
+from hopsum.transport.scapy_link import ScapyLink
 from hopsum.transport.udp import UdpTransport
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Drop, Op, WireError, pack_codes
@@ -57,12 +58,18 @@ def stack() -> Iterator[ExitStack]:
 
 
 def start(
-    stack: ExitStack, workers: int, *, mishaps: Mishaps | None = None, timing: Timing = FAST, seed: int = 0
+    stack: ExitStack,
+    workers: int,
+    *,
+    mishaps: Mishaps | None = None,
+    timing: Timing = FAST,
+    seed: int = 0,
+    make_link: type[UdpLink] | type[ScapyLink] = UdpLink,
 ) -> tuple[UdpSwitch, list[UdpTransport]]:
     """Start a switch and its workers on free ports; all is closed with the stack."""
     aggregator = Aggregator()
     switch = stack.enter_context(UdpSwitch(aggregator))
-    links = [UdpLink((LOCALHOST, 0), switch.address) for _ in range(workers)]
+    links = [make_link((LOCALHOST, 0), switch.address) for _ in range(workers)]
     aggregator.add_job(job_for([link.local for link in links], generation=GENERATION, slots=SLOTS, table=TABLE))
     transports = []
     for rank, link in enumerate(links):
@@ -122,6 +129,13 @@ def test_lossy_links(stack: ExitStack, seed: int) -> None:
     _, transports = start(stack, 2, mishaps=Mishaps(drop=0.15, duplicate=0.1, reorder=0.1), seed=seed)
     for turn in range(3):
         sum_words(transports, 10, seed * 10 + turn)
+    assert sum(transport.statistics.worker.retransmits for transport in transports) > 0
+
+
+def test_scapy_packets_that_are_lost_and_doubled(stack: ExitStack) -> None:
+    _, transports = start(stack, 2, mishaps=Mishaps(drop=0.15, duplicate=0.1, reorder=0.1), make_link=ScapyLink)
+    for seed in range(2):
+        sum_words(transports, 10, seed)
     assert sum(transport.statistics.worker.retransmits for transport in transports) > 0
 
 

@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack
 
 from hopsum.transport.raw import RawLink
+from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum_topologies import Namespace
 
 WORKER_IP, SWITCH_IP = "10.6.0.1", "10.6.0.254"
@@ -37,5 +38,14 @@ class Veth:
         """Return a raw link of the worker, closed with the stack."""
         with self.host.inside():
             link = RawLink("eth0", (WORKER_IP, port), switch, via=via)
+        self._stack.callback(link.close)
+        return link
+
+    def scapy_link(
+        self, switch: tuple[str, int], *, port: int = PORT, via: str | None = None, view: PacketView | None = None
+    ) -> ScapyLink:
+        """Return a link of the worker through scapy's layer-2 socket, closed with the stack."""
+        with self.host.inside():
+            link = ScapyLink((WORKER_IP, port), switch, interface="eth0", via=via, view=view)
         self._stack.callback(link.close)
         return link

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
 
 from hopsum.transport.batches import PLAIN, BatchLink
 from hopsum.transport.link import UdpLink
+from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum_controlplane import WorkerEndpoint
 from hopsum_topologies.netns import enter_namespace
 
 T = TypeVar("T")
+LinkKind = Literal["udp", "scapy"]
+_SIOCGIFADDR: Final = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,33 @@ class Seat:
 def open_link(seat: Seat) -> UdpLink:
     """Open the worker's data socket where it belongs. Raises OSError or TopologyError when that fails."""
     return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch))
+
+
+def open_seat_link(seat: Seat, kind: LinkKind, view: PacketView | None = None) -> UdpLink | ScapyLink:
+    """Open the worker's link of a kind where it belongs.
+
+    "scapy" takes the interface with the seat's address, or a UDP socket where the seat has no namespace of its own.
+    Raises OSError, TopologyError, or ScapyMissingError when that fails.
+    """
+    if kind == "udp":
+        return open_link(seat)
+
+    def make() -> ScapyLink:
+        interface = None if seat.namespace is None else _interface_with(seat.ip)
+        return ScapyLink((seat.ip, 0), seat.switch, interface=interface, view=view)
+
+    return at_seat(seat, make)
+
+
+def _interface_with(ip: str) -> str:
+    """Return the interface that has an IPv4 address, in the thread's network namespace. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no address
+                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
+                if answer[20:24] == socket.inet_aton(ip):
+                    return name
+    raise OSError(f"no interface of this network namespace has the address {ip}")
 
 
 def open_batch_link(seat: Seat) -> BatchLink:

@@ -8,16 +8,38 @@ Bound to the service's UDP port in both directions. A `length` left out is the p
 
 from __future__ import annotations
 
+import errno
+import socket
 from typing import Any, Final
 
+from scapy.config import conf
 from scapy.fields import ByteEnumField, ByteField, Field, FlagsField, IntField, ShortField, XLongField
-from scapy.layers.inet import IP, UDP
-from scapy.layers.l2 import Ether
+from scapy.layers.inet import ICMP, IP, UDP, IPerror, UDPerror
+from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_layers
+from scapy.utils import PcapWriter
 
 from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_FIELDS, HOPSUM_UDP_PORT, WIRE_VERSION, Flag, Kind, Op
+from hopsum_wire.fields import unpack_fields
 from hopsum_wire.frames import IPV4_DO_NOT_FRAGMENT, FramePath
 from hopsum_wire.header import Header
+
+__all__ = [
+    "ARP",
+    "ICMP",
+    "IP",
+    "UDP",
+    "Ether",
+    "Hopsum",
+    "IPerror",
+    "UDPerror",
+    "arp_packet",
+    "open_layer2",
+    "open_pcap",
+    "packet_of",
+    "read_hopsum",
+    "scapy_frame",
+]
 
 _BY_WIDTH: Final[dict[int, type[Field[Any, Any]]]] = {
     8: ByteField,
@@ -70,12 +92,53 @@ bind_layers(UDP, Hopsum, dport=HOPSUM_UDP_PORT)
 def scapy_frame(path: FramePath, header: Header, payload: bytes = b"") -> Packet:
     """Return the frame that `hopsum_wire.frames.build_frame` builds, as scapy layers."""
     fields = {field.name: getattr(header, field.name) for field in HOPSUM_FIELDS}
+    return _below(path) / Hopsum(**fields) / Raw(payload)
+
+
+def packet_of(path: FramePath, datagram: bytes) -> Packet:
+    """Return the packet around a datagram; one that is shorter than the header stays raw."""
+    if len(datagram) < HOPSUM_BYTES:
+        return _below(path) / Raw(datagram)
+    fields = unpack_fields(HOPSUM_FIELDS, datagram[:HOPSUM_BYTES])
+    return _below(path) / Hopsum(**fields) / Raw(datagram[HOPSUM_BYTES:])
+
+
+def read_hopsum(udp: Packet) -> None:
+    """Read the payload of a UDP layer as the header's, at whatever port; a shorter one stays as it is."""
+    if not isinstance(udp.payload, Hopsum) and len(udp.payload) >= HOPSUM_BYTES:
+        udp.decode_payload_as(Hopsum)
+
+
+def arp_packet(own_mac: int, own_ip: str, to_mac: str, to_ip: str, *, reply: bool = False) -> Packet:
+    """Return the question who has `to_ip`, or the answer to who asked from there."""
+    own = _mac_text(own_mac)
+    target = to_mac if reply else "00:00:00:00:00:00"
+    return Ether(src=own, dst=to_mac) / ARP(
+        op=2 if reply else 1, hwsrc=own, psrc=own_ip, hwdst=target, pdst=to_ip
+    )
+
+
+def open_layer2(interface: str) -> Any:
+    """Open scapy's layer-2 socket on an interface of the calling thread's network namespace. Raises OSError."""
+    conf.ifaces.reload()
+    try:
+        return conf.L2socket(iface=interface, promisc=False)
+    except ValueError as error:
+        known = ", ".join(sorted(name for _, name in socket.if_nameindex()))
+        words = f"no interface {interface!r} in this network namespace; there are: {known}"
+        raise OSError(errno.ENODEV, words) from error
+
+
+def open_pcap(path: str) -> PcapWriter:
+    """Open a capture file of Ethernet frames, written anew; each packet is in the file when `write` returns."""
+    return PcapWriter(path, sync=True, linktype=1)
+
+
+def _below(path: FramePath) -> Packet:
     return (
         Ether(src=_mac_text(path.src_mac), dst=_mac_text(path.dst_mac))
         / IP(src=_ip_text(path.src_ip), dst=_ip_text(path.dst_ip), id=0, flags=IPV4_DO_NOT_FRAGMENT)
         / UDP(sport=path.src_port, dport=path.dst_port, chksum=0)
-        / Hopsum(**fields)
-        / Raw(payload)
     )
 
 

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hopsum_evaluation.demo.model import MissingDataError, load_images
 from hopsum_evaluation.demo.report import DemoReport
 from hopsum_evaluation.demo.testbed import demo_testbed, network_of
 from hopsum_evaluation.demo.worker import DemoPlan, DemoResult, work
+from hopsum_evaluation.link_options import add_link_options, check_link_options
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.testbed import InterfaceCounters
@@ -75,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-peer-repair", action="store_true", help="no repair between workers of what the switch no longer has"
     )
+    add_link_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
@@ -96,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
     if options.target == "mininet" and options.topology is None:
         parser.error("--target mininet: say which network, --topology NAME")
+    check_link_options(parser, options)
     console = Console(stderr=options.json)
     report = DemoReport(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,
@@ -108,7 +112,9 @@ def main(arguments: Sequence[str]) -> int:
             report.topology = options.topology
             report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
         with temporary_directory("demo") as folder:
-            run(make_plan(report, folder), report, console, options.topology)
+            plan = make_plan(report, folder)
+            plan = replace(plan, link=options.link, pcap=options.pcap, show=options.show)
+            run(plan, report, console, options.topology)
     except (ControlPlaneError, TopologyError, WorkerDiedError, MissingDataError) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1

@@ -32,7 +32,8 @@ from hopsum.communicator import CommunicatorStatistics
 from hopsum.protocol.worker import Timing
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.demo.model import Images, accuracy, load_images, make_network
-from hopsum_topologies.seat import Seat, open_link
+from hopsum_evaluation.link_options import view_of
+from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
 
 RETRANSMIT_S = 0.25
 RETRANSMIT_MIN_S = 0.05
@@ -60,6 +61,11 @@ class DemoPlan:
     """Of each phase of an all-reduce."""
     folder: Path
     """For torch's rendezvous."""
+    link: LinkKind = "udp"
+    pcap: Path | None = None
+    """Folder for each worker's packets."""
+    show: bool = False
+    """Print every packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class Nmse:
 
 def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     """Be one worker."""
-    link = open_link(seat)
+    link = open_seat_link(seat, plan.link, view_of(plan.pcap, seat.rank, show=plan.show))
     side = socket.create_server(("127.0.0.1", 0)) if plan.peers else None  # all processes are here, wherever links are
     pipe.send(("bound", link.local, side and side.getsockname()))
     membership: str = pipe.recv()

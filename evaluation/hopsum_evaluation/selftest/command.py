@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
+from hopsum_evaluation.link_options import add_link_options, check_link_options
 from hopsum_evaluation.selftest.report import SHOWN, SelftestReport, Sum
 from hopsum_evaluation.selftest.vectors import TABLE, TABLE16, Exercise, exercises_for
-from hopsum_evaluation.selftest.worker import Assignment, work
+from hopsum_evaluation.selftest.worker import Assignment, LinkPlan, work
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.testbed import SWITCH, Testbed, open_testbed
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
@@ -37,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 15 (default %(default)s)")
     parser.add_argument("--elements", type=int, default=65536, help="length of every vector (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    add_link_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--workers {options.workers}: 1 to 15, since 15 * {TABLE[-1]} fills an 8-bit lane")
     if options.elements < 1:
         parser.error(f"--elements {options.elements}: at least 1")
+    check_link_options(parser, options)
     console = Console(stderr=options.json)
     report = SelftestReport(options.target, "", options.workers, options.elements, options.seed)
     start = time.perf_counter()
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"starting the {options.target} switch and {options.workers} workers ...")
         with open_testbed(options.target, options.workers) as testbed:
             report.where = testbed.where
-            perform(testbed, report, console)
+            perform(testbed, report, console, LinkPlan(options.link, options.pcap, options.show))
     except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
         print(f"hopsum selftest: {error}", file=sys.stderr)
         return 1
@@ -68,11 +71,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(testbed: Testbed, report: SelftestReport, console: Console) -> None:
+def perform(testbed: Testbed, report: SelftestReport, console: Console, link: LinkPlan) -> None:
     """Make the job, let the workers sum, and fill the report."""
     controller = SwitchController(testbed.device, SWITCH)
     drops_before = controller.drop_counters()
-    with WorkerPool(testbed.seats, work, None) as pool:
+    with WorkerPool(testbed.seats, work, link) as pool:
         bound = pool.gather("bound")
         endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(testbed.seats, bound, strict=True))
         exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
+from hopsum_evaluation.link_options import view_of
 from hopsum_evaluation.selftest.vectors import PIECE_CHUNKS, Exercise
-from hopsum_topologies.seat import Seat, open_link
+from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,19 @@ class Assignment:
     exercises: tuple[Exercise, ...]
 
 
-def work(seat: Seat, _: None, pipe: Connection) -> None:
+class LinkPlan(NamedTuple):
+    """The link of every worker, and where its packets are shown."""
+
+    kind: LinkKind
+    pcap: Path | None
+    """Folder for each worker's packets."""
+    show: bool
+    """Print every packet."""
+
+
+def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
     """Be one worker, from its socket to its statistics."""
-    link = open_link(seat)
+    link = open_seat_link(seat, plan.kind, view_of(plan.pcap, seat.rank, show=plan.show))
     pipe.send(("bound", link.local))
     assignment: Assignment = pipe.recv()
     transport = UdpTransport(

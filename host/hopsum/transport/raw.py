@@ -62,8 +62,8 @@ class RawLink:
         self._placeholder: socket.socket | None = None
         self._socket = _packet_socket(interface)
         try:
-            mac, self._mtu_bytes = _inspect(self._socket, interface)
-            self._placeholder = _hold_port(local, switch)
+            mac, self._mtu_bytes = inspect_interface(self._socket, interface)
+            self._placeholder = hold_port(local, switch)
             if self._placeholder is not None:
                 self.local = self._placeholder.getsockname()
             self._frames = RawFrames(mac, self.local, switch, hop)
@@ -185,7 +185,7 @@ def _packet_socket(interface: str) -> socket.socket:
         raise PermissionError(error.errno, f"raw frames on {interface} need root: {error.strerror}") from None
 
 
-def _inspect(sock: socket.socket, interface: str) -> tuple[int, int]:
+def inspect_interface(sock: socket.socket, interface: str) -> tuple[int, int]:
     """Return MAC and MTU of an Ethernet interface. Raises OSError."""
     request = struct.pack("16s24x", interface.encode()[:15])
     try:
@@ -213,7 +213,7 @@ def _configure(sock: socket.socket, interface: str) -> None:
     sock.bind((interface, _ETH_P_ALL))
 
 
-def _hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket | None:
+def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket | None:
     """Return a socket that keeps the port and takes nothing; None if the address is none of this host's."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of commands whose workers can talk through scapy packets."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from hopsum.transport.scapy_link import PacketView
+
+
+def add_link_options(parser: argparse.ArgumentParser) -> None:
+    """Add --link, --pcap and --show."""
+    parser.add_argument(
+        "--link",
+        choices=("udp", "scapy"),
+        default="udp",
+        help="link of the workers: UDP sockets, or scapy packets, which are slow and can be seen (default %(default)s)",
+    )
+    parser.add_argument(
+        "--pcap", type=Path, metavar="DIR", help="folder for each worker's packets, worker-RANK.pcap (--link scapy)"
+    )
+    parser.add_argument("--show", action="store_true", help="print one line a packet on stderr (--link scapy)")
+
+
+def check_link_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a message unless the options fit each other; make the folder of --pcap."""
+    if options.link != "scapy" and (options.pcap is not None or options.show):
+        parser.error("--pcap and --show: only --link scapy has packets to show; add --link scapy")
+    if options.link == "scapy" and find_spec("scapy") is None:
+        parser.error("--link scapy: scapy is not installed; pip install 'hopsum[scapy]'")
+    if options.pcap is not None:
+        try:
+            options.pcap.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--pcap {options.pcap}: {error.strerror}")
+
+
+def view_of(pcap: Path | None, rank: int, *, show: bool) -> PacketView:
+    """Return what a worker's link writes and prints."""
+    return PacketView(pcap=None if pcap is None else pcap / f"worker-{rank}.pcap", show=show)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A link of scapy packets, for looking: each datagram is built and read as Ether()/IP()/UDP()/Hopsum()/Raw().
+
+On an interface the packets pass a layer-2 socket of scapy. Without an interface a UDP socket carries `Hopsum()/Raw()`
+of each packet, and the layers below, which the kernel makes, are shown with MAC addresses of 0. scapy is imported when
+a link is made. The fast links build the same bytes without scapy; tests/wire/test_frames.py compares them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+from hopsum.errors import HopsumError
+from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, UdpLink
+from hopsum.transport.outage import Outage
+from hopsum.transport.packet_filter import attach, frames_for
+from hopsum.transport.raw import ASK_S, ASKS, hold_port, inspect_interface
+from hopsum.transport.segments import split_segments
+from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
+from hopsum_wire.frames import FramePath
+
+_ICMP_UNREACHABLE: Final = 3
+_BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+
+
+class ScapyMissingError(HopsumError):
+    """The environment has no scapy."""
+
+
+class PacketView(NamedTuple):
+    """The ways in which a link shows its packets."""
+
+    pcap: str | os.PathLike[str] | None = None
+    """File for both directions, with times; written anew."""
+    on_packet: Callable[[Any, bool], None] | None = None
+    """Called with every scapy packet, and with whether this worker sent it, in the thread that uses the link."""
+    show: bool = False
+    """Print one line a packet on stderr."""
+
+
+class _Carrier(Protocol):
+    """Carries packets to the switch and back."""
+
+    path: FramePath
+
+    def send(self, packet: Any) -> None: ...
+
+    def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
+        """Return packets for this worker, each with its datagrams."""
+        ...
+
+    def wake(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ScapyLink:
+    """One worker's packets to and from its switch. Not thread-safe but for `wake`.
+
+    Args:
+        local: (IPv4 address, port) to send from; the switch knows the worker by it. Port 0: any.
+        switch: (IPv4 address, port) of the service.
+        interface: name, of the network namespace of the calling thread; a UDP socket if left out. Needs root.
+        via: with an interface, IPv4 address of a router that the switch is behind.
+        view: what is written, called and printed; nothing if left out.
+
+    Raises:
+        ScapyMissingError: scapy is not installed.
+        OSError: not root, no such interface, one that is no Ethernet, a taken port, nobody who answers ARP, or the
+            pcap file cannot be written.
+    """
+
+    def __init__(
+        self,
+        local: tuple[str, int],
+        switch: tuple[str, int],
+        *,
+        interface: str | None = None,
+        via: str | None = None,
+        view: PacketView | None = None,
+    ) -> None:
+        self._layers = _load_layers()
+        self._view, self._pcap = view or PacketView(), None
+        if self._view.pcap is not None:
+            self._pcap = self._layers.open_pcap(os.fspath(self._view.pcap))
+        try:
+            carrier: _Layer2Carrier | _UdpCarrier
+            if interface is None:
+                carrier = _UdpCarrier(self._layers, local, switch)
+            else:
+                carrier = _Layer2Carrier(self._layers, interface, local, switch, via or switch[0])
+        except BaseException:
+            self._close_pcap()
+            raise
+        self._carrier: _Carrier = carrier
+        self.local = carrier.local
+        """The address that datagrams are sent from."""
+        self.statistics = carrier.statistics
+
+    def send(self, datagram: bytes | memoryview) -> None:
+        """Send one datagram as a packet, or lose it."""
+        packet = self._layers.packet_of(self._carrier.path, bytes(datagram))
+        self._show(packet, sent=True)
+        self._carrier.send(packet)
+
+    def receive(self, timeout_s: float) -> list[memoryview]:
+        """Return the datagrams of the packets that have arrived; wait for the first up to `timeout_s`."""
+        datagrams = []
+        for packet, inside in self._carrier.receive(timeout_s):
+            self._show(packet, sent=False)
+            datagrams += inside
+        return datagrams
+
+    def wake(self) -> None:
+        """Let the `receive` in progress return at once, or else the next one. Any thread may call it until `close`."""
+        self._carrier.wake()
+
+    def close(self) -> None:
+        """Give the sockets and the pcap file back. Harmless when they are closed."""
+        self._carrier.close()
+        self._close_pcap()
+
+    def _close_pcap(self) -> None:
+        if self._pcap is not None:
+            self._pcap.close()
+            self._pcap = None
+
+    def _show(self, packet: Any, *, sent: bool) -> None:
+        if self._pcap is not None:
+            self._pcap.write(packet)
+        if self._view.show:
+            print(f"{float(packet.time):.6f} {'->' if sent else '<-'} {packet.summary()}", file=sys.stderr)
+        if self._view.on_packet is not None:
+            self._view.on_packet(packet, sent)
+
+
+def _load_layers() -> Any:
+    """Return the module of layers. Raises ScapyMissingError."""
+    try:
+        from hopsum_wire import scapy
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "scapy":
+            raise
+        raise ScapyMissingError("link scapy: scapy is not installed; pip install 'hopsum[scapy]'") from error
+    return scapy
+
+
+class _UdpCarrier:
+    """A UDP socket, which carries the hopsum layer of each packet and its payload."""
+
+    def __init__(self, layers: Any, local: tuple[str, int], switch: tuple[str, int]) -> None:
+        self._layers, self._link = layers, UdpLink(local, switch, gso="off")
+        self.local, self.statistics = self._link.local, self._link.statistics
+        self.path = FramePath(0, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
+        self._back = FramePath(0, 0, _number(switch[0]), _number(self.local[0]), switch[1], self.local[1])
+
+    def send(self, packet: Any) -> None:
+        self._link.send(bytes(packet[self._layers.UDP].payload))
+
+    def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
+        packets = [self._layers.packet_of(self._back, bytes(each)) for each in self._link.receive(timeout_s)]
+        return [(packet, [memoryview(bytes(packet[self._layers.UDP].payload))]) for packet in packets]
+
+    def wake(self) -> None:
+        self._link.wake()
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class _Layer2Carrier:
+    """A layer-2 socket of scapy on one interface. UDP checksums are not verified: a veth's sender leaves them open."""
+
+    def __init__(
+        self, layers: Any, interface: str, local: tuple[str, int], switch: tuple[str, int], hop: str
+    ) -> None:
+        self._layers, self._hop, self._switch = layers, hop, switch
+        self.statistics, self._waker = LinkStatistics(), -1
+        self._holder: socket.socket | None = None
+        try:
+            self._socket = layers.open_layer2(interface)
+        except PermissionError as error:
+            raise PermissionError(error.errno, f"packets on {interface} need root: {error.strerror}") from None
+        try:
+            mac, self._mtu_bytes = inspect_interface(self._socket.ins, interface)
+            self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            self._holder = hold_port(local, switch)
+            self.local = local if self._holder is None else self._holder.getsockname()
+            attach(self._socket.ins, frames_for(self.local, switch, hop))
+            self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._poll = select.poll()
+            self._poll.register(self._socket.ins, select.POLLIN)
+            self.path = FramePath(mac, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
+            self._find_hop(interface)
+            where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
+            self._outage = Outage(where, self.statistics.failures)
+        except BaseException:
+            self.close()
+            raise
+        self._poll.register(self._waker, select.POLLIN)
+
+    def send(self, packet: Any) -> None:
+        payload_bytes = len(packet[self._layers.UDP].payload)
+        try:
+            self._socket.send(packet)
+        except OSError as error:
+            self._outage.note(error)
+            return
+        self._outage.note_sent()
+        self.statistics.datagrams_sent += 1
+        self.statistics.bytes_sent += payload_bytes
+
+    def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
+        until, unreachable = time.monotonic() + max(timeout_s, 0.0), self.statistics.unreachable
+        while True:
+            ready = dict(self._poll.poll(max(until - time.monotonic(), 0.0) * 1000))
+            woken = self._waker in ready
+            if woken:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._waker)
+            packets = self._take() if self._socket.ins.fileno() in ready else []
+            told = self.statistics.unreachable > unreachable
+            if packets or woken or told or time.monotonic() >= until:
+                return packets
+
+    def wake(self) -> None:
+        os.eventfd_write(self._waker, 1)
+
+    def close(self) -> None:
+        self._socket.close()
+        if self._holder is not None:
+            self._holder.close()
+        if self._waker >= 0:
+            os.close(self._waker)
+            self._waker = -1
+
+    def _take(self) -> list[tuple[Any, list[memoryview]]]:
+        """Read the packets that wait: return those with datagrams for the worker, do what the others ask for."""
+        taken: list[tuple[Any, list[memoryview]]] = []
+        for _ in range(BATCH_DATAGRAMS):
+            if not select.select([self._socket.ins], [], [], 0)[0]:
+                break
+            try:
+                packet = self._socket.recv()
+            except OSError as error:  # once, when the interface goes down
+                self._outage.note(error, 0)
+                break
+            if packet is None:
+                continue
+            if datagrams := self._datagrams(packet):
+                taken.append((packet, datagrams))
+                self.statistics.datagrams_received += len(datagrams)
+                self.statistics.bytes_received += sum(map(len, datagrams))
+            else:
+                self._hear(packet)
+        return taken
+
+    def _datagrams(self, packet: Any) -> list[memoryview]:
+        """Return the datagrams of a packet from the switch to this worker; none for all others."""
+        layers = self._layers
+        ip, udp = packet.getlayer(layers.IP), packet.getlayer(layers.UDP)
+        if ip is None or udp is None or ip.payload is not udp or packet.payload is not ip or ip.frag or ip.flags.MF:
+            return []
+        if (ip.src, udp.sport, ip.dst, udp.dport) != (*self._switch, *self.local):
+            return []
+        payload = bytes(udp.payload)[: udp.len - UDP_BYTES]
+        if ip.len != IPV4_BYTES + udp.len or len(payload) != udp.len - UDP_BYTES:
+            return []
+        layers.read_hopsum(udp)
+        datagram = memoryview(payload)
+        return list(split_segments(datagram)) if ip.len > self._mtu_bytes else [datagram]
+
+    def _hear(self, packet: Any) -> None:
+        """Take in ARP, and ICMP's word that nobody listens."""
+        layers, own_ip = self._layers, self.local[0]
+        icmp, arp = packet.getlayer(layers.ICMP), packet.getlayer(layers.ARP)
+        if icmp is not None and icmp.type == _ICMP_UNREACHABLE:
+            about, udp = packet.getlayer(layers.IPerror), packet.getlayer(layers.UDPerror)
+            sent = about and udp and (about.src, udp.sport, about.dst, udp.dport)
+            self.statistics.unreachable += sent == (*self.local, *self._switch)
+        if arp is None:
+            return
+        if arp.psrc == self._hop:
+            self.path = _towards(self.path, arp.hwsrc)
+        if arp.op == 1 and arp.pdst == own_ip and self._holder is None:  # else the kernel answers
+            with suppress(OSError):  # it will be asked again
+                self._socket.send(layers.arp_packet(self.path.src_mac, own_ip, arp.hwsrc, arp.psrc, reply=True))
+
+    def _find_hop(self, interface: str) -> None:
+        """Ask for the next hop's MAC. Raises OSError if nobody answers."""
+        for _ in range(ASKS):
+            self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
+            until = time.monotonic() + ASK_S
+            while not self.path.dst_mac and (left_s := until - time.monotonic()) > 0:
+                if self._poll.poll(left_s * 1000):
+                    self._take()
+            if self.path.dst_mac:
+                return
+        raise OSError(
+            errno.EHOSTUNREACH,
+            f"nobody on {interface} answers ARP for {self._hop}, asked {ASKS} times: the switch, or a router named by "
+            "via, has to be on this link",
+        )
+
+
+def _number(ip: str) -> int:
+    return int.from_bytes(socket.inet_aton(ip), "big")
+
+
+def _towards(path: FramePath, mac: str) -> FramePath:
+    found = int(mac.replace(":", ""), 16)
+    return FramePath(path.src_mac, found, path.src_ip, path.dst_ip, path.src_port, path.dst_port)
