@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CODECS
-from hopsum.codec.base import ON_LOST, ON_NONFINITE, OnLost, OnNonfinite
-from hopsum.codec.registry import is_codec
+from hopsum.codec.base import ON_LOST, ON_NONFINITE, CodecError, OnLost, OnNonfinite
+from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
@@ -64,7 +64,16 @@ def _seconds(low: float, high: float) -> _Kind:
     return _Kind(f"number of {low:g} to {high:g}", float, fits)
 
 
-_CODEC: Final = _Kind(_text(*CODECS).name, str, lambda value: isinstance(value, str) and is_codec(value))
+
+
+def _names_codec(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(parse_codec(value))
+    except CodecError:
+        return False
+
+
+_CODEC: Final = _Kind(f'{_text(*CODECS).name}, with options as in "thc:bits=2"', str, _names_codec)
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
 _FLAG: Final = _Kind("true or false", lambda text: BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
 _OPTIONS: Final = _Kind(
@@ -209,9 +218,24 @@ def resolve(
     ):
         _require_fit(found)
         settings.setdefault(found.name, found.value)
+    if "codec" in settings:
+        _take_options(settings)
     if "rank" not in settings and "RANK" in environment:
         settings["rank"] = _parsed("rank", "RANK", environment["RANK"]).value
     return Config(**settings)
+
+
+def _take_options(settings: dict[str, Any]) -> None:
+    """Take the options that the codec is spelled with out of its name. Raises ConfigError where there are others."""
+    name, options = parse_codec(settings["codec"])
+    if options and settings.get("codec_options"):
+        raise ConfigError(
+            f"codec {settings['codec']!r} names its options, and codec_options says {settings['codec_options']}: "
+            "leave one of them out"
+        )
+    settings["codec"] = name
+    if options:
+        settings["codec_options"] = options
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -13,9 +13,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec import codec_names
 from hopsum_cli.topology.drawing import in_words, tree
 from hopsum_cli.topology.svg import drawing
+from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.description import Topology
 from hopsum_topologies.documents import as_document, load_topology
@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--target", choices=TARGETS, default="native", help="switches and hosts of the network (default %(default)s)"
     )
     running.add_argument(
-        "--codec", choices=codec_names(), default="thc", help="codec of the jobs (default %(default)s)"
+        "--codec", type=codec_argument, default="thc", help="codec of the jobs, as in thc:bits=2 (default %(default)s)"
     )
     running.add_argument("--slots", type=int, default=32, metavar="N", help="slots of every job (default %(default)s)")
     running.add_argument(

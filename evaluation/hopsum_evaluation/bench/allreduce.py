@@ -25,6 +25,7 @@ from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
 from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
@@ -60,6 +61,13 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"subject to measure, of {', '.join(SUBJECTS)}; may be repeated",
     )
     parser.add_argument(
+        "--codec",
+        action="append",
+        type=codec_argument,
+        default=[],
+        help="codec to measure beside the others, as in thc:bits=2; may be repeated",
+    )
+    parser.add_argument(
         "--gso", choices=GSO, default="auto",
         help="many datagrams per system call of hopsum's workers (default %(default)s: where the kernel can)",
     )  # fmt: skip
@@ -81,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     if reason := unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
     subjects = [name for name in SUBJECTS if not options.only or name in options.only]
+    subjects += [codec for codec in dict.fromkeys(options.codec) if codec not in subjects]
     if find_spec("torch") is None:
         subjects = [name for name in subjects if not name.startswith("gloo")]
         print("torch is not installed: no gloo to compare with", file=sys.stderr)

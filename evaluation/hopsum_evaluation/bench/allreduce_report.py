@@ -86,6 +86,7 @@ class RateFinding:
 
 
 Findings = list[RateFinding]
+GLOO = ("gloo-fp32", "gloo-fp16")
 
 
 def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> dict[str, Any]:
@@ -101,6 +102,10 @@ def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> 
         for ours, theirs in (("thc", "gloo-fp32"), ("thc", "gloo-fp16"), ("thc", "thc-no-overlap")):
             if ours in here and theirs in here:
                 entry[f"speedup_over_{theirs}"] = round(here[theirs]["seconds"] / here[ours]["seconds"], 3)
+        for found in here.values():
+            found["speedup_over"] = {
+                theirs: round(here[theirs]["seconds"] / found["seconds"], 3) for theirs in GLOO if theirs in here
+            }
         rates.append(entry)
     return {
         "benchmark": "allreduce",

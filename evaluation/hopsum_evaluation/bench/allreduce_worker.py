@@ -46,6 +46,8 @@ class AllReducePlan:
     """Elements of the mean that the parent looks at."""
     interface: str
     folder: Path
+    codec: str = "thc"
+    """Of hopsum's workers."""
     overlap: bool = True
     gso: Gso = "auto"
     """Of hopsum's sockets."""
@@ -96,7 +98,7 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     spans: list[Span] = []
     membership: str = pipe.recv()
     with Agent(
-        membership, seat.rank, codec="thc", link=link, seed=plan.seed, overlap=plan.overlap, trace=spans.append
+        membership, seat.rank, codec=plan.codec, link=link, seed=plan.seed, overlap=plan.overlap, trace=spans.append
     ) as agent:
         agent.allreduce(np.ones(1024, np.float32))
         vector = vector_of(plan, seat.rank)

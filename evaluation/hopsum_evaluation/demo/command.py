@@ -15,9 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hopsum.codec import CODECS, job_tables, make_codec
+from hopsum.codec import job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import ControlPlaneError
+from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_evaluation.demo.account import read_quiet
 from hopsum_evaluation.demo.model import MissingDataError, load_images
 from hopsum_evaluation.demo.report import DemoReport
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
     parser.add_argument(
-        "--codec", choices=tuple(CODECS), default="thc", help="codec of the workers (default %(default)s)"
+        "--codec", type=codec_argument, default="thc", help="codec of the workers: thc:bits=2 (default %(default)s)"
     )
     parser.add_argument(
         "--data", choices=("digits", "fashion"), default="digits", help="data set (default %(default)s)"
@@ -137,7 +138,7 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: str | Non
     """Start the switch, or those of a network of the catalogue, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
     codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
-    report.chunk_elements = codec.block_elements if isinstance(codec, RangeCodec) else None
+    report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
     what = "switch" if network is None else f"switches of {network}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
     with demo_testbed(report.target, plan, network) as testbed:

@@ -38,7 +38,7 @@ from typing import Any, Final
 from hopsum.agent.engine import CLOSE, END_GROUP, AllReduceEngine
 from hopsum.agent.generations import Generations
 from hopsum.agent.network import Failed
-from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec
+from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.communicator import Communicator
@@ -400,7 +400,7 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
     """Make or check the codec of a job. Raises CodecError."""
     workers = len(membership.workers)
     if isinstance(codec, str):
-        options: dict[str, Any] = {"code_group": membership.code_group} if codec in WITH_CODES else {}
+        options: dict[str, Any] = {"code_group": membership.code_group} if parse_codec(codec).name in WITH_CODES else {}
         made = make_codec(codec, workers=workers, **options)
     else:
         made = codec

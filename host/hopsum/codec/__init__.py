@@ -7,6 +7,7 @@
     thc         4-bit codes of a randomly rotated vector, looked up and added in lanes
     uhc         the same with evenly spaced values, of 1 to 8 bits
     lookup_table_codec  the base of those two; rotation: across the blocks of a vector
+    pairs       two codes of thc in a symbol, and two sums in a lane
     fixed       32-bit fixed point, added exactly: the uncompressed yardstick
     lossless    sparse vectors, added exactly: an index of what is not zero, and a sketch that peels
     table       optimal lookup tables, the error to expect of them, and which one a job takes
@@ -32,7 +33,7 @@ from hopsum.codec.base import (
 )
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
-from hopsum.codec.registry import CODECS, WITH_CODES, codec_names, make_codec, register_codec
+from hopsum.codec.registry import CODECS, WITH_CODES, CodecName, codec_names, make_codec, parse_codec, register_codec
 from hopsum.codec.table import LookupTable, best_table
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "WITH_CODES",
     "Codec",
     "CodecError",
+    "CodecName",
     "CollectiveError",
     "CollectivePhase",
     "ErrorFeedback",
@@ -52,5 +54,6 @@ __all__ = [
     "codec_names",
     "job_tables",
     "make_codec",
+    "parse_codec",
     "register_codec",
 ]

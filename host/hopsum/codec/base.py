@@ -99,7 +99,10 @@ class Reduction(Protocol):
     mean: NDArray[np.float32] | None
     """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
-    """[chunks of the last phase], bitmap of the workers in the mean; empty before, and if it was skipped."""
+    """[blocks], bitmap of the workers in the mean of each; empty before, and if it was skipped.
+
+    A block is the elements of a chunk of the last phase, or half of them where a lane carries two sums.
+    """
 
     def take(
         self,

@@ -23,7 +23,7 @@ float32 operation here overflows or loses precision to subnormal numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Final
 
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form, Kernels, TableSteps
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys, Form, Kernels, TableSteps
 from hopsum.codec.base import (
     CodecError,
     ReductionContext,
@@ -43,10 +43,12 @@ from hopsum.codec.base import (
     require_workers,
 )
 from hopsum.codec.hashing import ACROSS, ROTATION, ROUNDING, derive_key
+from hopsum.codec.pairs import CHUNK_BLOCKS, pair_codes, pair_table, split_codes, split_sums
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hopsum.codec.table import LookupTable, require_switch_table
+from hopsum.codec.table_search import PAIRED_SUM_BITS
 from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES
 
@@ -59,6 +61,8 @@ MIN_BOUND: Final = 0.25
 """Of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
 CODE_BITS: Final = 4
 """Of codes that the switch looks up; wider ones travel as the values that they are."""
+_RUN_BLOCKS: Final = 512
+"""Of paired codes: a byte each, 512 KiB, between the kernels and the payloads."""
 _OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
 
 
@@ -75,12 +79,14 @@ class LookupTableCodec(RangeCodec):
         scale: str,
         kernels: Kernels | None,
         code_group: int = LANE_GROUP_CODES,
+        paired: bool = False,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
         Args:
             table: of up to 16 values, which the switch looks up, or T[z] = z.
             code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
+            paired: whether two codes of up to 4 values share a symbol (pairs.py); lanes have 8 bits then.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
@@ -88,16 +94,22 @@ class LookupTableCodec(RangeCodec):
         require_workers(workers)
         _require_options(lane_bits, rotation, scale)
         require_code_group(code_group)
-        _require_table(workers, table, lane_bits)
+        if paired and lane_bits != LANE_BITS[0]:
+            raise CodecError(f"paired codes in lanes of {lane_bits} bits: their lanes have {LANE_BITS[0]} bits")
+        _require_table(workers, table, PAIRED_SUM_BITS if paired else lane_bits)
         self.workers = workers
         self.table = table
         self.granularity, self.bound = table.granularity, table.bound
         self.rotation, self.scale, self.lane_bits = rotation, scale, lane_bits
-        self._form = Form(lane_bits, table.bits <= CODE_BITS, rotation != "none", code_group)
+        looked_up = table.bits <= CODE_BITS
+        self._form = Form(lane_bits, looked_up and not paired, rotation != "none", code_group)
         self.code_group = code_group
-        self.op = _OPS[lane_bits, self._form.packed]
+        self.op = _OPS[lane_bits, looked_up]
         self.block_elements = self._form.block_elements
-        self.lookup: tuple[int, ...] | None = table.switch_values if self._form.packed else None
+        self.chunk_blocks = CHUNK_BLOCKS if paired else 1
+        self.lookup: tuple[int, ...] | None = None
+        if looked_up:
+            self.lookup = pair_table(table.values) if paired else table.switch_values
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
         self._steps = TableSteps.of(table.values)
@@ -135,11 +147,17 @@ class LookupTableCodec(RangeCodec):
         require_ranges(own, ranges, "own")
         require_finite(own)
         scales, shifts = self._scales(self._own_ranges(x, own), self._shared_ranges(shared, blocks))
-        payloads = np.empty((blocks, self._form.up_bytes), np.uint8)
-        for first, part in _numbered(padded_rows(x, self.block_elements)):
-            rows = slice(first, first + len(part))
-            keys = _keys(context, first)
-            self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, payloads[rows])
+        parts = _numbered(padded_rows(x, self.block_elements))
+        payloads = np.empty((blocks_of(blocks, self.chunk_blocks), SHAPES[self.op].up_bytes), np.uint8)
+        for run in self._runs(blocks):
+            chunks = self._chunks(run)
+            codes = payloads[chunks] if self.chunk_blocks == 1 else _codes_of(chunks)
+            for rows, part in _within(parts, run):
+                own_codes = codes[rows.start - run.start : rows.stop - run.start]
+                keys = _keys(context, rows.start)
+                self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
+            if self.chunk_blocks > 1:
+                payloads[chunks] = pair_codes(codes, self.code_group)
         return payloads
 
     def decode(
@@ -154,14 +172,15 @@ class LookupTableCodec(RangeCodec):
     ) -> NDArray[np.float32]:
         """Return the mean; see `RangeCodec`. With full rotation in a new array, which has whole blocks."""
         blocks = blocks_of(elements, self.block_elements)
-        require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
+        chunks = blocks_of(blocks, self.chunk_blocks)
+        require_rows(results, chunks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
         counts = contributor_counts(contributors, self.workers, lost)
         peaks = np.empty(blocks, np.int32)
         factors = self._factors(self._shared_ranges(shared, blocks), counts)
 
         def decode(rows: slice, out: NDArray[np.float32]) -> None:
-            given = (results[rows], counts[rows], factors[rows], self.granularity, self._form)
+            given = (self._sums(results, rows), counts[rows], factors[rows], self.granularity, self._form)
             peaks[rows] = self._kernels.thc_decode(*given, _keys(context, rows.start), out)
 
         if out is None or self.rotation == "full":
@@ -209,15 +228,16 @@ class LookupTableCodec(RangeCodec):
     ) -> None:
         """Fill x with what payloads decode to, or subtract it."""
         blocks = blocks_of(x.size, self.block_elements)
-        require_rows(payloads, blocks, SHAPES[self.op].up_bytes, f"payloads of {x.size} elements")
+        chunks = blocks_of(blocks, self.chunk_blocks)
+        require_rows(payloads, chunks, SHAPES[self.op].up_bytes, f"payloads of {x.size} elements")
         factors = self._factors(self._shared_ranges(shared, blocks), np.ones(blocks, np.int32))
         if included is not None:
             require_ranges(included, blocks, "included blocks instead of")
             factors[~included] = 0
 
         def dequantize(rows: slice, out: NDArray[np.float32]) -> None:
-            keys = _keys(context, rows.start)
-            self._kernels.thc_dequantize(payloads[rows], factors[rows], self._steps, self._form, keys, out, subtract)
+            given = (self._own_codes(payloads, rows), factors[rows], self._steps, self._form)
+            self._kernels.thc_dequantize(*given, _keys(context, rows.start), out, subtract)
 
         self._by_rows(dequantize, x)
 
@@ -238,22 +258,49 @@ class LookupTableCodec(RangeCodec):
         """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
         beyond = np.flatnonzero(peaks > counts * self.granularity)
         if beyond.size:
-            chunk = int(beyond[0])
+            block = int(beyond[0])
             raise CodecError(
-                f"chunk {chunk}: a lane of {int(peaks[chunk])} from {int(counts[chunk])} workers, but the table "
-                f"ends at {self.granularity}: the switch has another table than this codec"
+                f"chunk {block // self.chunk_blocks}: a lane of {int(peaks[block])} from {int(counts[block])} workers, "
+                f"but the table ends at {self.granularity}: the switch has another table than this codec"
             )
 
     def _by_rows(self, work: Callable[[slice, NDArray[np.float32]], None], out: NDArray[np.float32]) -> None:
         """Let work fill, or change, the rows of out; the last one may be shorter than a block."""
         columns = self.block_elements
         whole, rest = divmod(out.size, columns)
-        work(slice(0, whole), out[: whole * columns].reshape(whole, columns))
+        rows = out[: whole * columns].reshape(whole, columns)
+        for run in self._runs(whole):
+            work(run, rows[run])
         if rest:
             tail = np.zeros((1, columns), np.float32)
             tail[0, :rest] = out[whole * columns :]
             work(slice(whole, whole + 1), tail)
             out[whole * columns :] = tail[0, :rest]
+
+    def _runs(self, blocks: int) -> list[slice]:
+        """Return runs of blocks to work on at a time: all at once, or as many as leave split codes in a cache."""
+        step = max(blocks, 1) if self.chunk_blocks == 1 else _RUN_BLOCKS
+        return [slice(start, min(start + step, blocks)) for start in range(0, blocks, step)]
+
+    def _chunks(self, rows: slice) -> slice:
+        """Return the chunks that hold these blocks."""
+        return slice(rows.start // self.chunk_blocks, blocks_of(rows.stop, self.chunk_blocks))
+
+    def _sums(self, results: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+        """Return the sums of these blocks, uint8[rows, 1024]."""
+        if self.chunk_blocks == 1:
+            return results[rows]
+        chunks = self._chunks(rows)
+        first = rows.start - chunks.start * self.chunk_blocks
+        return split_sums(results[chunks])[first : first + rows.stop - rows.start]
+
+    def _own_codes(self, payloads: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+        """Return the payloads of these blocks as the kernels' form has them: packed, or one code in a byte."""
+        if self.chunk_blocks == 1:
+            return payloads[rows]
+        chunks = self._chunks(rows)
+        first = rows.start - chunks.start * self.chunk_blocks
+        return split_codes(payloads[chunks], self.code_group)[first : first + rows.stop - rows.start]
 
     def _result(self, elements: int) -> NDArray[np.float32]:
         """Return an array for what is decoded: with full rotation the last block as a whole."""
@@ -334,6 +381,21 @@ def _keys(context: ReductionContext, first: int) -> BlockKeys:
 
 def _across_key(context: ReductionContext) -> int:
     return derive_key(context.seed, context.step, ACROSS)
+
+
+def _codes_of(chunks: slice) -> NDArray[np.uint8]:
+    """Return room for the codes of paired blocks, a byte each; those of a block that is not there are 0."""
+    return np.zeros(((chunks.stop - chunks.start) * CHUNK_BLOCKS, THC_BLOCK), np.uint8)
+
+
+def _within(
+    parts: list[tuple[int, NDArray[np.float32]]], run: slice
+) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """Yield the blocks of a run, part by part, with their numbers."""
+    for first, part in parts:
+        start, stop = max(first, run.start), min(first + len(part), run.stop)
+        if start < stop:
+            yield slice(start, stop), part[start - first : stop - first]
 
 
 def _numbered(parts: list[NDArray[np.float32]]) -> list[tuple[int, NDArray[np.float32]]]:

@@ -27,6 +27,7 @@ delivered, whether it was or not. A rank that lost the ranges does not know that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,9 @@ class RangeCodec(ABC):
     op: Op
     """The switch's operation on the chunks; ranges always take MAX32."""
     block_elements: int
-    """Elements of a chunk, and of a block with a range of its own."""
+    """Elements of a block, which has a range of its own."""
+    chunk_blocks: int = 1
+    """Blocks of a chunk: 1, or 2 where a lane carries two sums. The last chunk may have fewer."""
     lookup: tuple[int, ...] | None
     code_group: int
     phases = 2
@@ -86,7 +89,7 @@ class RangeCodec(ABC):
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
-        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new array.
+        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new array; a chunk has `chunk_blocks` blocks.
 
         Args:
             x: float32, prepared, contiguous and finite; only read.
@@ -110,8 +113,8 @@ class RangeCodec(ABC):
 
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
-            contributors: [chunks], bitmap of the workers in each sum; divides by their number.
-            lost: bool[chunks], where the mean is 0, and nobody may be in the sum; None: nowhere.
+            contributors: [blocks], bitmap of the workers in each sum; divides by their number.
+            lost: bool[blocks], where the mean is 0, and nobody may be in the sum; None: nowhere.
         """
 
     @abstractmethod
@@ -126,7 +129,7 @@ class RangeCodec(ABC):
         """Return what these UPDATE payloads add to the sum, float32[elements], a new array.
 
         Args:
-            included: bool[chunks], which of them are in a sum; all if left out. The others add nothing.
+            included: bool[blocks], which of them are in a sum; all if left out. The others add nothing.
         """
 
     def subtract_contribution(
@@ -197,7 +200,7 @@ class RangeReduction(VectorReduction):
             self._go_blind(lost)
         self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
         self._shared = shared
-        lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
+        lanes = self._lanes(len(self._payloads))
         self._drop_prepared()
         self.phase = CollectivePhase(self.codec.op, self._payloads, lanes, last=True)
         self.state = ReductionState.SUMS
@@ -206,6 +209,8 @@ class RangeReduction(VectorReduction):
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_] | None
     ) -> None:
         assert self._shared is not None
+        contributors = self._by_block(contributors)
+        lost = None if lost is None else self._by_block(lost)
         if self._blind is not None:
             lost = self._blind if lost is None else self._blind | lost
         mean = self.codec.decode(
@@ -217,6 +222,18 @@ class RangeReduction(VectorReduction):
             self._commit(None)
         self._payloads = None
         self._finish(mean, contributors if lost is None else np.where(lost, np.uint64(0), contributors))
+
+    def _lanes(self, chunks: int) -> int:
+        """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
+        before = (chunks - 1) * self.codec.block_elements
+        rest = self._sent.size - before * self.codec.chunk_blocks
+        return before + min(rest, self.codec.block_elements)
+
+    def _by_block(self, of_chunks: NDArray[Any]) -> NDArray[Any]:
+        """Return for each block what there is for its chunk."""
+        if self.codec.chunk_blocks == 1:
+            return of_chunks
+        return of_chunks.repeat(self.codec.chunk_blocks)[: blocks_of(self.elements, self.codec.block_elements)]
 
     def _go_blind(self, lost: NDArray[np.bool_]) -> None:
         """Send zeros for the blocks whose ranges are lost: others would read their codes by ranges unknown here."""

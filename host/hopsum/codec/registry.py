@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,12 +62,48 @@ def is_codec(name: str) -> bool:
     return name in CODECS
 
 
+class CodecName(NamedTuple):
+    """A codec's name and options, as `NAME` or `NAME:OPTION=VALUE,...` spells them: `thc:bits=2`."""
+
+    name: str
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        """Return the spelling."""
+        options = ",".join(f"{key}={json.dumps(value).strip(chr(34))}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+
+def parse_codec(text: str) -> CodecName:
+    """Read `NAME` or `NAME:OPTION=VALUE,...`; values are numbers, true, false, or text.
+
+    Raises:
+        CodecError: an unknown codec, an option without a value, or one that is there twice. Whether the codec has the
+            options is found when it is made.
+    """
+    name, colon, rest = text.partition(":")
+    if not is_codec(name):
+        raise CodecError(f"codec {name!r}: one of {', '.join(codec_names())}")
+    options: dict[str, Any] = {}
+    for each in rest.split(",") if colon else ():
+        key, equals, value = each.partition("=")
+        if not key.isidentifier() or not equals or not value:
+            raise CodecError(f"codec {text!r}: {each!r} is no OPTION=VALUE, as in thc:bits=2")
+        if key in options:
+            raise CodecError(f"codec {text!r}: option {key} is there twice")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return CodecName(name, options)
+
+
 def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int = 1, **options: Any) -> Codec:
     """Make a codec for a job of `workers` workers, and check it.
 
     Args:
-        name: "thc", "uhc", "fixed", "lossless", or that of a registered codec; options are those of the classes
-            `Thc`, `Uhc`, `Fixed`, `Lossless`, or of what was registered.
+        name: "thc", "uhc", "fixed", "lossless", or that of a registered codec, with options if you like:
+            "thc:bits=2". Options are those of the classes `Thc`, `Uhc`, `Fixed`, `Lossless`, or of what was registered.
         workers: of the job, not of one all-reduce.
         backend: "numpy", "numba", or "auto": numba where it is installed. Ranks may differ: their bytes do not.
         threads: that a call may use, the calling one among them. Bytes do not depend on it.
@@ -74,8 +111,10 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     Raises:
         CodecError: unknown name or backend, options that do not fit, or a failed check.
     """
-    if not is_codec(name):
-        raise CodecError(f"codec {name!r}: one of {', '.join(CODECS)}")
+    name, spelled = parse_codec(name)
+    if twice := spelled.keys() & options:
+        raise CodecError(f"codec {name}: option {', '.join(sorted(twice))} is there twice")
+    options = spelled | options
     codec = CODECS[name](workers, kernels=load_kernels(backend, threads), **options)
     if codec.backend != "numpy":
         self_check(codec, CODECS[name](workers, kernels=load_kernels("numpy"), **options))

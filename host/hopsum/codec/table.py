@@ -25,9 +25,10 @@ from hopsum.codec.lookup_table import (
     truncation_bound,
     truncation_error,
 )
-from hopsum.codec.table_search import TablePoint, best_table, most_workers, pareto_front
+from hopsum.codec.table_search import PAIRED_BITS, TablePoint, best_table, most_workers, paired_table, pareto_front
 
 __all__ = [
+    "PAIRED_BITS",
     "SWITCH_GRANULARITY",
     "LookupTable",
     "TablePoint",
@@ -36,6 +37,7 @@ __all__ = [
     "expected_nmse",
     "most_workers",
     "optimal_table",
+    "paired_table",
     "pareto_front",
     "require_switch_table",
     "rounding_error",

@@ -33,6 +33,11 @@ from hopsum_wire._layout import TABLE_ENTRIES
 
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
 MAX_LANE_BITS: Final = 32
+PAIRED_BITS: Final = 2
+"""Of a paired code, see pairs.py."""
+PAIRED_SUM_BITS: Final = 4
+"""Of a sum of values of paired codes: half a lane of 8 bits."""
+_THREE: Final = (0, 1, 2)
 _EQUAL: Final = 1e-9
 _EIGHTHS: Final = range(1, 161)
 """p = 2^(-eighths/8): from 0.92 to 2^-20."""
@@ -76,6 +81,25 @@ def best_table(
         if bits in (None, table.bits):
             return table
     return search_table(workers, lane_bits, bits, error_feedback)
+
+
+def paired_table(workers: int, error_feedback: bool = True) -> LookupTable:
+    """Return the table of a job with paired codes (pairs.py): 4 values where n g <= 15 allows them, else 3.
+
+    Raises:
+        CodecError: so many workers that 3 values overflow half a lane.
+    """
+    if workers <= most_workers(PAIRED_BITS, PAIRED_SUM_BITS):
+        return best_table(workers, PAIRED_SUM_BITS, PAIRED_BITS, error_feedback)
+    most = _lane_max(PAIRED_SUM_BITS) // _THREE[-1]
+    if workers > most:
+        raise CodecError(
+            f"{workers} workers with bits={PAIRED_BITS}: half a lane holds the sum of at most {most} with codes of 3 "
+            f"values, of {most_workers(PAIRED_BITS, PAIRED_SUM_BITS)} with codes of 4; take bits=4"
+        )
+    counted = 1 if error_feedback else workers
+    tables = [LookupTable(_THREE, _truncated(eighths)) for eighths in _EIGHTHS]
+    return tables[_first_of_least([expected_nmse(table, counted) for table in tables])]
 
 
 def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback: bool) -> LookupTable:

@@ -9,17 +9,21 @@ codes, 0.8 % of the bytes up.
 
 Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down. In lanes of 8 bits more than
 17 workers need codes of fewer than 4 bits, 8, 4 or 2 values; the wire carries them as 4-bit codes all the same.
+`bits=2` puts two codes of 2 bits into a symbol, and two sums into a lane (pairs.py).
 """
 
 from __future__ import annotations
 
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.base import require_workers
+from hopsum.codec.base import CodecError, require_workers
 from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec, require_lane_bits
-from hopsum.codec.table import LookupTable, best_table, require_switch_table
+from hopsum.codec.table import PAIRED_BITS, LookupTable, best_table, paired_table, require_switch_table
 from hopsum_wire import LANE_GROUP_CODES
 
 __all__ = ["HUGE", "TINY", "Thc"]
+
+WIRE_BITS = 4
+"""Of a symbol of LOOKUP_ADD8 and LOOKUP_ADD16."""
 
 
 class Thc(LookupTableCodec):
@@ -32,6 +36,8 @@ class Thc(LookupTableCodec):
         workers: int,
         *,
         table: LookupTable | None = None,
+        bits: int = WIRE_BITS,
+        error_feedback: bool | None = None,
         lane_bits: int = 8,
         rotation: str = "block",
         scale: str = "block",
@@ -41,7 +47,12 @@ class Thc(LookupTableCodec):
         """Make the codec of a job; all ranks with the same arguments.
 
         Args:
-            table: of up to 16 values; the best one that fits the workers and lanes if left out.
+            table: of up to 16 values, of up to 4 with `bits=2`; the best one that fits the workers and lanes if left
+                out.
+            bits: of a code on the wire, 4 or 2. Two codes of 2 bits share a symbol, and their sums a lane of 8 bits
+                (pairs.py): half of the bytes up and down, for up to 7 workers, and a larger error.
+            error_feedback: whether the table is the best one for ranks that keep error feedback, see table_search.py;
+                if left out, it is with `bits=2`.
             lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
             rotation: "block", "full" or "none"; see lookup_table_codec.py.
             scale: "block" or "tensor"; see lookup_table_codec.py.
@@ -52,7 +63,12 @@ class Thc(LookupTableCodec):
         """
         require_workers(workers)
         require_lane_bits(lane_bits)
-        table = table or best_table(workers, lane_bits, bits=None)
+        if bits not in (PAIRED_BITS, WIRE_BITS):
+            raise CodecError(f"thc with codes of {bits} bits: {PAIRED_BITS} or {WIRE_BITS}")
+        paired = bits == PAIRED_BITS
+        if table is None:
+            kept = paired if error_feedback is None else error_feedback
+            table = paired_table(workers, kept) if paired else best_table(workers, lane_bits, None, kept)
         require_switch_table(table)
         super().__init__(
             workers,
@@ -62,4 +78,6 @@ class Thc(LookupTableCodec):
             scale=scale,
             kernels=kernels,
             code_group=code_group,
+            paired=paired,
         )
+        self.bits = bits

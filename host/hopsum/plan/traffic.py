@@ -89,7 +89,7 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseT
     elif isinstance(codec, RangeCodec):
         one = isinstance(codec, LookupTableCodec) and codec.scale == "tensor"
         yield PhaseTraffic(Op.MAX32, 1 if one else blocks_of(elements, codec.block_elements))
-        yield PhaseTraffic(codec.op, elements)
+        yield PhaseTraffic(codec.op, -(-elements // codec.chunk_blocks))
     else:
         raise PlanError(f"codec {codec.name!r}: no sizes are known of it")
 
