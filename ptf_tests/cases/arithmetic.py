@@ -45,6 +45,20 @@ class FullSmallLanesBesideEmptyOnes(SwitchCase):
         self.assert_lanes(self.completed(job, 1, codes(14 * odd + 1), op=Op.LOOKUP_ADD8), np.where(odd, 254, 1))
 
 
+class HalfLanesHoldSumsOfTheirOwn(SwitchCase):
+    """Paired codes: a table of 16 T[a] + T[b] fills both halves of a lane up to 15, and neither carries."""
+
+    def runTest(self) -> None:
+        job = self.job(5, table=tuple(16 * high + low for high in range(4) for low in range(4)))
+        rng = np.random.default_rng(1)
+        pairs = rng.integers(0, 4, (5, 2, 1024))
+        pairs[:, 0, :4], pairs[:, 1, :4] = (3, 3, 0, 0), (3, 0, 3, 0)
+        for rank in range(4):
+            self.added(job, rank, codes(4 * pairs[rank, 0] + pairs[rank, 1]), op=Op.LOOKUP_ADD8)
+        sums = self.completed(job, 4, codes(4 * pairs[4, 0] + pairs[4, 1]), op=Op.LOOKUP_ADD8)
+        self.assert_lanes(sums, 16 * pairs[:, 0].sum(axis=0) + pairs[:, 1].sum(axis=0))
+
+
 class SmallLanesDoNotCarry(SwitchCase):
     """With a table that the controller refuses, sums beyond 255 wrap within their lane."""
 
