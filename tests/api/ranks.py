@@ -23,6 +23,7 @@ CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "uhc8": ("uhc", {"bits": 8}),
     "fixed": ("fixed", {}),
     "lossless": ("lossless", {}),
+    "thc2": ("thc", {"bits": 2}),
 }
 
 

@@ -53,6 +53,33 @@ def test_the_process_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
+    ("spelled", "options"),
+    [
+        ("thc:bits=2", {"bits": 2}),
+        ("uhc:bits=8,rotation=full", {"bits": 8, "rotation": "full"}),
+        ("thc:error_feedback=false", {"error_feedback": False}),
+    ],
+)
+def test_a_codec_is_spelled_with_its_options(spelled: str, options: dict[str, Any]) -> None:
+    for found in (
+        resolve({"codec": spelled}, environment={}),
+        resolve(environment={"HOPSUM_CODEC": spelled}),
+    ):
+        assert (found.codec, found.codec_options) == (spelled.partition(":")[0], options)
+
+
+def test_options_in_two_places_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"codec 'thc:bits=2' names its options, and codec_options says"):
+        resolve({"codec": "thc:bits=2", "codec_options": {"bits": 4}}, environment={})
+
+
+@pytest.mark.parametrize("spelled", ["thc:", "thc:bits", "thc:bits=", "thc:2=bits", "thc:bits=2,bits=2", "thcs:bits=2"])
+def test_a_codec_that_is_spelled_wrong_is_refused(spelled: str) -> None:
+    with pytest.raises(ConfigError, match=r"argument codec is .*with options as in"):
+        resolve({"codec": spelled}, environment={})
+
+
+@pytest.mark.parametrize(
     ("environment", "rank"),
     [({"RANK": "3"}, 3), ({"RANK": "3", "HOPSUM_RANK": "2"}, 2), ({"RANK": "x", "HOPSUM_RANK": "2"}, 2)],
 )
