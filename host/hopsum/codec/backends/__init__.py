@@ -4,6 +4,7 @@
     kernels     what a backend does, and how: the common definition
     reference   numpy, written for reading
     compiled    numba, written for speed (compiled_thc: the kernels of thc and uhc; jit: how they are compiled)
+    vectors     the same as vector code, where that is faster (vector_parts: instructions; vector_choice: the choice)
     threads     any of them on several threads
 
 Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,

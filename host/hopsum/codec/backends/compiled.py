@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, _back, _parts.
+"""The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, compiled_decode, compiled_parts.
+
+vectors has the same kernels as vector code for ranges and for rotated blocks of 1024; vector_choice chooses.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
 They are compiled when this module is imported, a quarter of a minute once per machine, and come from numba's cache
@@ -20,6 +22,7 @@ from hopsum.codec.backends.compiled_parts import TURNS, take
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
+from hopsum.codec.backends.vector_choice import block_kernels
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
 _I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
@@ -115,11 +118,12 @@ class NumbaKernels:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        self._blocks = block_kernels(_root_mean_square)
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """See `Kernels`."""
         out = np.empty(len(x), np.float32)
-        self._run(x, lambda turns, own: _root_mean_square(x, turns, own, out))
+        self._run(x, lambda turns, own: self._blocks.root_mean_square(x, turns, own, out))
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -158,6 +162,8 @@ class NumbaKernels:
     ) -> None:
         """See `Kernels`."""
         dequantize = compiled_decode.dequantize8 if form.lane_bits == 8 else compiled_decode.dequantize16
+        if form.lane_bits == 8 and form.rotated:
+            dequantize = self._blocks.dequantize8
         rotation = _key(keys.rotation, keys.first)
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
         given = (payloads, factors, *table, _group(form), form.rotated, rotation, subtract)
@@ -176,6 +182,8 @@ class NumbaKernels:
         """See `Kernels`."""
         peaks = np.empty(len(lanes), np.int32)
         decode = compiled_decode.decode8 if form.lane_bits == 8 else compiled_decode.decode16
+        if form.lane_bits == 8 and form.rotated:
+            decode = self._blocks.decode8
         given = (lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first))
         self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks

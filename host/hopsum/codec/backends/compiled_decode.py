@@ -54,7 +54,7 @@ def _unpack(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _to_codes(payload: Any, group: Any, codes: Any) -> None:
+def to_codes(payload: Any, group: Any, codes: Any) -> None:
     """Unpack codes in groups of so many; 0: lanes. Groups that programs have are constants, as in `_to_payload`."""
     if group == 512:
         _unpack(payload, 512, codes)
@@ -72,7 +72,7 @@ def _to_codes(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _look_up(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
+def look_up(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
     """Take base times the code, and what the gaps below it have more or less (modulo 256), two gaps at a time."""
     for j in range(codes.shape[0]):
         values[j] = u8(codes[j] * base)
@@ -121,11 +121,12 @@ def _centre(values: Any, middle: Any, a: Any) -> None:
 
 
 @inner
-def _peak(sums: Any) -> Any:
-    peak = u8(0)
+def peak(sums: Any) -> Any:
+    """Return the largest of 1024 sums."""
+    most = u8(0)
     for j in range(1024):
-        peak = max(peak, sums[j])
-    return i32(peak)
+        most = max(most, sums[j])
+    return i32(most)
 
 
 @inner
@@ -153,8 +154,8 @@ def _dequantize(
     first, end = take(turns, own, payloads.shape[0])
     while first < end:
         for block in range(first, end):
-            _to_codes(payloads[block], group, codes)
-            _look_up(codes, u8(base), extra_codes, extra_gaps, values)
+            to_codes(payloads[block], group, codes)
+            look_up(codes, u8(base), extra_codes, extra_gaps, values)
             _centre(values, i16(g), a)
             if rotated:
                 _rotate_back(a, b, wide, lanes, block_key(rotation, block))
@@ -167,13 +168,13 @@ def _dequantize(
         first, end = take(turns, own, payloads.shape[0])
 
 
-_RESTORE = (
+RESTORE = (
     read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _I64, _BOOL, _U64, _BOOL, TURNS, _I64,
     filled(_F32),
 )  # fmt: skip
 
 
-@kernel(*_RESTORE)
+@kernel(*RESTORE)
 def dequantize8(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
@@ -183,7 +184,7 @@ def dequantize8(
     _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 1024)
 
 
-@kernel(*_RESTORE)
+@kernel(*RESTORE)
 def dequantize16(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
@@ -193,10 +194,10 @@ def dequantize16(
     _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 512)
 
 
-_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
+DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
 
 
-@kernel(*_DECODE)
+@kernel(*DECODE)
 def decode8(
     sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
     peaks: Any,
@@ -207,7 +208,7 @@ def decode8(
     first, end = take(turns, own, sums.shape[0])
     while first < end:
         for block in range(first, end):
-            peaks[block] = _peak(sums[block])
+            peaks[block] = peak(sums[block])
             _centre(sums[block], i16(counts[block] * g), a)
             if rotated:
                 _rotate_back(a, b, wide, lanes, block_key(rotation, block))
@@ -217,7 +218,7 @@ def decode8(
         first, end = take(turns, own, sums.shape[0])
 
 
-@kernel(*_DECODE)
+@kernel(*DECODE)
 def decode16(
     sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
     peaks: Any,

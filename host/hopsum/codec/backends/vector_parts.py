@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building blocks of vector code: functions that append LLVM instructions to a builder, for the intrinsics in vectors.
+
+The code has vector types and `shufflevector` and no instruction of one processor: LLVM splits or widens each
+operation for AVX2, AVX-512 or NEON. No instruction has a fast-math flag, and no call asks for a fused multiply-add, so
+that every processor rounds alike.
+
+A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`; llvmlite ships no types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+ir: Any = import_module("llvmlite.ir")
+Builder = Any
+Value = Any
+
+_INDEX = ir.IntType(32)
+_OFFSET = ir.IntType(64)
+
+
+def vector(element: Any, lanes: int) -> Any:
+    """Return the type of a vector of so many lanes."""
+    return ir.VectorType(element, lanes)
+
+
+def array_data(context: Any, builder: Builder, signature: Any, arguments: Any, place: int) -> Value:
+    """Return the pointer to the first element of the array that is argument number `place` of an intrinsic."""
+    return context.make_array(signature.args[place])(context, builder, arguments[place]).data
+
+
+def load(builder: Builder, data: Value, first: int | Value, kind: Any) -> Value:
+    """Load a vector from the elements of data at `first` and after, at any address that the elements may have."""
+    place = _place(builder, data, first, kind)
+    return builder.load(place, align=_align(data))
+
+
+def store(builder: Builder, value: Value, data: Value, first: int | Value) -> None:
+    """Store a vector to the elements of data at `first` and after."""
+    builder.store(value, _place(builder, data, first, value.type), align=_align(data))
+
+
+def _place(builder: Builder, data: Value, first: int | Value, kind: Any) -> Value:
+    offset = ir.Constant(_OFFSET, first) if isinstance(first, int) else first
+    return builder.bitcast(builder.gep(data, [offset]), kind.as_pointer())
+
+
+def _align(data: Value) -> int:
+    """Return the bytes of an element: numpy aligns elements, not vectors."""
+    element = data.type.pointee
+    return {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}[str(element)]
+
+
+def shuffle(builder: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
+    """Return lanes of two vectors by number; those of the second follow those of the first."""
+    return builder.shuffle_vector(first, second, ir.Constant(vector(_INDEX, len(lanes)), list(lanes)))
+
+
+def splat(builder: Builder, value: Value, lanes: int) -> Value:
+    """Return a vector with the same value in every lane."""
+    nothing = ir.Constant(vector(value.type, lanes), ir.Undefined)
+    return shuffle(builder, builder.insert_element(nothing, value, ir.Constant(_INDEX, 0)), nothing, [0] * lanes)
+
+
+def constant(kind: Any, value: int) -> Value:
+    """Return a constant vector with the same value in every lane."""
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def hadamard(builder: Builder, vectors: Sequence[Value]) -> list[Value]:
+    """Return the Hadamard transform across integer vectors, a power of two of them, lane by lane."""
+    done = list(vectors)
+    stride = len(done) // 2
+    while stride:
+        for low in range(len(done)):
+            if not low & stride:
+                a, b = done[low], done[low + stride]
+                done[low], done[low + stride] = builder.add(a, b), builder.sub(a, b)
+        stride //= 2
+    return done
+
+
+def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
+    """Return the columns of a square matrix, n vectors of n lanes, n a power of two.
+
+    Each step exchanges the blocks off the diagonal of all 2s x 2s blocks, s = 1, 2, 4 .. n/2.
+    """
+    done, size = list(rows), 1
+    while size < len(done):
+        lanes = range(len(done))
+        low = [lane if not lane & size else len(done) + lane - size for lane in lanes]
+        high = [lane + size if not lane & size else len(done) + lane for lane in lanes]
+        for row in lanes:
+            if not row & size:
+                a, b = done[row], done[row + size]
+                done[row], done[row + size] = shuffle(builder, a, b, low), shuffle(builder, a, b, high)
+        size *= 2
+    return done
+
+
+def negate_where(builder: Builder, values: Value, bits: Value, bit: int) -> Value:
+    """Return int32 values, negated in the lanes whose bit number `bit` is set in `bits`."""
+    left = builder.shl(bits, constant(bits.type, 31 - bit))
+    negative = builder.ashr(left, constant(bits.type, 31))
+    return builder.sub(builder.xor(values, negative), negative)

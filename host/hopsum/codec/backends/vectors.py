@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of the numba backend as explicit vector code: the same bytes as the loops, in less time.
+
+The loops beside them (compiled, compiled_decode) leave the vectors to LLVM, which turns the small strides of the
+Hadamard transform into slow interleaving. Here a block of 1024 sums is a matrix of 16 rows of 64 in the wire's order,
+and the ten stages are sums and differences of whole vectors:
+
+    four stages     across 16 rows, 16 columns at a time, which a 16 x 16 transposition brings into element order
+    three stages    strides 16 to 64, in 16 bits as before: a sum of up to 255 grows to 255 * 2^7 < 2^15
+    three stages    strides 128 to 512, in 32 bits, with the signs, the factor and the store
+
+An intrinsic is a function that numba calls while it compiles a kernel, and that appends instructions (vector_parts).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from hopsum.codec.backends.compiled_decode import DECODE, RESTORE, look_up, peak, to_codes
+from hopsum.codec.backends.compiled_parts import TURNS, block_key, sign_lanes, take
+from hopsum.codec.backends.jit import filled, inner, kernel, read, types
+from hopsum.codec.backends.vector_parts import (
+    array_data,
+    hadamard,
+    ir,
+    load,
+    negate_where,
+    shuffle,
+    splat,
+    store,
+    transpose,
+    vector,
+)
+
+_numba_cgutils: Any = import_module("numba.core.cgutils")
+_extending: Any = import_module("numba.extending")
+u8, i16, i32, u32, f32, f64 = np.uint8, np.int16, np.int32, np.uint32, np.float32, np.float64
+_I64, _F32 = types.int64, types.float32
+_BYTES, _SHORTS, _HALF_SHORTS = vector(ir.IntType(8), 16), vector(ir.IntType(16), 16), vector(ir.IntType(16), 8)
+_INTS, _FLOATS = vector(ir.IntType(32), 8), vector(ir.FloatType(), 8)
+_SQUARED, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _sum_squares(_: Any, row: Any) -> Any:
+    """Return the sum of the squares of a row, float64: 16 running sums, then the upper half onto the lower."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
+        zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
+        with _numba_cgutils.for_range_slice(builder, zero, array.nitems, step) as (first, _count):
+            values = builder.fpext(load(builder, array.data, first, _SQUARED), _DOUBLES)
+            builder.store(builder.fadd(builder.load(total), builder.fmul(values, values)), total)
+        sums = builder.load(total)
+        for half in (8, 4, 2, 1):
+            low, high = (shuffle(builder, sums, sums, range(at, at + half)) for at in (0, half))
+            sums = builder.fadd(low, high)
+        return builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
+
+    return types.float64(row), generate
+
+
+@kernel(read(_F32, 2), TURNS, _I64, filled(_F32, 1))
+def root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
+    """Fill out with the root mean square of every block."""
+    first, end = take(turns, own, x.shape[0])
+    while first < end:
+        for block in range(first, end):
+            out[block] = f32(np.sqrt(_sum_squares(x[block]) / f64(x.shape[1])))
+        first, end = take(turns, own, x.shape[0])
+
+
+def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any) -> None:
+    """Write the first four stages of 2 values - middle to spare, int16[1024], in element order."""
+    for column in range(0, 64, 16):
+        rows = [builder.zext(load(builder, values, 64 * row + column, _BYTES), _SHORTS) for row in range(16)]
+        centred = [builder.sub(builder.add(row, row), middle) for row in rows]
+        for place, done in enumerate(transpose(builder, hadamard(builder, centred))):
+            store(builder, done, spare, 16 * (column + place))
+
+
+def _middle_stages(builder: Any, spare: Any) -> None:
+    """Do the stages of strides 16, 32 and 64 in place, spare: int16[1024]."""
+    for base in range(0, 1024, 128):
+        places = range(base, base + 128, 16)
+        done = hadamard(builder, [load(builder, spare, at, _SHORTS) for at in places])
+        for at, value in zip(places, done, strict=True):
+            store(builder, value, spare, at)
+
+
+def _last_stages(builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, subtract: bool) -> None:
+    """Do the last three stages, the signs and the factor, and write to out, float32[1024], or subtract from it."""
+    for first in range(0, 128, 8):
+        places = range(first, 1024, 128)
+        wide = [builder.sext(load(builder, spare, at, _HALF_SHORTS), _INTS) for at in places]
+        bits = load(builder, lanes, first % 32, _INTS)
+        for at, value in zip(places, hadamard(builder, wide), strict=True):
+            signed = negate_where(builder, value, bits, at // 32)
+            scaled = builder.fmul(builder.sitofp(signed, _FLOATS), factor)
+            if subtract:
+                scaled = builder.fsub(load(builder, out, at, _FLOATS), scaled)
+            store(builder, scaled, out, at)
+
+
+def _make_restore(subtract: bool) -> Any:
+    """Return an intrinsic: (values, middle, spare, lanes, factor, out) rotates a block of 1024 back into out."""
+
+    @_extending.intrinsic  # type: ignore[untyped-decorator]
+    def restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 5)}
+            _centre_rows(builder, data[0], splat(builder, arguments[1], 16), data[2])
+            _middle_stages(builder, data[2])
+            _last_stages(builder, data[2], data[3], splat(builder, arguments[4], 8), data[5], subtract)
+            return context.get_dummy_value()
+
+        return types.void(values, types.int16, spare, lanes, types.float32, out), generate
+
+    return restore
+
+
+_restore, _take_off = _make_restore(False), _make_restore(True)
+
+
+@inner
+def _restore_block(values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any) -> None:
+    _restore(values, middle, spare, lanes, factor, out)
+
+
+@inner
+def _take_off_block(values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any) -> None:
+    _take_off(values, middle, spare, lanes, factor, out)
+
+
+@kernel(*DECODE)
+def decode8(
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
+    peaks: Any,
+) -> None:  # fmt: skip
+    """Decode sums, blocks of 1024 that are rotated."""
+    spare, lanes = np.empty(1024, i16), np.empty(32, u32)
+    first, end = take(turns, own, sums.shape[0])
+    while first < end:
+        for block in range(first, end):
+            peaks[block] = peak(sums[block])
+            sign_lanes(block_key(rotation, block), lanes)
+            _restore_block(sums[block], i16(counts[block] * g), spare, lanes, factors[block], out[block])
+        first, end = take(turns, own, sums.shape[0])
+
+
+@kernel(*RESTORE)
+def dequantize8(
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
+    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
+) -> None:  # fmt: skip
+    """Decode payloads alone, blocks of 1024 that are rotated."""
+    spare, lanes = np.empty(1024, i16), np.empty(32, u32)
+    codes, values = np.empty(1024, u8), np.empty(1024, u8)
+    first, end = take(turns, own, payloads.shape[0])
+    while first < end:
+        for block in range(first, end):
+            to_codes(payloads[block], group, codes)
+            look_up(codes, u8(base), extra_codes, extra_gaps, values)
+            sign_lanes(block_key(rotation, block), lanes)
+            if subtract:
+                _take_off_block(values, i16(g), spare, lanes, factors[block], out[block])
+            else:
+                _restore_block(values, i16(g), spare, lanes, factors[block], out[block])
+        first, end = take(turns, own, payloads.shape[0])

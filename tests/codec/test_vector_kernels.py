@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels as vector code give the bytes of the plain loops and of numpy, and the loops are there where they do not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
+from hopsum.codec.backends.reference import NumpyKernels
+from hopsum.codec.table import optimal_table
+from hopsum_wire import CODE_GROUPS, pack_codes
+
+pytest.importorskip("numba")
+
+from hopsum.codec.backends import compiled, compiled_decode, vector_choice, vectors
+
+LOOPS = vector_choice.BlockKernels(compiled._root_mean_square, compiled_decode.decode8, compiled_decode.dequantize8)
+VECTORS = vector_choice.BlockKernels(vectors.root_mean_square, vectors.decode8, vectors.dequantize8)
+TABLES = [tuple(range(16)), (0, 1), (0, 1, 2, 3), *(optimal_table(g, 1e-3) for g in (21, 61, 127))]
+EDGES = np.array([0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan], np.float32)
+
+
+def numba_kernels(blocks: vector_choice.BlockKernels) -> compiled.NumbaKernels:
+    made = compiled.NumbaKernels(1)
+    made._blocks = blocks
+    return made
+
+
+def drawn(seed: int, blocks: int, columns: int) -> NDArray[np.float32]:
+    """Return any bit patterns, among them values at the edges of float32."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 1 << 32, (blocks, columns), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x[rng.random(x.shape) < 0.01] = rng.choice(EDGES)
+    return x
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 9999), blocks=st.integers(1, 5), columns=st.sampled_from((512, 1024)), finite=st.booleans())
+def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -> None:
+    x = drawn(seed, blocks, columns)
+    if finite:
+        x = np.where(np.isfinite(x), x, np.float32(1))
+    with np.errstate(all="ignore"):
+        expected = NumpyKernels().root_mean_square(x)
+    for blocks_of in (LOOPS, VECTORS):
+        found = numba_kernels(blocks_of).root_mean_square(x)
+        assert (np.isnan(found) == np.isnan(expected)).all()
+        assert found[~np.isnan(found)].tobytes() == expected[~np.isnan(expected)].tobytes()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 9999),
+    blocks=st.integers(1, 5),
+    values=st.sampled_from(TABLES),
+    first=st.integers(0, 1 << 40),
+)
+def test_sums_decode_to_numpys_bytes(seed: int, blocks: int, values: tuple[int, ...], first: int) -> None:
+    rng, granularity = np.random.default_rng(seed), values[-1]
+    counts = rng.integers(0, 255 // granularity + 1, blocks).astype(np.int32)
+    sums = rng.integers(0, counts[:, None] * granularity + 1, (blocks, 1024)).astype(np.uint8)
+    factors = drawn(seed, 1, 512)[0, :blocks].copy()
+    keys = BlockKeys(seed * 7919, 1, first)
+    found = []
+    for kernels in (NumpyKernels(), numba_kernels(LOOPS), numba_kernels(VECTORS)):
+        out = np.full((blocks, 1024), 7, np.float32)
+        with np.errstate(all="ignore"):
+            peaks = kernels.thc_decode(sums, counts, factors, granularity, Form(), keys, out)
+        found.append((peaks.tobytes(), np.nan_to_num(out, nan=1.5).tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 9999),
+    blocks=st.integers(1, 5),
+    values=st.sampled_from(TABLES),
+    group=st.sampled_from((*CODE_GROUPS, 0)),
+    subtract=st.booleans(),
+)
+def test_payloads_decode_and_leave_numpys_residual(
+    seed: int, blocks: int, values: tuple[int, ...], group: int, subtract: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    form = Form(packed=group > 0, group_codes=group or 512)
+    codes = rng.integers(0, len(values), (blocks, 1024), dtype=np.uint8)
+    payloads = pack_codes(codes, group=group) if group else codes
+    factors, before = rng.standard_normal(blocks).astype(np.float32), drawn(seed, blocks, 1024)
+    found = []
+    for kernels in (NumpyKernels(), numba_kernels(LOOPS), numba_kernels(VECTORS)):
+        out = before.copy()
+        with np.errstate(all="ignore"):
+            kernels.thc_dequantize(payloads, factors, TableSteps.of(values), form, BlockKeys(seed, 1, 3), out, subtract)
+        found.append(np.nan_to_num(out, nan=1.5).tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.fixture
+def fresh() -> Any:
+    """Let the choice be made anew, and once more afterwards."""
+    vector_choice.block_kernels.cache_clear()
+    yield
+    vector_choice.block_kernels.cache_clear()
+
+
+def test_the_environment_turns_vector_code_off(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSUM_COMPILED", "0")
+    assert compiled.NumbaKernels(1)._blocks == LOOPS
+
+
+def test_loops_remain_where_vector_code_does_not_compile(
+    fresh: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "hopsum.codec.backends.vectors", None)
+    assert compiled.NumbaKernels(1)._blocks == LOOPS
+    assert "plain loops are used" in caplog.text
+
+
+def test_a_kernel_that_gains_nothing_is_not_taken(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice goes by the clock, here by one that the kernels themselves move."""
+    now = [0.0]
+    monkeypatch.setattr(vector_choice, "perf_counter", lambda: now[0])
+
+    def taking(seconds: float) -> Callable[..., None]:
+        def kernel(*_: Any) -> None:
+            now[0] += seconds
+
+        return kernel
+
+    slow, quick = taking(2.0), taking(1.0)
+    assert vector_choice.faster(slow, quick, lambda: ()) is quick
+    assert vector_choice.faster(quick, slow, lambda: ()) is quick
+
+
+def test_probes_are_arguments_of_the_kernels() -> None:
+    for kernels in (LOOPS, VECTORS):
+        for kernel, arguments in zip(kernels, vector_choice.probes(), strict=True):
+            kernel(*arguments())
