@@ -69,7 +69,7 @@ def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
 def test_the_job_records_its_codec_with_its_options(
     cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["create", "job", "--workers", "4", "--codec", "uhc", "--codec-options", "{bits = 8}", *at]
+    asked = ["create", "job", "--workers", "4", "--codec", "uhc:bits=8", *at]
     assert main(asked) == 0
     capsys.readouterr()
     assert main(["show", "job", *at]) == 0
@@ -146,9 +146,9 @@ def test_a_token_file_that_is_there_is_kept(
     [
         (["--codec", "thc", "--table", ",".join("0" * 16)], "not allowed with"),
         (["--codec", "thc", "--table16", ",".join("0" * 16)], "leave --table16 out"),
-        (["--codec", "thc", "--codec-options", "{colour = 1}"], "colour"),
-        (["--codec", "thc", "--codec-options", "bits = 8"], "write '{bits = 8}'"),
-        (["--codec-options", "{bits = 8}"], "--codec-options without --codec"),
+        (["--codec", "thc:colour=1"], "colour"),
+        (["--codec", "thc:bits 8"], "'bits 8' is no OPTION=VALUE, as in thc:bits=2"),
+        (["--codec", "thc:bits=3"], "thc with codes of 3 bits"),
         (["--table", "1,2,3"], "3 values: a table has 16"),
     ],
 )

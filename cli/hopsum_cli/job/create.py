@@ -6,18 +6,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from hopsum.codec import CodecError, codec_names, job_tables, make_codec
+from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_codec
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of, operator
+from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict
@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     codec = tables.add_mutually_exclusive_group()
     codec.add_argument(
-        "--codec", choices=codec_names(), help="codec of the workers; selects the lookup table (default: thc)"
+        "--codec",
+        type=codec_argument,
+        help="codec of the workers, as in thc:bits=2; selects the lookup table (default: thc)",
     )
     codec.add_argument(
         "--table",
@@ -49,13 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lookup table for sums in 8-bit lanes, in place of the one of a codec",
     )
     tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="lookup table for sums in 16-bit lanes")
-    tables.add_argument(
-        "--codec-options",
-        type=_options,
-        default={},
-        metavar="TABLE",
-        help="options of the codec as a TOML table: '{bits = 8}'",
-    )
     parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
     parser.add_argument(
         "--min-quorum", type=int, metavar="N", help="workers required when a worker flushes a late round (default 1)"
@@ -86,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
     given = {"table": options.table, "table16": options.table16, **_tables(options)}
+    codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
     with operator(options) as client, _token_file(options.token_file) as write:
         made = client.create(
@@ -99,8 +95,8 @@ def run(options: argparse.Namespace) -> int:
             lease_s=options.lease,
             observers=options.observers,
             tree=options.tree,
-            codec=options.codec or "",
-            codec_options=options.codec_options,
+            codec=codec.name,
+            codec_options=codec.options,
         )
         write(made.token)
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
@@ -114,15 +110,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     if options.codec is None:
-        if options.codec_options:
-            options.parser.error("--codec-options without --codec")
         if options.table is not None or options.table16 is not None or not 1 <= options.workers <= MAX_WORKERS:
             return {}  # such numbers the controller refuses
         options.codec = DEFAULT_CODEC
     if options.table16 is not None:
         options.parser.error("--codec works the table out: leave --table16 out")
     try:
-        codec = make_codec(options.codec, workers=options.workers, backend="numpy", **options.codec_options)
+        codec = make_codec(options.codec, workers=options.workers, backend="numpy")
     except (CodecError, TypeError) as error:
         options.parser.error(f"--codec {options.codec} for {options.workers} workers: {error}")
     return job_tables(codec)
@@ -134,6 +128,8 @@ def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
         lines.append(f"token, not told again: {values['token']}")
     else:
         lines.append(f"its token is in {values['token_file']}")
+    if options.codec:
+        lines.append(f"its codec is {options.codec}: workers take the codec from the job")
     if values["url"]:
         lines.append(f"its {options.workers} workers connect to {values['url']}")
     return "\n".join(lines)
@@ -180,13 +176,3 @@ def _table(text: str) -> tuple[int, ...]:
     if len(values) != _CODES:
         raise argparse.ArgumentTypeError(f"{len(values)} values: a table has {_CODES}")
     return values
-
-
-def _options(text: str) -> dict[str, Any]:
-    try:
-        found = tomllib.loads(f"it = {text}")["it"]
-    except tomllib.TOMLDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}; write '{{bits = 8}}'") from error
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is no table; write '{{bits = 8}}'")
-    return found

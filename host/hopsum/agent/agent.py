@@ -416,8 +416,8 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
         if found != table:
             raise CodecError(
                 f"job {membership.job!r} was not made for codec {made.name} with these options: its {name} is {found}, "
-                f"the codec's {table}. Make the job with `hopsum job create NAME --codec {made.name}` and the same "
-                "--codec-options (in Python: hopsum.codec.job_tables(codec)), or take the codec that it was made for"
+                f"the codec's {table}. Make the job with `hopsum job create NAME --codec {made.name}:OPTION=VALUE` "
+                "(in Python: hopsum.codec.job_tables(codec)), or take the codec that it was made for"
             )
     if made.lookup is not None and made.code_group != membership.code_group:
         raise CodecError(

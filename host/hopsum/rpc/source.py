@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from hopsum.agent import Agent
 from hopsum.agreement import hopsum_version, shared_settings
-from hopsum.codec import Codec
+from hopsum.codec import Codec, CodecName
 from hopsum.communicator.unfinished import why_unfinished
 from hopsum.config import DEFAULT_CODEC, Config, ConfigError
 from hopsum.rpc.channel import Channel, ControllerAddress
@@ -124,7 +124,7 @@ def with_codec_of(located: Location, config: Config, job: str) -> Config:
         raise ConfigError(
             f"job {job!r} was made for codec {located.codec} with options {recorded}, and this worker's settings say "
             f"codec {own.codec} with options {own.codec_options}: leave codec and codec_options out of the settings, "
-            f"or make the job again with `hopsum job create --codec {own.codec}`"
+            f"or make the job again with `hopsum job create --codec {CodecName(own.codec, own.codec_options)}`"
         )
     return own
 
