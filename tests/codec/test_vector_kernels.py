@@ -20,10 +20,12 @@ from hopsum_wire import CODE_GROUPS, pack_codes
 
 pytest.importorskip("numba")
 
-from hopsum.codec.backends import compiled, compiled_decode, vector_choice, vectors
+from hopsum.codec.backends import compiled, compiled_decode, compiled_thc, vector_choice, vectors
 
-LOOPS = vector_choice.BlockKernels(compiled._root_mean_square, compiled_decode.decode8, compiled_decode.dequantize8)
-VECTORS = vector_choice.BlockKernels(vectors.root_mean_square, vectors.decode8, vectors.dequantize8)
+LOOPS = vector_choice.BlockKernels(
+    compiled._root_mean_square, compiled_thc.encode8, compiled_decode.decode8, compiled_decode.dequantize8
+)
+VECTORS = vector_choice.BlockKernels(vectors.root_mean_square, vectors.encode8, vectors.decode8, vectors.dequantize8)
 TABLES = [tuple(range(16)), (0, 1), (0, 1, 2, 3), *(optimal_table(g, 1e-3) for g in (21, 61, 127))]
 EDGES = np.array([0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan], np.float32)
 
@@ -54,6 +56,32 @@ def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -
         found = numba_kernels(blocks_of).root_mean_square(x)
         assert (np.isnan(found) == np.isnan(expected)).all()
         assert found[~np.isnan(found)].tobytes() == expected[~np.isnan(expected)].tobytes()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 9999),
+    blocks=st.integers(1, 5),
+    values=st.sampled_from(TABLES),
+    group=st.sampled_from((*CODE_GROUPS, 0)),
+    shift=st.integers(0, 23),
+)
+def test_codes_are_numpys(seed: int, blocks: int, values: tuple[int, ...], group: int, shift: int) -> None:
+    rng, steps = np.random.default_rng(seed), TableSteps.of(values)
+    form = Form(packed=group > 0, group_codes=group or 512)
+    x = rng.standard_normal((blocks, 1024)).astype(np.float32) * np.float32(10) ** rng.integers(-30, 30, (blocks, 1))
+    x = x.astype(np.float32)
+    x[rng.random(x.shape) < 0.05] = rng.choice(EDGES[:5])
+    spread = np.sqrt(np.square(x, dtype=np.float64).mean(axis=1))
+    scales = (values[-1] / 3 * 65536 / 32 / np.maximum(spread, 1e-36) / 2.0**shift).astype(np.float32)
+    shifts = np.where(rng.random(blocks) < 0.5, 0, shift).astype(np.int32)
+    keys = BlockKeys(seed * 7919, seed * 104729, 5)
+    found = []
+    for kernels in (NumpyKernels(), numba_kernels(LOOPS), numba_kernels(VECTORS)):
+        out = np.empty((blocks, form.up_bytes), np.uint8)
+        kernels.thc_encode(x, scales, shifts, steps, form, keys, out)
+        found.append(out.tobytes())
+    assert found[0] == found[1] == found[2]
 
 
 @settings(deadline=None, max_examples=40)

@@ -145,6 +145,8 @@ class NumbaKernels:
     ) -> None:
         """See `Kernels`."""
         encode = compiled_thc.encode8 if form.lane_bits == 8 else compiled_thc.encode16
+        if form.lane_bits == 8 and form.rotated:
+            encode = self._blocks.encode8
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
         table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
         given = (x, scales, shifts, *table, _group(form), form.rotated, rotation, rounding)

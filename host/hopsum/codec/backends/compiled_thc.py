@@ -31,14 +31,15 @@ _U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, type
 
 
 @inner
-def _strides(strides: Any) -> None:
+def fill_strides(strides: Any) -> None:
     """Fill what a lane's number adds to its random bits: multiplying anew for every block costs a third of them."""
     for lane in range(strides.shape[0]):
         strides[lane] = u32(u32(lane) * u32(LANE_STRIDE))
 
 
 @inner
-def _fractions(key: Any, strides: Any, u: Any) -> None:
+def fractions(key: Any, strides: Any, u: Any) -> None:
+    """Fill u, int32[B], with 16 random bits for each element."""
     low, high = u32(key), u32(key >> u64(32))
     for half in range(u.shape[0] // 512):
         for lane in range(256):
@@ -77,14 +78,16 @@ def _scale(x: Any, scale: Any, half: Any, a: Any) -> None:
 
 
 @inner
-def _shift(a: Any, half: Any, shift: Any) -> None:
+def shift_up(a: Any, half: Any, shift: Any) -> None:
+    """Multiply coordinates with 2^shift, clamped before so that they cannot overflow."""
     limit = i32(i32(half >> shift) + i32(1))
     for j in range(a.shape[0]):
         a[j] = i32(min(max(a[j], i32(-limit)), limit) << shift)
 
 
 @inner
-def _clamp(a: Any, half: Any, top: Any) -> None:
+def clamp(a: Any, half: Any, top: Any) -> None:
+    """Move coordinates from -half .. half to 0 .. top."""
     for j in range(a.shape[0]):
         a[j] = min(max(i32(a[j] + half), i32(0)), top)
 
@@ -107,9 +110,10 @@ def _count(levels: Any, below: Any, lengths: Any, first: Any, codes: Any) -> Non
 
 
 @inner
-def _round(
+def round_up(
     q: Any, u: Any, widths: Any, starts: Any, below: Any, lengths: Any, identity: Any, levels: Any, codes: Any
 ) -> None:
+    """Round coordinates up or down to the table's values, and leave the codes."""
     if identity:
         _levels(q, u, i32(1), codes)
         return
@@ -147,7 +151,7 @@ def _pack(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _to_payload(codes: Any, group: Any, out: Any) -> None:
+def to_payload(codes: Any, group: Any, out: Any) -> None:
     """Pack codes in groups of so many; 0: lanes. Groups that programs have are constants: other loops are slow."""
     if group == 512:
         _pack(codes, 512, out)
@@ -173,7 +177,7 @@ def _encode(
     a, b, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
     levels, codes = np.empty(elements, u8), np.empty(elements, u8)
     lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
-    _strides(strides)
+    fill_strides(strides)
     half, top = i32(g << 15), i32(g << 16)
     first, end = take(turns, own, x.shape[0])
     while first < end:
@@ -181,23 +185,23 @@ def _encode(
             if rotated:
                 _rotate(x[block], scales[block], block_key(rotation, block), lanes, a, b)
                 if shifts[block] > 0:
-                    _shift(a, half, shifts[block])
+                    shift_up(a, half, shifts[block])
             else:
                 _scale(x[block], scales[block], half, a)
-            _clamp(a, half, top)
-            _fractions(block_key(rounding, block), strides, u)
-            _round(a, u, widths, starts, below, lengths, identity, levels, codes)
-            _to_payload(codes, group, out[block])
+            clamp(a, half, top)
+            fractions(block_key(rounding, block), strides, u)
+            round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
+            to_payload(codes, group, out[block])
         first, end = take(turns, own, x.shape[0])
 
 
-_ENCODE = (
+ENCODE = (
     read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_I32, 1), read(_I64, 1), read(_U8, 1), read(_U8, 1), _I64,
     _BOOL, _I64, _BOOL, _U64, _U64, TURNS, _I64, filled(_U8),
 )  # fmt: skip
 
 
-@kernel(*_ENCODE)
+@kernel(*ENCODE)
 def encode8(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
     group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
@@ -207,7 +211,7 @@ def encode8(
     _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 1024)
 
 
-@kernel(*_ENCODE)
+@kernel(*ENCODE)
 def encode16(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
     group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hopsum.codec.backends import compiled_decode
+from hopsum.codec.backends import compiled_decode, compiled_thc
 from hopsum.codec.backends.kernels import THC_BLOCK, TableSteps
 
 COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
@@ -29,9 +29,10 @@ Kernel = Callable[..., None]
 
 
 class BlockKernels(NamedTuple):
-    """Kernels of which there are two: the range of any block, and both ways back of rotated blocks of 1024."""
+    """Kernels of which there are two: the range of any block, and the ways of rotated blocks of 1024."""
 
     root_mean_square: Kernel
+    encode8: Kernel
     decode8: Kernel
     dequantize8: Kernel
 
@@ -39,7 +40,7 @@ class BlockKernels(NamedTuple):
 @cache
 def block_kernels(root_mean_square: Kernel) -> BlockKernels:
     """Return the faster kernel of each kind on this machine; `root_mean_square` is the plain loop of ranges."""
-    loops = BlockKernels(root_mean_square, compiled_decode.decode8, compiled_decode.dequantize8)
+    loops = BlockKernels(root_mean_square, compiled_thc.encode8, compiled_decode.decode8, compiled_decode.dequantize8)
     if os.environ.get(COMPILED_VARIABLE) == "0":
         return loops
     try:
@@ -47,7 +48,7 @@ def block_kernels(root_mean_square: Kernel) -> BlockKernels:
     except Exception:  # numba's errors have no base of their own; the loops do the same
         _log.warning("vector code of the codecs does not compile here: plain loops are used", exc_info=True)
         return loops
-    found = BlockKernels(vectors.root_mean_square, vectors.decode8, vectors.dequantize8)
+    found = BlockKernels(vectors.root_mean_square, vectors.encode8, vectors.decode8, vectors.dequantize8)
     return BlockKernels(*(faster(*each) for each in zip(loops, found, probes(), strict=True)))
 
 
@@ -75,8 +76,11 @@ def probes() -> tuple[Callable[[], tuple[Any, ...]], ...]:
         return np.zeros(1, np.int64)
 
     table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
+    rounding = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
+    codes, unshifted = np.empty((_BLOCKS, THC_BLOCK // 2), np.uint8), np.zeros(_BLOCKS, np.int32)
     return (
         lambda: (x, turns(), 0, ranges),
+        lambda: (x, ones, unshifted, *rounding, 512, True, key, key, turns(), 0, codes),
         lambda: (sums, counts, ones, 15, True, key, turns(), 0, x, peaks),
         lambda: (sums[:, : THC_BLOCK // 2].copy(), ones, *table, 512, True, key, False, turns(), 0, x),
     )

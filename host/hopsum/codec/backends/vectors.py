@@ -9,6 +9,10 @@ and the ten stages are sums and differences of whole vectors:
     three stages    strides 16 to 64, in 16 bits as before: a sum of up to 255 grows to 255 * 2^7 < 2^15
     three stages    strides 128 to 512, in 32 bits, with the signs, the factor and the store
 
+Encoding goes the other way in 32 bits, 8 coordinates at a time: load, scale and sign with the strides 128 to 512; the
+strides 16 to 64; stride 8 between halves of rows of 16; and the last three across 8 rows that are transposed, which is
+the wire's order. What rounds and packs is elementwise, and stays with the loops.
+
 An intrinsic is a function that numba calls while it compiles a kernel, and that appends instructions (vector_parts).
 """
 
@@ -21,6 +25,7 @@ import numpy as np
 
 from hopsum.codec.backends.compiled_decode import DECODE, RESTORE, look_up, peak, to_codes
 from hopsum.codec.backends.compiled_parts import TURNS, block_key, sign_lanes, take
+from hopsum.codec.backends.compiled_thc import ENCODE, clamp, fill_strides, fractions, round_up, shift_up, to_payload
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.vector_parts import (
     array_data,
@@ -134,6 +139,88 @@ def _restore_block(values: Any, middle: Any, spare: Any, lanes: Any, factor: Any
 @inner
 def _take_off_block(values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any) -> None:
     _take_off(values, middle, spare, lanes, factor, out)
+
+
+def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any) -> None:
+    """Scale x, float32[1024], to integers with signs, and do the stages of strides 128, 256 and 512 into spare."""
+    rint = _numba_cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32"
+    )
+    for first in range(0, 128, 8):
+        places = range(first, 1024, 128)
+        bits = load(builder, lanes, first % 32, _INTS)
+        scaled = [builder.fmul(load(builder, x, at, _FLOATS), scale) for at in places]
+        whole = [builder.fptosi(builder.call(rint, [value]), _INTS) for value in scaled]
+        signed = [negate_where(builder, value, bits, at // 32) for at, value in zip(places, whole, strict=True)]
+        for at, value in zip(places, hadamard(builder, signed), strict=True):
+            store(builder, value, spare, at)
+
+
+def _wide_middle_stages(builder: Any, spare: Any) -> None:
+    """Do the stages of strides 16, 32 and 64 in place, spare: int32[1024]."""
+    for first in range(0, 1024, 128):
+        for base in (first, first + 8):
+            places = range(base, base + 128, 16)
+            done = hadamard(builder, [load(builder, spare, at, _INTS) for at in places])
+            for at, value in zip(places, done, strict=True):
+                store(builder, value, spare, at)
+
+
+def _last_rows(builder: Any, spare: Any, out: Any) -> None:
+    """Do the stages of strides 1 to 8, and write to out, int32[1024], in the wire's order."""
+    for row in range(0, 64, 8):
+        halves = [[load(builder, spare, 16 * (row + i) + at, _INTS) for i in range(8)] for at in (0, 8)]
+        pairs = list(zip(*halves, strict=True))
+        for first, rows in (
+            (0, [builder.add(low, high) for low, high in pairs]),
+            (8, [builder.sub(low, high) for low, high in pairs]),
+        ):
+            for place, value in enumerate(hadamard(builder, transpose(builder, rows))):
+                store(builder, value, out, 64 * (first + place) + row)
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any) -> Any:
+    """Leave the rotated block of x, scaled, in out; spare and out are int32[1024], lanes the signs."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 4)}
+        _first_stages(builder, data[0], splat(builder, arguments[1], 8), data[2], data[3])
+        _wide_middle_stages(builder, data[3])
+        _last_rows(builder, data[3], data[4])
+        return context.get_dummy_value()
+
+    return types.void(x, types.float32, lanes, spare, out), generate
+
+
+@inner
+def _rotate_block(x: Any, scale: Any, lanes: Any, spare: Any, out: Any) -> None:
+    _rotate(x, scale, lanes, spare, out)
+
+
+@kernel(*ENCODE)
+def encode8(
+    x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
+    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+) -> None:  # fmt: skip
+    """Encode blocks of 1024 that are rotated."""
+    a, spare, u = np.empty(1024, i32), np.empty(1024, i32), np.empty(1024, i32)
+    levels, codes = np.empty(1024, u8), np.empty(1024, u8)
+    lanes, strides = np.empty(32, u32), np.empty(512, u32)
+    fill_strides(strides)
+    half, top = i32(g << 15), i32(g << 16)
+    first, end = take(turns, own, x.shape[0])
+    while first < end:
+        for block in range(first, end):
+            sign_lanes(block_key(rotation, block), lanes)
+            _rotate_block(x[block], scales[block], lanes, spare, a)
+            if shifts[block] > 0:
+                shift_up(a, half, shifts[block])
+            clamp(a, half, top)
+            fractions(block_key(rounding, block), strides, u)
+            round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
+            to_payload(codes, group, out[block])
+        first, end = take(turns, own, x.shape[0])
 
 
 @kernel(*DECODE)
