@@ -30,7 +30,9 @@ FOLDERS = (
     "ptf_tests/common",
     "tools",
 )
-NAMED_FOLDERS = ("wire", "host", "switch", "topologies", "evaluation", "cli", "ptf_tests/common", "tools")
+NAMED_FOLDERS = (
+    "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "tools",
+)  # fmt: skip
 """Folders in which no module docstring begins with a question word; a test holds it."""
 QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
 FUNCTION_LINES = 50

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the jobs that a controller was started with."""
+"""The fate of the jobs that a controller was started with."""
 
 from __future__ import annotations
 

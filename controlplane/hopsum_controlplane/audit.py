@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands on a switch, held against what should.
+"""The entries on a switch, compared with those that should be there.
 
-What is compared: the tables whose entries belong to generations, the address of the service, and the multicast groups
+Compared are the tables whose entries belong to generations, the address of the service, and the multicast groups
 of jobs. Layer-2 forwarding and the loss simulator are whoever's set them.
 
     found, wanted by nobody                            foreign     removed

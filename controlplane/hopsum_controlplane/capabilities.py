@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a switch can have a job: what its program lacks, and what its target cannot bear."""
+"""The limits of a switch for jobs: operations that its program lacks, and what its target cannot bear."""
 
 from __future__ import annotations
 

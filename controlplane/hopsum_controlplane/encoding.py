@@ -19,7 +19,7 @@ from hopsum_controlplane.entries import (
     replica_order,
 )
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.p4info import Field, Names, P4Info, Table
+from hopsum_controlplane.p4info import Names, P4Info, ProgramField, Table
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 _PRIORITY = 1  # any will do: entries do not overlap
@@ -102,7 +102,7 @@ def decode_counter(message: p4runtime_pb2.CounterEntry) -> tuple[int, CounterVal
     return message.index.index, CounterValue(message.data.packet_count, message.data.byte_count)
 
 
-def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[Field], entry: TableEntry) -> None:
+def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[ProgramField], entry: TableEntry) -> None:
     for key, value in _paired(keys, entry.match, entry):
         field = message.match.add(field_id=key.id)
         if key.exact:
@@ -129,11 +129,11 @@ def _decode_key(message: p4runtime_pb2.FieldMatch, table: Table) -> int:
     return _to_int(message.ternary.value)
 
 
-def _all_bits(key: Field) -> bytes:
+def _all_bits(key: ProgramField) -> bytes:
     return ((1 << key.bits) - 1).to_bytes((key.bits + 7) // 8, "big")
 
 
-def _paired(fields: Names[Field], values: Mapping[str, int], where: Entity) -> list[tuple[Field, bytes]]:
+def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, bytes]]:
     """Encode every field's value; all of them and no other must be given."""
     named = [(fields[name], value) for name, value in values.items()]
     if len(named) < len(fields):
@@ -142,7 +142,7 @@ def _paired(fields: Names[Field], values: Mapping[str, int], where: Entity) -> l
     return [(field, _to_bytes(field, value, where)) for field, value in named]
 
 
-def _to_bytes(field: Field, value: int, where: Entity) -> bytes:
+def _to_bytes(field: ProgramField, value: int, where: Entity) -> bytes:
     if not 0 <= value < 1 << field.bits:
         raise ControlPlaneError(
             f"{where}: {field.name} = {value} does not fit bit<{field.bits}>",

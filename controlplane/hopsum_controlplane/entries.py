@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands on a switch, and changes to it, as plain values: names and ints, no ids and no protobuf."""
+"""Entries on a switch, and changes to them, as plain values: names and ints, no ids and no protobuf."""
 
 from __future__ import annotations
 

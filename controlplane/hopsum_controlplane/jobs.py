@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job is: its specification, checked before anything is allotted, and what it was given."""
+"""A job: its specification, checked before anything is allotted, and the resources that it was given."""
 
 from __future__ import annotations
 

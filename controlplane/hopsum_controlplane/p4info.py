@@ -28,7 +28,7 @@ _T = TypeVar("_T", bound=_Named)
 
 
 @dataclass(frozen=True)
-class Field:
+class ProgramField:
     """A match key or an action parameter: `exact` and `ternary` are False for keys of any other match type."""
 
     id: int
@@ -45,7 +45,7 @@ class Action:
     id: int
     name: str
     alias: str
-    params: Names[Field]
+    params: Names[ProgramField]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Table:
     id: int
     name: str
     alias: str
-    keys: Names[Field]
+    keys: Names[ProgramField]
     size: int
     entry_actions: tuple[int, ...] = ()
 
@@ -146,19 +146,19 @@ class P4Info:
             raise ControlPlaneError(f"P4Info cannot be read: {error}", hint="compile the program first") from error
 
 
-def _fields(kind: str, fields: Iterable[Field]) -> Names[Field]:
+def _fields(kind: str, fields: Iterable[ProgramField]) -> Names[ProgramField]:
     return Names(kind, [(field, (field.name,)) for field in fields])
 
 
-def _key(item: p4info_pb2.MatchField) -> Field:
+def _key(item: p4info_pb2.MatchField) -> ProgramField:
     matches = item.match_type
     exact, ternary = matches == p4info_pb2.MatchField.EXACT, matches == p4info_pb2.MatchField.TERNARY
-    return Field(item.id, item.name, item.bitwidth, exact, ternary)
+    return ProgramField(item.id, item.name, item.bitwidth, exact, ternary)
 
 
 def _action(item: p4info_pb2.Action) -> tuple[Action, tuple[str, str]]:
     preamble = item.preamble
-    fields = (Field(param.id, param.name, param.bitwidth) for param in item.params)
+    fields = (ProgramField(param.id, param.name, param.bitwidth) for param in item.params)
     params = _fields(f"parameter of action {preamble.alias}", fields)
     action = Action(preamble.id, preamble.name, preamble.alias, params)
     return action, (action.name, action.alias)

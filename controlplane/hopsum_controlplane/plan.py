@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job wants on its switch, in the steps in which it is written."""
+"""The entries of a job on its switch, in the steps in which they are written."""
 
 from __future__ import annotations
 

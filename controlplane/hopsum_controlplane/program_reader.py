@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a P4Info says of its program, for builders and audits."""
+"""The reader of facts about a program from its P4Info, for builders and audits."""
 
 from __future__ import annotations
 

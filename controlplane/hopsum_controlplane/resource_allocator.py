@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the jobs of one switch are given: job indices and slot ranges, taken, reserved and free.
+"""The resources of the jobs of one switch: job indices and slot ranges, taken, reserved and free.
 
     free -- reserve --> reserved -- take --> taken -- free --> free
                         reserved -- release --> free

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job has which slots: contiguous ranges out of the slots of one switch, first fit."""
+"""The slots of each job: contiguous ranges out of the slots of one switch, first fit."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import pytest
 
 from hopsum.rpc.errors import ControllerError
 from hopsum_controlplane import SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.cluster import ClusterConfig, JobRequest, PortRule, State, SwitchConfig
-from hopsum_controlplane.cluster.records import JobRecord, Member, Phase
+from hopsum_controlplane.cluster import ClusterConfig, JobRequest, JobState, PortRule, SwitchConfig
+from hopsum_controlplane.cluster.records import JobRecord, Member, MemberPhase
 from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.jobs import Job
@@ -49,8 +49,8 @@ def running() -> JobRecord:
     )
     waiting = JobRecord(request, b"digest", "s1", 0, SlotRange(0, 16), members=members)
     job = Job.at(waiting.spec(), ENDPOINT, 7, 0, SlotRange(0, 16), 16)
-    inside = tuple(replace(member, phase=Phase.IN) for member in members)
-    return replace(waiting, state=State.RUNNING, job=job, members=inside)
+    inside = tuple(replace(member, phase=MemberPhase.IN) for member in members)
+    return replace(waiting, state=JobState.RUNNING, job=job, members=inside)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_every_difference_is_seen(
 
 
 def test_what_is_not_settled_is_told(record: JobRecord, device: FakeDevice) -> None:
-    assert differences(CONFIG, StoredState((replace(record, state=State.CHANGING),), 7), device) == [
+    assert differences(CONFIG, StoredState((replace(record, state=JobState.CHANGING),), 7), device) == [
         "job train is changing"
     ]
     assert len(differences(CONFIG, StoredState((), 7), device)) == len(device.entities) - 1

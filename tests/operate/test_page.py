@@ -10,7 +10,7 @@ import pytest
 
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
-from hopsum_controlplane.web.state import State
+from hopsum_controlplane.web.state import PageState
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.heartbeat import NAMES
 
@@ -117,7 +117,7 @@ def test_an_answer_of_another_version_is_told_apart(
     browser: Browser, cluster: Cluster, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.run("train")
-    monkeypatch.setattr(State, "document", lambda _: {"seconds": 1, "switches": [], "jobs": [{}]})
+    monkeypatch.setattr(PageState, "document", lambda _: {"seconds": 1, "switches": [], "jobs": [{}]})
     browser.go(server.url)
     browser.wait_for("document.getElementById('status').innerText == 'reload'", "that it cannot be shown")
     assert "cannot show the controller's answer" in browser.value("document.getElementById('silence').innerText")

@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster.errors import (
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.records import State
+from hopsum_controlplane.cluster.records import JobState
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.service.server import Service
@@ -109,7 +109,7 @@ class Desk:
             if self.membership is None:
                 missing = tuple(rank for rank in range(self.workers) if rank not in self.waiting)
                 gone = tuple(rank for rank in missing if rank not in self.members)
-                return Pending(missing, State.FORMING, gone_ranks=gone, reason=self.over)
+                return Pending(missing, JobState.FORMING, gone_ranks=gone, reason=self.over)
             return self.membership
 
     def heartbeat(
@@ -125,7 +125,7 @@ class Desk:
     def standing(self, job: str, rank: int, secret: bytes, *, generation: int) -> HeartbeatResult:
         with self.changed:
             self._know(job, rank, secret)
-            state, serves = (State.RUNNING, self.generation) if self.membership else (State.FORMING, 0)
+            state, serves = (JobState.RUNNING, self.generation) if self.membership else (JobState.FORMING, 0)
             unreachable = self.unreachable if serves else ""
             return HeartbeatResult(state, serves, self.over if generation else "", switch_unreachable=unreachable)
 

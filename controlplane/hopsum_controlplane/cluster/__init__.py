@@ -24,7 +24,7 @@ from hopsum_controlplane.cluster.errors import (
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.records import Phase, State
+from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.views import (
@@ -47,16 +47,16 @@ __all__ = [
     "InvalidRequestError",
     "JobExistsError",
     "JobRequest",
+    "JobState",
     "JobView",
     "JoinRequest",
     "Joined",
     "Located",
+    "MemberPhase",
     "MemberView",
     "Pending",
-    "Phase",
     "PortRule",
     "ResourceExhaustedError",
-    "State",
     "StateStore",
     "StoreError",
     "SwitchConfig",

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, State
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member
 
 UNTOLD: Final = "(not told)"
 
@@ -33,7 +33,7 @@ def is_settled(record: JobRecord, rank: int) -> bool:
     """Return whether the job has its settings from a generation that other workers than this rank know or are to know.
     """
     others = [each for each in record.members if each.is_worker and each.rank != rank and each.phase in LEASED]
-    return record.state in (State.INSTALLING, State.RUNNING) or any(each.notified_generation for each in others)
+    return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
 
 
 def _difference(first: Member, second: Member) -> str:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When what failed is tried again: after 1 s, then twice as long each time, at most 30 s.
+"""The waiting time before another try: 1 s, then twice as long each time, at most 30 s.
 
-What does not answer is asked every second: its workers wait, and a question to nobody costs nobody anything."""
+A switch that does not answer is asked every second: its workers wait, and such a question costs nobody
+anything.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, where
 from hopsum_controlplane.cluster.placement import SwitchCapacity
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.rejected_joins import RejectedJoins
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.state_store import StateStore
@@ -134,7 +134,7 @@ class ClusterController:
         self._cache.apply(name, lambda now: lifecycle.delete_job(now, reason))
         self._reconcilers.end(before)
         record = self._cache.find(name)
-        if record is not None and record.state is State.ENDING:
+        if record is not None and record.state is JobState.ENDING:
             raise SwitchUnavailableError(
                 f"job {name!r} is ending, and {record.request.slots} slots of switch {where(record)!r} stay taken: "
                 f"{self._reconcilers.condition(record)}",
@@ -217,7 +217,7 @@ class ClusterController:
             if agreement.is_settled(record, member.rank):
                 hint = "the job goes on without this worker: start it again, with the settings of the others"
             else:
-                waiting = {each.rank for each in record.members if each.phase is Phase.WAITING}
+                waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
                 self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
                 self._disputes.note(name, why, {*waiting, member.rank}, now_s + self._lease_s(record))
         if why:
@@ -238,9 +238,13 @@ class ClusterController:
             record, member = self._with_secret(job, rank, secret)
             self._renew(record, rank)
             while True:
-                if member.phase is Phase.LOST:
+                if member.phase is MemberPhase.LOST:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
-                if member.phase is Phase.IN and record.state is State.RUNNING and record.generation != known_generation:
+                if (
+                    member.phase is MemberPhase.IN
+                    and record.state is JobState.RUNNING
+                    and record.generation != known_generation
+                ):
                     self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))  # it may know from now on
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
@@ -261,7 +265,7 @@ class ClusterController:
         check_statistics(statistics or {})
         with self._cache.changed:
             record, member = self._with_secret(job, rank, secret)
-            if member.phase is not Phase.LOST:
+            if member.phase is not MemberPhase.LOST:
                 self._renew(record, rank, statistics)
                 if generation == record.generation:
                     self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
@@ -272,18 +276,20 @@ class ClusterController:
         `heartbeat` does.
         """
         record, member = self._with_secret(job, rank, secret)
-        if member.phase is Phase.LOST:
+        if member.phase is MemberPhase.LOST:
             return HeartbeatResult(record.state, 0, self._given_up(record, member))
-        served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
+        served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
         now = record.generation if served else 0
-        lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
+        lost = tuple(
+            each.rank for each in record.members if served and each.is_worker and each.phase is MemberPhase.LOST
+        )
         reason = record.reason if generation not in (0, now) else ""
         return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
         """End a generation in time before its rounds, which do not wrap (N4), run out."""
         rounds = position / (record.window or record.region.size)
-        if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
+        if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
             return
         why = (
             f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
@@ -402,7 +408,7 @@ class ClusterController:
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
         """Log a loss that ended no generation; one that did is logged with the step of the database."""
-        if after is not None and after.state is before.state is State.RUNNING:
+        if after is not None and after.state is before.state is JobState.RUNNING:
             _log.warning("%s: generation %d of %s lasts", why, after.generation, after.name, extra={"job": after.name})
 
     def _validate_devices(self, devices: Mapping[str, DeviceSource]) -> None:

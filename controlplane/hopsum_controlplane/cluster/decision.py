@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job's stream goes on in a new generation: from what its workers report of the last one, pure (rules E2, E3,
-E4)::
+"""The decision how a job's stream goes on in a new generation, from the workers' reports of the last one; pure
+(rules E2, E3, E4)::
 
     base       no position before it is of interest: the lowest that somebody has not delivered, down to a multiple of
                the slots, so that rounds begin at 1 again (N4)

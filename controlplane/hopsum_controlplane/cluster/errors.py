@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why the cluster refuses: one class for each answer that a service gives its callers."""
+"""The reasons why the cluster refuses: one class for each answer that a service gives its callers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
 
 LITTLE_LEFT = 1 / 3
 """Share of a lease: a member with less has missed a heartbeat."""
@@ -48,16 +48,16 @@ def health_of(record: JobRecord, condition: str, left_s: Mapping[int, float | No
         left_s: by rank, the seconds until the member is given up.
         lease_s: seconds that a member may be silent.
     """
-    if record.state is State.RUNNING:
+    if record.state is JobState.RUNNING:
         return _running(record, condition, left_s, lease_s)
-    if record.state is State.FORMING:
+    if record.state is JobState.FORMING:
         return _forming(record, condition)
     if condition:
         return JobHealth(Health.STALLED, condition)
     doing = {
-        State.INSTALLING: "its entries are being written",
-        State.CHANGING: f"its entries are being removed: {record.reason}",
-        State.ENDING: "it is being deleted",
+        JobState.INSTALLING: "its entries are being written",
+        JobState.CHANGING: f"its entries are being removed: {record.reason}",
+        JobState.ENDING: "it is being deleted",
     }
     return JobHealth(Health.WAITING, doing[record.state])
 
@@ -66,8 +66,8 @@ def _running(record: JobRecord, condition: str, left_s: Mapping[int, float | Non
     workers = [
         member for member in record.members if member.is_worker and member.joined_generation == record.generation
     ]
-    inside = [member for member in workers if member.phase is Phase.IN]
-    found = [_gone(member, lease_s) for member in workers if member.phase in (Phase.LEFT, Phase.LOST)]
+    inside = [member for member in workers if member.phase is MemberPhase.IN]
+    found = [_gone(member, lease_s) for member in workers if member.phase in (MemberPhase.LEFT, MemberPhase.LOST)]
     if found and len(inside) < record.quorum:
         left = f"{_ranks(inside)} {'is' if len(inside) == 1 else 'are'} left, {record.quorum} complete a sum"
         return JobHealth(Health.STALLED, "; ".join((*found, left, *([condition] if condition else []))))
@@ -82,7 +82,7 @@ def _running(record: JobRecord, condition: str, left_s: Mapping[int, float | Non
 
 def _forming(record: JobRecord, condition: str) -> JobHealth:
     workers = [member for member in record.members if member.is_worker]
-    present = [member for member in workers if member.phase is not Phase.LOST]
+    present = [member for member in workers if member.phase is not MemberPhase.LOST]
     ended = f"its last generation ended: {record.reason}" if record.reason else ""
     if condition:
         return JobHealth(Health.STALLED if present else Health.DEGRADED, condition)
@@ -95,7 +95,7 @@ def _forming(record: JobRecord, condition: str) -> JobHealth:
 
 
 def _gone(member: Member, lease_s: float) -> str:
-    if member.phase is Phase.LEFT:
+    if member.phase is MemberPhase.LEFT:
         return f"rank {member.rank} has left"
     return f"rank {member.rank} was given up: {why_lost(member, lease_s)}"
 

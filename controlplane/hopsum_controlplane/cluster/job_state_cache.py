@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hopsum_controlplane.cluster.errors import JobExistsError, UnknownJobError
-from hopsum_controlplane.cluster.records import JobRecord, State
+from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.generations import GenerationAllocator
 
@@ -156,7 +156,7 @@ class JobStateCache:
             return self._past.get(name, GenerationHistory())
 
     def _note_deleted(self, record: JobRecord) -> None:
-        why = record.reason if record.state is State.ENDING else "it was deleted"
+        why = record.reason if record.state is JobState.ENDING else "it was deleted"
         self._deleted.pop(record.name, None)
         self._deleted[record.name] = f"{why} at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"
         for name in list(self._deleted)[:-KEPT_DELETED]:
@@ -168,7 +168,7 @@ class JobStateCache:
         if record.generation and (before is None or before.generation != record.generation):
             past = self.past(record.name)
             self._past[record.name] = replace(past, begun=past.begun + 1, begun_at_s=self._monotonic())
-        if record.state is State.CHANGING and before is not None and before.state is not State.CHANGING:
+        if record.state is JobState.CHANGING and before is not None and before.state is not JobState.CHANGING:
             self._past[record.name] = replace(self.past(record.name), ended_at_s=self._monotonic())
         self._digests = (self._digests - (_digests(before) if before else set())) | _digests(record)
         self._records[record.name] = record
@@ -185,8 +185,8 @@ def _report(before: JobRecord | None, after: JobRecord | None) -> None:
     was = "new" if before is None else before.state.value
     now = "gone" if after is None else after.state.value
     details = {"job": record.name, "switch": record.switch, "generation": record.generation, "state": now}
-    ends = after is not None and after.state in (State.CHANGING, State.ENDING)
+    ends = after is not None and after.state in (JobState.CHANGING, JobState.ENDING)
     because = f", because {record.reason}" if ends else ""
-    stopped = ends and before is not None and before.state is State.RUNNING and not record.finished
+    stopped = ends and before is not None and before.state is JobState.RUNNING and not record.finished
     level = logging.WARNING if stopped else logging.INFO
     _log.log(level, "job %s: %s -> %s%s", record.name, was, now, because, extra=details)

@@ -63,7 +63,7 @@ from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
-from hopsum_controlplane.cluster.records import FINISHED, LEASED, JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import FINISHED, LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
@@ -79,7 +79,7 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
     a rank that the job has not, and ResourceExhaustedError when no worker's rank is free.
     """
     own = next((member for member in record.members if member.incarnation == incarnation), None)
-    if incarnation in record.retired or (own is not None and own.phase is Phase.LEFT):
+    if incarnation in record.retired or (own is not None and own.phase is MemberPhase.LEFT):
         raise UnauthenticatedError(
             f"this worker left job {record.name!r}, or another one has taken its rank over",
             hint="start it again: who joins anew draws a new incarnation",
@@ -112,7 +112,7 @@ def join(record: JobRecord, member: Member) -> JobRecord:
     address, its report is not of the last generation that it was told of, or missing, or the job is being deleted;
     InvalidRequestError when another member has its address, or the report is more than can be told.
     """
-    if record.state is State.ENDING:
+    if record.state is JobState.ENDING:
         raise UnauthenticatedError(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
     before = record.member(member.rank)
     if before is not None and before.incarnation == member.incarnation:
@@ -122,7 +122,7 @@ def join(record: JobRecord, member: Member) -> JobRecord:
             record, member, f"reports generation {member.report.generation}, and is in the database with none"
         )
     _check_address(record, member)
-    after = _with_member(record, replace(member, phase=Phase.WAITING, joined_generation=0, notified_generation=0))
+    after = _with_member(record, replace(member, phase=MemberPhase.WAITING, joined_generation=0, notified_generation=0))
     if before is None:
         return after
     after = _retire(after, before)
@@ -134,22 +134,22 @@ def join(record: JobRecord, member: Member) -> JobRecord:
 def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
     """Let the same incarnation join: again for the same generation, or for the next one with what it holds."""
     report = member.report
-    if before.phase in (Phase.IN, Phase.WAITING) and before.endpoint != member.endpoint:
+    if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and before.endpoint != member.endpoint:
         raise UnauthenticatedError(
             f"rank {member.rank} of job {record.name!r} has joined from {_show(before.endpoint)}, "
             f"and now comes from {_show(member.endpoint)}",
             hint="start it again: who joins anew draws a new incarnation",
         )
-    if before.phase is Phase.LOST and (before.notified_generation or report is not None):
+    if before.phase is MemberPhase.LOST and (before.notified_generation or report is not None):
         raise _no_newcomer(record, member, f"was given up: {before.why or 'it was silent for its lease'}")
-    if before.phase in (Phase.IN, Phase.WAITING) and report in (None, before.report):
+    if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and report in (None, before.report):
         return record
     if report is None and before.notified_generation and member.is_worker:
         raise _no_newcomer(
             record, member, f"was in generation {before.notified_generation}, of which it reports nothing"
         )
     if report is not None:
-        if before.phase is Phase.IN and report.generation < before.notified_generation:
+        if before.phase is MemberPhase.IN and report.generation < before.notified_generation:
             return record  # the join that let it into this generation, once more
         _check_report(record, before, report)
     _check_address(record, member)
@@ -159,7 +159,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
         record,
         replace(
             member,
-            phase=Phase.WAITING,
+            phase=MemberPhase.WAITING,
             joined_generation=before.joined_generation,
             notified_generation=before.notified_generation,
         ),
@@ -181,7 +181,7 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
 def mark_notified(record: JobRecord, rank: int) -> JobRecord:
     """Note, before it is told, that a member knows of the generation that runs, and that it is in."""
     member = record.member(rank)
-    if member is None or member.phase is not Phase.IN or record.state is not State.RUNNING:
+    if member is None or member.phase is not MemberPhase.IN or record.state is not JobState.RUNNING:
         raise _fault(record, f"tell rank {rank} of its generation")
     return _with_member(record, replace(member, notified_generation=record.generation, report=None))
 
@@ -192,23 +192,23 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
     `unfinished` says why it ended before its work was done: then it is lost, as one that was silent for its lease.
     """
     member = record.member(rank)
-    if member is None or member.phase is Phase.LEFT:
+    if member is None or member.phase is MemberPhase.LEFT:
         return record
-    if member.phase is Phase.LOST and _belongs(record, member):
+    if member.phase is MemberPhase.LOST and _belongs(record, member):
         return record  # who takes its rank over still ends the generation
     if unfinished is not None and _belongs(record, member):
         return lose(record, rank, f"rank {rank} left unfinished: {unfinished}", f"it left unfinished: {unfinished}")
-    if member.phase is not Phase.IN:
+    if member.phase is not MemberPhase.IN:
         return _retire(_without(record, rank), member)
-    if record.state is State.INSTALLING and member.is_worker:
+    if record.state is JobState.INSTALLING and member.is_worker:
         return end_generation(_retire(_without(record, rank), member), f"rank {rank} left before the job ran")
-    return _end_if_all_gone(_with_member(record, replace(member, phase=Phase.LEFT)))
+    return _end_if_all_gone(_with_member(record, replace(member, phase=MemberPhase.LEFT)))
 
 
 def successors(record: JobRecord) -> tuple[int, ...]:
     """Return the workers that wait while a generation runs which others are in: their predecessors have left it."""
-    waiting = (member.rank for member in record.members if member.is_worker and member.phase is Phase.WAITING)
-    return tuple(waiting) if record.state is State.RUNNING else ()
+    waiting = (member.rank for member in record.members if member.is_worker and member.phase is MemberPhase.WAITING)
+    return tuple(waiting) if record.state is JobState.RUNNING else ()
 
 
 def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
@@ -219,10 +219,10 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     member = record.member(rank)
     if member is None or member.phase not in LEASED:
         return record
-    after = _with_member(record, replace(member, phase=Phase.LOST, report=None, why=told))
-    if member.phase is not Phase.IN or not _belongs(record, member):
+    after = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=told))
+    if member.phase is not MemberPhase.IN or not _belongs(record, member):
         return after
-    if record.state is State.RUNNING and after.live >= record.quorum:
+    if record.state is JobState.RUNNING and after.live >= record.quorum:
         return _end_if_all_gone(after)
     workers = record.request.workers
     left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
@@ -232,8 +232,8 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
 def dispute(record: JobRecord, why: str) -> JobRecord:
     """Give up all workers that wait: they need the same settings, and nobody knows whose are right."""
     for member in record.members:
-        if member.is_worker and member.phase is Phase.WAITING:
-            record = _with_member(record, replace(member, phase=Phase.LOST, report=None, why=why))
+        if member.is_worker and member.phase is MemberPhase.WAITING:
+            record = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=why))
     return record
 
 
@@ -245,7 +245,7 @@ def evict_laggards(record: JobRecord) -> JobRecord:
         member = record.member(rank)
         if member is not None:
             why = "it lacks results that the others have delivered and dropped: it was too far behind"
-            record = _with_member(record, replace(member, phase=Phase.LOST, report=None, why=why))
+            record = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=why))
     return record
 
 
@@ -267,16 +267,16 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
     newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
     resume = decide(reports, newcomers, slots=window, generation=job.generation, before=record.newcomers)
     members = (
-        replace(m, phase=Phase.IN, joined_generation=job.generation) if m.phase is Phase.WAITING else m
+        replace(m, phase=MemberPhase.IN, joined_generation=job.generation) if m.phase is MemberPhase.WAITING else m
         for m in record.members
     )
-    after = replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
+    after = replace(record, state=JobState.INSTALLING, job=job, members=tuple(members), resume=resume)
     return replace(after, branches=branches, confirmed=())
 
 
 def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
     """Return whether these parts are made of those who wait, each at the switch where it is."""
-    waiting = {m.endpoint: m.leaf for m in record.members if m.phase is Phase.WAITING}
+    waiting = {m.endpoint: m.leaf for m in record.members if m.phase is MemberPhase.WAITING}
     if not record.branches:
         return not below and job.spec == record.spec()
     placed = {worker: leaf for leaf, part in below.items() for worker in part.spec.workers}
@@ -291,7 +291,7 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
     `job` is what the controller of the switch `at` returned, of the record's own if left out.
     """
     at = at or record.switch
-    if record.state is not State.INSTALLING or job != record.parts.get(at) or at in record.confirmed:
+    if record.state is not JobState.INSTALLING or job != record.parts.get(at) or at in record.confirmed:
         raise _fault(record, f"run generation {job.generation}")
     if at == record.switch:
         record = replace(record, job=job)
@@ -304,31 +304,31 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
         newcomers = None
     elif resume.start_generation == job.generation:
         newcomers = resume
-    return replace(record, state=State.RUNNING, newcomers=newcomers, confirmed=())
+    return replace(record, state=JobState.RUNNING, newcomers=newcomers, confirmed=())
 
 
 def end_generation(record: JobRecord, reason: str) -> JobRecord:
     """End the generation, for this reason, if there is one that is not over: its entries are to be removed."""
-    if record.state not in (State.INSTALLING, State.RUNNING):
+    if record.state not in (JobState.INSTALLING, JobState.RUNNING):
         return record
-    gone = [m.incarnation for m in record.members if m.phase is Phase.LEFT]
+    gone = [m.incarnation for m in record.members if m.phase is MemberPhase.LEFT]
     members = (
-        replace(m, phase=Phase.OVER if m.notified_generation == record.generation else Phase.WAITING)
-        if m.phase is Phase.IN
+        replace(m, phase=MemberPhase.OVER if m.notified_generation == record.generation else MemberPhase.WAITING)
+        if m.phase is MemberPhase.IN
         else m
         for m in record.members
-        if m.phase is not Phase.LEFT
+        if m.phase is not MemberPhase.LEFT
     )
-    after = replace(record, state=State.CHANGING, reason=reason, members=tuple(members), confirmed=())
+    after = replace(record, state=JobState.CHANGING, reason=reason, members=tuple(members), confirmed=())
     return replace(after, retired=_last((*after.retired, *gone)))
 
 
 def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
     """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
-    if record.state is State.FORMING:
+    if record.state is JobState.FORMING:
         return None
-    confirmed = record.confirmed if record.state in (State.CHANGING, State.ENDING) else ()
-    return replace(record, state=State.ENDING, reason=reason, confirmed=confirmed)
+    confirmed = record.confirmed if record.state in (JobState.CHANGING, JobState.ENDING) else ()
+    return replace(record, state=JobState.ENDING, reason=reason, confirmed=confirmed)
 
 
 def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
@@ -337,20 +337,20 @@ def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
     The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
     """
     at = at or record.switch
-    if record.state not in (State.CHANGING, State.ENDING) or at not in record.next_switches:
+    if record.state not in (JobState.CHANGING, JobState.ENDING) or at not in record.next_switches:
         raise _fault(record, "form again")
     record = replace(record, confirmed=(*record.confirmed, at))
     if record.next_switches:
         return record
-    if record.state is State.ENDING:
+    if record.state is JobState.ENDING:
         return None
     branches = tuple(replace(branch, job=None) for branch in record.branches)
-    return replace(record, state=State.FORMING, job=None, resume=None, branches=branches, confirmed=())
+    return replace(record, state=JobState.FORMING, job=None, resume=None, branches=branches, confirmed=())
 
 
 def _reports(record: JobRecord) -> dict[int, Report]:
     """Return what those who wait have reported, by rank."""
-    return {m.rank: m.report for m in record.members if m.phase is Phase.WAITING and m.report is not None}
+    return {m.rank: m.report for m in record.members if m.phase is MemberPhase.WAITING and m.report is not None}
 
 
 def _fault(record: JobRecord, what: str) -> ControlPlaneError:
@@ -359,16 +359,16 @@ def _fault(record: JobRecord, what: str) -> ControlPlaneError:
 
 
 def _end_if_all_gone(record: JobRecord) -> JobRecord:
-    if any(member.phase is Phase.IN and member.is_worker for member in record.members):
+    if any(member.phase is MemberPhase.IN and member.is_worker for member in record.members):
         return record
-    lost = any(member.phase is Phase.LOST and _belongs(record, member) for member in record.members)
+    lost = any(member.phase is MemberPhase.LOST and _belongs(record, member) for member in record.members)
     return end_generation(record, f"{FINISHED}{' or are lost' if lost else ''}")
 
 
 def _belongs(record: JobRecord, member: Member) -> bool:
     """Return whether a member is a worker of a generation that is not over, lost or not: who takes its rank ends it."""
-    lasts = record.state in (State.INSTALLING, State.RUNNING)
-    inside = member.joined_generation == record.generation and member.phase in (Phase.IN, Phase.LOST)
+    lasts = record.state in (JobState.INSTALLING, JobState.RUNNING)
+    inside = member.joined_generation == record.generation and member.phase in (MemberPhase.IN, MemberPhase.LOST)
     return lasts and inside and member.is_worker
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the switches of a cluster are linked: trees of depth two, a spine and the leaves below it.
+"""The links between the switches of a cluster: trees of depth two, a spine and the leaves below it.
 
     workers --- leaf1 --9-----1-- spine --2-----9-- leaf2 --- workers
 

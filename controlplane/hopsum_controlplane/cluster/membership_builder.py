@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJobError
 from hopsum_controlplane.cluster.links import LinkConfig
-from hopsum_controlplane.cluster.records import JobRecord, Phase
+from hopsum_controlplane.cluster.records import JobRecord, MemberPhase
 from hopsum_controlplane.jobs import ALL_OPS, Job
 from hopsum_controlplane.membership import SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
@@ -64,7 +64,7 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
     if not record.branches:
         return Parts(at(record.switch, record.spec()), {})
-    waiting = [(member.leaf, member.endpoint) for member in record.members if member.phase is Phase.WAITING]
+    waiting = [(member.leaf, member.endpoint) for member in record.members if member.phase is MemberPhase.WAITING]
     racks: dict[str, LeafGroup] = {}
     for leaf, link in leaves_of(record, config):
         workers = tuple(worker for name, worker in waiting if name == leaf.name)

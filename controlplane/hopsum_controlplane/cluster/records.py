@@ -17,7 +17,7 @@ FINISHED = "all its workers have left"
 """Why a generation is over whose workers have done their work."""
 
 
-class State(enum.Enum):
+class JobState(enum.Enum):
     """Where a job is."""
 
     FORMING = "forming"
@@ -27,7 +27,7 @@ class State(enum.Enum):
     ENDING = "ending"
 
 
-class Phase(enum.Enum):
+class MemberPhase(enum.Enum):
     """Where a member is."""
 
     WAITING = "waiting"
@@ -37,7 +37,7 @@ class Phase(enum.Enum):
     LOST = "lost"
 
 
-LEASED = (Phase.WAITING, Phase.IN, Phase.OVER)
+LEASED = (MemberPhase.WAITING, MemberPhase.IN, MemberPhase.OVER)
 """In these phases a member has a lease, which silence ends."""
 
 
@@ -57,7 +57,7 @@ class Member:
     incarnation: bytes = field(repr=False)
     secret_digest: bytes = field(repr=False)
     version: str = ""
-    phase: Phase = Phase.WAITING
+    phase: MemberPhase = MemberPhase.WAITING
     joined_generation: int = 0
     notified_generation: int = 0
     report: Report | None = field(default=None, repr=False)
@@ -109,7 +109,7 @@ class JobRecord:
     switch: str
     job_index: int
     region: SlotRange
-    state: State = State.FORMING
+    state: JobState = JobState.FORMING
     job: Job | None = None
     reason: str = ""
     members: tuple[Member, ...] = ()
@@ -138,7 +138,7 @@ class JobRecord:
     def parts(self) -> dict[str, Job]:
         """Return what stands, or may, by switch, less what is confirmed gone."""
         everywhere = ((self.switch, self.job), *((branch.switch, branch.job) for branch in self.branches))
-        gone = self.confirmed if self.state in (State.CHANGING, State.ENDING) else ()
+        gone = self.confirmed if self.state in (JobState.CHANGING, JobState.ENDING) else ()
         return {switch: job for switch, job in everywhere if job is not None and switch not in gone}
 
     @property
@@ -154,9 +154,9 @@ class JobRecord:
         """
         if self.ready:
             return (self.switch,)
-        if self.state not in (State.INSTALLING, State.CHANGING, State.ENDING):
+        if self.state not in (JobState.INSTALLING, JobState.CHANGING, JobState.ENDING):
             return ()
-        if self.state is State.INSTALLING and self.switch not in self.confirmed:
+        if self.state is JobState.INSTALLING and self.switch not in self.confirmed:
             return (self.switch,)
         leaves = [branch.switch for branch in self.branches if branch.job and branch.switch not in self.confirmed]
         return tuple(leaves) or ((self.switch,) if self.switch not in self.confirmed else ())
@@ -171,9 +171,9 @@ class JobRecord:
     @property
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the workers that the next generation lacks; none while a generation is being written."""
-        if self.state is State.INSTALLING:
+        if self.state is JobState.INSTALLING:
             return ()
-        waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
+        waiting = {member.rank for member in self.members if member.phase is MemberPhase.WAITING}
         return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
 
     @property
@@ -190,7 +190,7 @@ class JobRecord:
     @property
     def ready(self) -> bool:
         """Return whether a generation can begin."""
-        return self.state is State.FORMING and not self.missing_ranks
+        return self.state is JobState.FORMING and not self.missing_ranks
 
     @property
     def quorum(self) -> int:
@@ -201,7 +201,7 @@ class JobRecord:
     def live(self) -> int:
         """Return how many workers of the generation are not lost; who has left has given all that it ever will."""
         phases = [m.phase for m in self.members if m.is_worker and m.joined_generation == self.generation]
-        return phases.count(Phase.IN) + phases.count(Phase.LEFT)
+        return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)
 
     def member(self, rank: int) -> Member | None:
         """Return the member of a rank, None when nobody has it."""
@@ -209,4 +209,4 @@ class JobRecord:
 
     def spec(self) -> JobSpec:
         """Return what the next generation is made of: those who wait."""
-        return self.request.spec({m.rank: m.endpoint for m in self.members if m.phase is Phase.WAITING})
+        return self.request.spec({m.rank: m.endpoint for m in self.members if m.phase is MemberPhase.WAITING})

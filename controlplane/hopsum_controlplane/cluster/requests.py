@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the cluster, checked before anything is looked up or allotted."""
+"""Requests to the cluster, checked before anything is looked up or allotted."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from hopsum_controlplane.cluster import serialization
 from hopsum_controlplane.cluster.errors import StoreError
-from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
@@ -245,7 +245,7 @@ class StateStore:
                 switch=switch,
                 job_index=int(job_index),
                 region=SlotRange(int(slot_base), int(slots)),
-                state=State(state),
+                state=JobState(state),
                 job=None if job is None else serialization.job_from_json(job),
                 reason=reason,
                 members=tuple(_member(member) for member in members),
@@ -257,7 +257,7 @@ class StateStore:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
-        if (record.job is None) != (record.state is State.FORMING) or record.name != name:
+        if (record.job is None) != (record.state is JobState.FORMING) or record.name != name:
             raise StoreError(f"{self.path} is damaged: job {name!r} contradicts itself", hint=_DAMAGED)
         return record
 
@@ -341,7 +341,7 @@ def _member(row: tuple[Any, ...]) -> Member:
     identity = (endpoint, side_port, incarnation, secret, version)
     return Member(
         *identity,
-        Phase(phase),
+        MemberPhase(phase),
         joined_generation,
         notified_generation,
         held,

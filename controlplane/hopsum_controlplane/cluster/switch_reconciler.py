@@ -34,7 +34,7 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.membership_builder import Limits, Parts
 from hopsum_controlplane.cluster.pace import Pace
-from hopsum_controlplane.cluster.records import JobRecord, State
+from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
@@ -253,7 +253,7 @@ class SwitchReconciler:
         try:
             if record.ready:
                 self._begin(controller, record)
-            elif record.state is State.INSTALLING:
+            elif record.state is JobState.INSTALLING:
                 self._write(controller, record)
             else:
                 self._remove(controller, record)
@@ -274,7 +274,7 @@ class SwitchReconciler:
     def _begin(self, controller: SwitchController, record: JobRecord) -> None:
         self._forward()
         begun = self._cache.apply(record.name, self._take_generation, missing_ok=True)
-        if begun is not None and begun.state is State.INSTALLING:  # nobody left, or deleted it
+        if begun is not None and begun.state is JobState.INSTALLING:  # nobody left, or deleted it
             self._pace.begun(record.name)
             self._write(controller, begun)
 
@@ -302,7 +302,7 @@ class SwitchReconciler:
                 raise
         confirmed = made
         self._if_current(
-            job, lambda now: lifecycle.on_installed(now, confirmed, name) if now.state is State.INSTALLING else now
+            job, lambda now: lifecycle.on_installed(now, confirmed, name) if now.state is JobState.INSTALLING else now
         )
 
     def _remove(self, controller: SwitchController, record: JobRecord) -> None:
@@ -347,7 +347,7 @@ class SwitchReconciler:
             if adoption.status is AdoptionStatus.LOST:
                 self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
         for record in self._cache.records(name):
-            if record.state is State.INSTALLING and name in record.parts:
+            if record.state is JobState.INSTALLING and name in record.parts:
                 self._over(record.parts[name], "the controller was interrupted while it was written")
         self._tell("took off", controller.taken_over.removed)
         self.controller = controller

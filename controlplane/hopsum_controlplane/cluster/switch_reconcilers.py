@@ -13,7 +13,7 @@ from typing import Any
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts, parts_of
-from hopsum_controlplane.cluster.records import JobRecord, Phase, State
+from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.devices.base import PipelineConfig
 
@@ -98,7 +98,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
         """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""
-        if record.state is not State.RUNNING:
+        if record.state is not JobState.RUNNING:
             return {}
         return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
 
@@ -106,7 +106,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         """Return whether all switches of the next generation can take it now: leaves at which nobody waits are not
         asked.
         """
-        leaves = {member.leaf for member in record.members if member.phase is Phase.WAITING and member.leaf}
+        leaves = {member.leaf for member in record.members if member.phase is MemberPhase.WAITING and member.leaf}
         return all(self._reconcilers[name].can_try(record.name) for name in {record.switch, *leaves})
 
     def _parts(self, record: JobRecord, generation: int) -> Parts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cluster answers: values that nobody changes any more. None shows a token or a secret when printed."""
+"""Answers of the cluster: values that nobody changes any more. None shows a token or a secret when printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopsum_controlplane.cluster.job_state_cache import GenerationHistory
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, where
 from hopsum_controlplane.cluster.placement import networks_of
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.rejected_joins import JoinRejections
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.resource_allocator import FreeCapacity
@@ -88,7 +88,7 @@ class Pending:
     """
 
     missing_ranks: tuple[int, ...]
-    state: State
+    state: JobState
     condition: str = ""
     gone_ranks: tuple[int, ...] = ()
     reason: str = ""
@@ -104,7 +104,7 @@ class HeartbeatResult:
     empty when it can.
     """
 
-    state: State
+    state: JobState
     generation: int
     reason: str
     lost_ranks: tuple[int, ...] = ()
@@ -119,7 +119,7 @@ class MemberView:
     """
 
     rank: int
-    phase: Phase
+    phase: MemberPhase
     ip: str
     udp_port: int
     side_port: int | None
@@ -148,7 +148,7 @@ class JobView:
     """
 
     name: str
-    state: State
+    state: JobState
     reason: str
     condition: str
     generation: int
@@ -235,7 +235,7 @@ def of_job(
         observers=request.observers,
         lease_s=lease_s,
         members=members,
-        missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
+        missing_ranks=record.missing_ranks if record.state in (JobState.FORMING, JobState.CHANGING) else (),
         counters=_together(record, counters),
         generations_begun=past.begun,
         joins_refused=rejections.count,
@@ -306,7 +306,7 @@ def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: 
         lease_left_s=left_s,
         statistics=statistics,
         heartbeat_age_s=_age_s(leases.heartbeat_at_s(job, member.rank), now_s),
-        reason=why_lost(member, lease_s) if member.phase is Phase.LOST else "",
+        reason=why_lost(member, lease_s) if member.phase is MemberPhase.LOST else "",
     )
 
 

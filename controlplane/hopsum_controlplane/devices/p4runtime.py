@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all targets with a P4Runtime server have in common.
+"""The common part of all targets with a P4Runtime server.
 
 One client per switch and no state outside it, so one process can hold any number of switches.
 """

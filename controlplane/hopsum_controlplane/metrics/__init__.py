@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller knows, for Prometheus.
+"""Metrics of the controller, for Prometheus.
 
 collect     the metrics, from what a ClusterController answers     exposition  their text format
 """

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hopsum_controlplane.cluster.health import Health
-from hopsum_controlplane.cluster.records import Phase, State
+from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_controlplane.metrics.exposition import Family, Histogram, Kind
 from hopsum_wire import Drop, Event, Op
@@ -108,7 +108,7 @@ def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobV
     made["switch_slots_used"].add(switch.slots_used, name)
     made["switch_slots_largest_free"].add(switch.slots_largest_free, name)
     states = [job.state for job in jobs]
-    for state in State:
+    for state in JobState:
         made["switch_jobs"].add(states.count(state), name, state.value)
     for drop in Drop:
         if (word := drop.name.lower()) in switch.drops:
@@ -128,7 +128,7 @@ def _add_job(made: dict[str, Family], job: JobView) -> None:
     made["job_workers"].add(job.workers, *labels)
     made["job_quorum"].add(job.quorum, *labels)
     phases = [member.phase for member in job.members]
-    for phase in Phase:
+    for phase in MemberPhase:
         made["job_members"].add(phases.count(phase), *labels, phase.value)
     made["job_missing_ranks"].add(len(job.missing_ranks), *labels)
     parts = [(part.switch, part.slots, part.counters) for part in job.parts] or [(job.switch, job.slots, job.counters)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask: bearer tokens in a call's metadata, and the file with the administrator's."""
+"""Authentication: bearer tokens in a call's metadata, and the file with the administrator's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose calls may be in progress: decided by a call's token and peer, before its message is read.
+"""The calls that may be in progress: decided by a call's token and peer, before its message is read.
 
 A call without a token is refused. Calls with tokens that nobody here has are few at a time, in all and from each
 address, so that a worker whose job is gone still hears why. Each token has a bound of its own: who holds one cannot

@@ -8,7 +8,7 @@ from typing import Any
 
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.health import Health
-from hopsum_controlplane.cluster.records import Phase, State
+from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import (
     CreatedJob,
@@ -199,7 +199,7 @@ def _endpoint(address: tuple[str, int]) -> pb.Endpoint:
     return pb.Endpoint(ip=address[0], udp_port=address[1])
 
 
-def _state(state: State) -> pb.JobState:
+def _state(state: JobState) -> pb.JobState:
     value: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
     return value
 
@@ -209,7 +209,7 @@ def _health(health: Health) -> pb.JobHealth:
     return value
 
 
-def _phase(phase: Phase) -> pb.MemberPhase:
+def _phase(phase: MemberPhase) -> pb.MemberPhase:
     value: pb.MemberPhase = pb.MemberPhase.Value(f"MEMBER_PHASE_{phase.name}")
     return value
 

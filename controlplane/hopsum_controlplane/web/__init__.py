@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller shows over HTTP, to be read only: a page for people, its values as JSON, metrics for Prometheus.
+"""Pages of the controller over HTTP, to be read only: a page for people, its values as JSON, metrics for Prometheus.
 
 server     the HTTP server, and which path has what     state     the page's values: what `hopsum top` shows
 page       page.html and the headers that it needs      page.html the page: markup, style and script in one file

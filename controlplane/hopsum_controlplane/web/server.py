@@ -24,7 +24,7 @@ from hopsum_controlplane.metrics.collect import collect
 from hopsum_controlplane.metrics.exposition import CONTENT_TYPE, expose
 from hopsum_controlplane.web.clients import REQUEST_S, Clients
 from hopsum_controlplane.web.page import Page
-from hopsum_controlplane.web.state import State
+from hopsum_controlplane.web.state import PageState
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -51,7 +51,7 @@ class WebServer:
         fresh_s: float = FRESH_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        page, state = Page.load(), State(controller, clock)
+        page, state = Page.load(), PageState(controller, clock)
         self._answers: Mapping[str, _Answer] = {
             PAGE: _Answer("text/html; charset=utf-8", lambda: page.body, {"Content-Security-Policy": page.policy}),
             STATE: _Answer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),

@@ -44,7 +44,7 @@ _ADDRESS: Final = re.compile(
 _GENERATION: Final = re.compile(r"\bgeneration \d+")
 
 
-class State:
+class PageState:
     """Activity of a controller's switches and jobs: a snapshot at each call, with rates since an earlier snapshot.
 
     Args:

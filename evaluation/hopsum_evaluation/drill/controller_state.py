@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hopsum_controlplane.audit import read_installed
 from hopsum_controlplane.cluster import ClusterConfig, StateStore
-from hopsum_controlplane.cluster.records import State
+from hopsum_controlplane.cluster.records import JobState
 from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.devices.drivers import open_device
@@ -13,7 +13,7 @@ from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.plan import plan
 from hopsum_controlplane.tables.address import switch_address
 
-_SETTLED = (State.FORMING, State.RUNNING)
+_SETTLED = (JobState.FORMING, JobState.RUNNING)
 """In the other states some entries may stand, or all, or none."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_controlplane.cluster import InvalidRequestError, Phase, State, UnauthenticatedError
+from hopsum_controlplane.cluster import InvalidRequestError, JobState, MemberPhase, UnauthenticatedError
 from hopsum_controlplane.cluster.views import Pending
 from hopsum_controlplane.testing import FakeDevice
 
@@ -22,7 +22,7 @@ SEED_1 = {"codec": "thc()", "seed": "1"}
 WORDS = r"rank 0 has seed 0; rank 1 has seed 1: all ranks need the same"
 
 
-def phases(cluster: Cluster) -> dict[int, Phase]:
+def phases(cluster: Cluster) -> dict[int, MemberPhase]:
     (view,) = cluster.controller.jobs()
     return {member.rank: member.phase for member in view.members}
 
@@ -44,7 +44,7 @@ def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequestError, match=WORDS):  # the one that comes late is told as well
         crew[2].join(settings=SEED_0)
     (view,) = cluster.controller.jobs()
-    assert (view.state, view.joins_refused) == (State.FORMING, 2)
+    assert (view.state, view.joins_refused) == (JobState.FORMING, 2)
     for worker in crew:  # and once they have been corrected they run
         worker.lives += 1
         worker.join(settings=SEED_0)
@@ -60,7 +60,7 @@ def test_a_late_rank_is_not_told_of_what_is_long_over(cluster: Cluster) -> None:
     cluster.clock.sleep(LEASE_S + 1)
     cluster.controller.tick()
     crew[2].join(settings=SEED_0)
-    assert phases(cluster)[2] is Phase.WAITING
+    assert phases(cluster)[2] is MemberPhase.WAITING
 
 
 def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
@@ -74,7 +74,7 @@ def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequestError, match=rf"{WORDS}; the job goes on without this worker"):
         crew[1].join(settings=SEED_1)
     assert crew[0].beat().generation == generation
-    assert phases(cluster) == {0: Phase.IN, 1: Phase.IN}
+    assert phases(cluster) == {0: MemberPhase.IN, 1: MemberPhase.IN}
 
 
 def test_survivors_wait_on_where_a_replacement_differs(cluster: Cluster) -> None:

@@ -11,10 +11,10 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     ClusterConfigError,
     HeartbeatResult,
+    JobState,
     JoinRequest,
     Pending,
     ResourceExhaustedError,
-    State,
     SwitchUnavailableError,
     UnauthenticatedError,
 )
@@ -41,11 +41,11 @@ def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
     cluster.clock.sleep(1000)
     cluster.start()
     assert [(job.name, job.state, job.generation) for job in cluster.controller.jobs()] == [
-        (job.name, State.RUNNING, job.generation) for job in before
+        (job.name, JobState.RUNNING, job.generation) for job in before
     ]
     assert cluster.standing() == standing
     cluster.controller.tick()  # silence of the controller is not silence of its members
-    assert crew[0].beat() == HeartbeatResult(State.RUNNING, crew[0].generation, "")
+    assert crew[0].beat() == HeartbeatResult(JobState.RUNNING, crew[0].generation, "")
     assert cluster.controller.job("job").counters["added"] == 5
 
 
@@ -64,7 +64,7 @@ def test_a_restarted_switch_gets_new_generations(cluster: Cluster) -> None:
     beat = crew[0].beat()
     assert beat.generation == 0
     assert "switch s1 lost entries: job 'job'" in beat.reason
-    assert forming[0].beat() == HeartbeatResult(State.FORMING, 0, "")
+    assert forming[0].beat() == HeartbeatResult(JobState.FORMING, 0, "")
     enter(crew)
     assert crew[0].generation > old
     cluster.check()
@@ -91,7 +91,7 @@ def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog:
     assert "switch s1: took off 2 entries: " in caplog.text
     assert "jobs[generation=5]" in caplog.text
     cluster.check()
-    assert {job.state for job in cluster.controller.jobs()} == {State.RUNNING}
+    assert {job.state for job in cluster.controller.jobs()} == {JobState.RUNNING}
 
 
 def test_one_job_loses_an_entry(cluster: Cluster) -> None:
@@ -107,8 +107,8 @@ def test_one_job_loses_an_entry(cluster: Cluster) -> None:
         each.beat()
     cluster.clock.sleep(1)
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is State.FORMING
-    assert other[0].beat() == HeartbeatResult(State.RUNNING, other[0].generation, "")
+    assert cluster.controller.job("job").state is JobState.FORMING
+    assert other[0].beat() == HeartbeatResult(JobState.RUNNING, other[0].generation, "")
     cluster.check()
 
 
@@ -137,7 +137,7 @@ def test_a_switch_that_refuses_is_asked_again(cluster: Cluster) -> None:
     crew[1].join()
     pending = crew[0].membership()
     assert isinstance(pending, Pending)
-    assert (pending.missing_ranks, pending.state) == ((), State.FORMING)
+    assert (pending.missing_ranks, pending.state) == ((), JobState.FORMING)
     assert "ALREADY_EXISTS" in pending.condition
     other = cluster.run("other")  # the switch has no problem, only the job
     cluster.clock.sleep(1)
@@ -176,7 +176,7 @@ def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
         SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
     ):
         cluster.controller.delete_job("job")
-    assert crew[0].beat() == HeartbeatResult(State.ENDING, 0, "the job was deleted")
+    assert crew[0].beat() == HeartbeatResult(JobState.ENDING, 0, "the job was deleted")
     with pytest.raises(SwitchUnavailableError):
         cluster.controller.delete_job("job")
     device.repair()
@@ -203,7 +203,7 @@ def test_a_full_disk_changes_nothing(cluster: Cluster) -> None:
     assert [job.name for job in cluster.controller.jobs()] == [job.name for job in before]
     cluster.clock.sleep(30.0)
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is State.FORMING
+    assert cluster.controller.job("job").state is JobState.FORMING
     cluster.check()
 
 
@@ -288,7 +288,7 @@ def test_workers_hear_that_their_switch_is_not_reached(
         assert switch.condition.startswith("nobody answers" if text else "odd")
         beat = crew[0].beat()
     assert beat.switch_unreachable == text
-    assert (beat.state, beat.generation) == (State.RUNNING, crew[0].generation), "sums may go on"
+    assert (beat.state, beat.generation) == (JobState.RUNNING, crew[0].generation), "sums may go on"
     cluster.clock.sleep(2)
     cluster.controller.tick()
     assert crew[0].beat().switch_unreachable == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.cluster import Pending, State, UnknownJobError
+from hopsum_controlplane.cluster import JobState, Pending, UnknownJobError
 
 from .watched import Fuse, Intents, Killed, WatchedDevice, WatchedStore
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, switch_config, tree_configs
@@ -40,7 +40,7 @@ class Mortal:
         for fuse in self.fuses.values():
             fuse.arm(None)
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, JobState]:
         return {job.name: job.state for job in self.cluster.controller.jobs()}
 
 
@@ -141,9 +141,9 @@ def die_in(scene: str, what: str, at: int, folder: Path, tree: bool = False) -> 
 def check_recovery(mortal: Mortal) -> None:
     cluster, other_generation = mortal.cluster, mortal.other[0].generation
     cluster.start()
-    assert mortal.states().get("job") in (State.FORMING, State.RUNNING, None)
+    assert mortal.states().get("job") in (JobState.FORMING, JobState.RUNNING, None)
     cluster.check()
-    assert mortal.states()["other"] is State.RUNNING
+    assert mortal.states()["other"] is JobState.RUNNING
     assert mortal.other[0].beat().generation == other_generation  # nothing of another job changed
     if any(worker.held for worker in mortal.crew):
         check_how_it_goes_on(mortal)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.cluster import State
+from hopsum_controlplane.cluster import JobState
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
 from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import Failure, FakeDevice
@@ -42,7 +42,7 @@ def same(cluster: Cluster, wanted: list[TableEntry | MulticastGroup]) -> bool:
 def test_nothing_is_forwarded_unless_it_is_asked_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, NETWORKS))
     join(cluster.make())
-    assert cluster.controller.job("job").state is State.RUNNING
+    assert cluster.controller.job("job").state is JobState.RUNNING
     assert forwarding(cluster) == []
 
 
@@ -95,9 +95,9 @@ def test_a_write_of_it_that_fails_is_made_again(make_cluster: MakeCluster) -> No
     crew = cluster.make()
     device.fail(at=device.updates, failure=Failure.UNANSWERED)
     join(crew)
-    assert cluster.controller.job("job").state is State.FORMING
+    assert cluster.controller.job("job").state is JobState.FORMING
     device.repair()
     cluster.clock.sleep(LEASE_S / 5)
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is State.RUNNING
+    assert cluster.controller.job("job").state is JobState.RUNNING
     assert same(cluster, stations())

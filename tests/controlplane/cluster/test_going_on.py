@@ -11,9 +11,9 @@ import pytest
 from hopsum_controlplane.cluster import (
     HeartbeatResult,
     InvalidRequestError,
+    JobState,
+    MemberPhase,
     Pending,
-    Phase,
-    State,
     UnauthenticatedError,
 )
 from hopsum_controlplane.cluster.cluster_controller import ROUNDS_MOST
@@ -49,7 +49,7 @@ def forget(cluster: Cluster, crew: list[Worker]) -> None:
     assert isinstance(device, FakeDevice)
     device.entities.clear()
     pass_a_lease(cluster, *crew)
-    assert cluster.controller.job(crew[0].job).state is State.FORMING
+    assert cluster.controller.job(crew[0].job).state is JobState.FORMING
 
 
 def test_the_same_members_go_on(cluster: Cluster) -> None:
@@ -71,7 +71,7 @@ def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
     first, second = cluster.run()
     second.start_again()
     why = "rank 1 was started again, at 10.0.1.2:4001"
-    assert first.membership() == Pending((0,), State.FORMING, reason=why)
+    assert first.membership() == Pending((0,), JobState.FORMING, reason=why)
     first.join(report=Report(first.generation, 40, 60, ((30, 45),), 3))
     document = document_of(first)
     expected = {"start": 60, "start_generation": document["generation"], "allreduces": 3, "replaced": [1]}
@@ -88,7 +88,7 @@ def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     second.join()
     generation = cluster.controller.job("job").generation
     assert first.join(report=before) == once
-    assert first.membership() != Pending((), State.RUNNING)
+    assert first.membership() != Pending((), JobState.RUNNING)
     assert first.join(report=before) == once  # late, from before the generation
     assert cluster.controller.job("job").generation == generation
     with pytest.raises(
@@ -105,7 +105,7 @@ def test_who_does_not_hear_of_a_generation_need_not_join_again(cluster: Cluster)
         worker.join()
     assert isinstance(first.membership(), dict)  # and the second does not ask
     forget(cluster, crew)
-    assert [member.phase for member in cluster.controller.job("job").members] == [Phase.OVER, Phase.WAITING]
+    assert [member.phase for member in cluster.controller.job("job").members] == [MemberPhase.OVER, MemberPhase.WAITING]
     first.join()
     assert document_of(second) == document_of(first)
 
@@ -114,16 +114,20 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     generation, standing = first.generation, cluster.standing()
     pass_a_lease(cluster, first, third)
-    assert first.beat() == HeartbeatResult(State.RUNNING, generation, "", (1,))
+    assert first.beat() == HeartbeatResult(JobState.RUNNING, generation, "", (1,))
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
-    assert second.beat() == HeartbeatResult(State.RUNNING, 0, why)
+    assert second.beat() == HeartbeatResult(JobState.RUNNING, 0, why)
     with pytest.raises(UnauthenticatedError, match="given up"):
         second.membership()
     second.leave()  # it closes
     assert cluster.standing() == standing
-    assert [member.phase for member in cluster.controller.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
+    assert [member.phase for member in cluster.controller.job("job").members] == [
+        MemberPhase.IN,
+        MemberPhase.LOST,
+        MemberPhase.IN,
+    ]
     cluster.start()
-    assert first.beat() == HeartbeatResult(State.RUNNING, generation, "", (1,))
+    assert first.beat() == HeartbeatResult(JobState.RUNNING, generation, "", (1,))
     assert document_of(first)["workers"][1]["rank"] == 1
     second.start_again()
     assert "rank 1 was started again" in first.beat().reason
@@ -139,10 +143,10 @@ def test_less_than_a_quorum_ends_the_generation(cluster: Cluster) -> None:
     pass_a_lease(cluster, first, second)
     pass_a_lease(cluster, first)
     beat = first.beat()
-    assert (beat.state, beat.generation) == (State.FORMING, 0)
+    assert (beat.state, beat.generation) == (JobState.FORMING, 0)
     assert beat.reason.endswith("nothing was heard of it for 10 s; 1 of 3 workers are left, a quorum is 2")
     first.join()
-    assert first.membership() == Pending((1, 2), State.FORMING, gone_ranks=(1, 2), reason=beat.reason)
+    assert first.membership() == Pending((1, 2), JobState.FORMING, gone_ranks=(1, 2), reason=beat.reason)
 
 
 def test_rounds_run_out(cluster: Cluster) -> None:
@@ -153,7 +157,7 @@ def test_rounds_run_out(cluster: Cluster) -> None:
     first.beat(position=2 * most)  # of no generation
     first.generation = old
     beat = first.beat(position=most + 16)
-    assert (beat.state, beat.generation) == (State.CHANGING, 0)
+    assert (beat.state, beat.generation) == (JobState.CHANGING, 0)
     assert beat.reason == (
         "rank 0 has used 3221225473 of the 4294967296 rounds that a slot has in a generation: they begin anew in "
         "another"

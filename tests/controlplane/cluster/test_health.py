@@ -17,7 +17,7 @@ from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.metrics.collect import collect
 from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.testing import FakeDevice
-from hopsum_controlplane.web.state import State
+from hopsum_controlplane.web.state import PageState
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.words import ago, state, tone
 
@@ -47,7 +47,7 @@ def is_now(cluster: Cluster, health: Health, *words: str) -> None:
     assert (found.health, [word for word in words if word not in found.health_reason]) == (health, []), found
     message = message_to_dict(job_message(found))
     assert (message["health"], message["health_reason"]) == (health.value, found.health_reason)
-    (shown,) = json.loads(json.dumps(State(cluster.controller).document()))["jobs"]
+    (shown,) = json.loads(json.dumps(PageState(cluster.controller).document()))["jobs"]
     assert shown["health"] == health.value
     (family,) = [each for each in collect(cluster.controller) if each.name.endswith("job_health")]
     assert {labels[-1]: value for labels, value in family.samples.items()} == {

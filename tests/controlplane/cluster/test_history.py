@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import Pending, State, SwitchConfig
+from hopsum_controlplane.cluster import JobState, Pending, SwitchConfig
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.testing import Failure
@@ -62,7 +62,7 @@ class Histories(RuleBasedStateMachine):
         self.cluster.stop()
         self.folder.cleanup()
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, JobState]:
         return {job.name: job.state for job in self.cluster.controller.jobs()}
 
     def settle(self) -> None:
@@ -74,11 +74,13 @@ class Histories(RuleBasedStateMachine):
             self.cluster.clock.sleep(61.0)
             self.cluster.controller.tick()
         self.cluster.check()
-        assert not set(self.states().values()) & {State.INSTALLING, State.CHANGING, State.ENDING}
+        assert not set(self.states().values()) & {JobState.INSTALLING, JobState.CHANGING, JobState.ENDING}
 
     def running(self) -> dict[str, tuple[int, list[Entity]]]:
         """Return the generations that run, by job, each with its entries."""
-        generations = {job.name: job.generation for job in self.cluster.controller.jobs() if job.state is State.RUNNING}
+        generations = {
+            job.name: job.generation for job in self.cluster.controller.jobs() if job.state is JobState.RUNNING
+        }
         standing = [entity for device in self.devices.values() for entity in device.entities.values()]
         return {
             name: (
@@ -207,7 +209,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def books_are_consistent(self) -> None:
         for job in self.cluster.controller.jobs():
-            assert (job.generation == 0) is (job.state is State.FORMING)
+            assert (job.generation == 0) is (job.state is JobState.FORMING)
 
 
 Histories.TestCase.settings = settings(

@@ -13,9 +13,9 @@ from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoin
 from hopsum_controlplane.cluster import (
     InvalidRequestError,
     JobRequest,
-    Phase,
+    JobState,
+    MemberPhase,
     ResourceExhaustedError,
-    State,
     UnauthenticatedError,
     lifecycle,
 )
@@ -61,7 +61,7 @@ def running(now: JobRecord | None = None) -> JobRecord:
 
 def all_told(now: JobRecord) -> JobRecord:
     for each in now.members:
-        if each.phase is Phase.IN:
+        if each.phase is MemberPhase.IN:
             now = lifecycle.mark_notified(now, each.rank)
     return now
 
@@ -87,19 +87,19 @@ def over(now: JobRecord, reason: str = "because") -> JobRecord:
     return after
 
 
-def phases(now: JobRecord) -> dict[int, Phase]:
+def phases(now: JobRecord) -> dict[int, MemberPhase]:
     return {each.rank: each.phase for each in now.members}
 
 
 def test_the_first_generation() -> None:
     now = lifecycle.join(record(), member(1))
-    assert (now.state, now.missing_ranks, now.ready, now.generation) == (State.FORMING, (0,), False, 0)
+    assert (now.state, now.missing_ranks, now.ready, now.generation) == (JobState.FORMING, (0,), False, 0)
     now = lifecycle.join(now, member(0))
     assert now.ready
     assert [worker.rank for worker in now.spec().workers] == [0, 1]
     now = lifecycle.start_generation(now, job_of(now, 7))
-    assert (now.state, now.generation, phases(now)) == (State.INSTALLING, 7, {0: Phase.IN, 1: Phase.IN})
-    assert running(now).state is State.RUNNING
+    assert (now.state, now.generation, phases(now)) == (JobState.INSTALLING, 7, {0: MemberPhase.IN, 1: MemberPhase.IN})
+    assert running(now).state is JobState.RUNNING
 
 
 def test_a_generation_begins_only_as_it_was_planned() -> None:
@@ -118,11 +118,11 @@ def test_a_generation_begins_only_as_it_was_planned() -> None:
 
 def test_a_member_that_is_lost_ends_the_generation_and_all_join_again() -> None:
     now = lifecycle.lose(running(), 1, "silence")
-    assert (now.state, now.reason, now.generation) == (State.CHANGING, "silence", 7)
-    assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
+    assert (now.state, now.reason, now.generation) == (JobState.CHANGING, "silence", 7)
+    assert phases(now) == {0: MemberPhase.OVER, 1: MemberPhase.LOST}
     now = lifecycle.on_removed(now)
     assert now is not None
-    assert (now.state, now.generation, now.missing_ranks) == (State.FORMING, 0, (0, 1))
+    assert (now.state, now.generation, now.missing_ranks) == (JobState.FORMING, 0, (0, 1))
     now = back(now, 0, report())
     for what in (None, report()):  # whatever it still holds, and though it was only silent
         with pytest.raises(UnauthenticatedError, match=r"given up: it was silent for its lease; close, connect again"):
@@ -132,7 +132,7 @@ def test_a_member_that_is_lost_ends_the_generation_and_all_join_again() -> None:
 
 def test_what_was_not_told_need_not_join_again() -> None:
     now = lifecycle.end_generation(installing(), "the switch refused")
-    assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
+    assert phases(now) == {0: MemberPhase.WAITING, 1: MemberPhase.WAITING}
     again = lifecycle.on_removed(now)
     assert again is not None
     assert again.ready
@@ -140,7 +140,7 @@ def test_what_was_not_told_need_not_join_again() -> None:
 
 def test_a_rank_that_was_started_again_ends_the_generation() -> None:
     now = lifecycle.join(running(), member(1, life=1))
-    assert (now.state, phases(now)) == (State.CHANGING, {0: Phase.OVER, 1: Phase.WAITING})
+    assert (now.state, phases(now)) == (JobState.CHANGING, {0: MemberPhase.OVER, 1: MemberPhase.WAITING})
     assert "rank 1 was started again, at 10.0.0.1:4011" in now.reason
     with pytest.raises(UnauthenticatedError, match="taken its rank over"):
         lifecycle.choose_rank(now, 1, member(1).incarnation)
@@ -159,39 +159,39 @@ def test_the_same_incarnation_joins_without_effect(state: object) -> None:
 
 def test_the_generation_lasts_until_the_last_worker_has_left() -> None:
     now = lifecycle.leave(running(), 0)
-    assert (now.state, phases(now)) == (State.RUNNING, {0: Phase.LEFT, 1: Phase.IN})
+    assert (now.state, phases(now)) == (JobState.RUNNING, {0: MemberPhase.LEFT, 1: MemberPhase.IN})
     assert lifecycle.leave(now, 0) is now
     with pytest.raises(UnauthenticatedError, match="left job"):
         lifecycle.choose_rank(now, None, member(0).incarnation)
     waiting = lifecycle.join(now, member(0, life=1))  # for the next generation
-    assert (waiting.state, waiting.missing_ranks) == (State.RUNNING, (1,))
-    for before, after in ((now, {}), (waiting, {0: Phase.WAITING})):
+    assert (waiting.state, waiting.missing_ranks) == (JobState.RUNNING, (1,))
+    for before, after in ((now, {}), (waiting, {0: MemberPhase.WAITING})):
         gone = lifecycle.leave(before, 1)
-        assert (gone.state, gone.reason, phases(gone)) == (State.CHANGING, "all its workers have left", after)
+        assert (gone.state, gone.reason, phases(gone)) == (JobState.CHANGING, "all its workers have left", after)
         with pytest.raises(UnauthenticatedError, match="left job"):
             lifecycle.choose_rank(gone, None, member(1).incarnation)
 
 
 def test_who_leaves_early() -> None:
-    assert phases(lifecycle.leave(forming(), 0)) == {1: Phase.WAITING}
+    assert phases(lifecycle.leave(forming(), 0)) == {1: MemberPhase.WAITING}
     now = lifecycle.leave(installing(), 0)
-    assert (now.state, phases(now)) == (State.CHANGING, {1: Phase.WAITING})
+    assert (now.state, phases(now)) == (JobState.CHANGING, {1: MemberPhase.WAITING})
 
 
 def test_who_leaves_unfinished_is_lost() -> None:
     now = lifecycle.leave(running(), 1, "RuntimeError: CUDA out of memory")
-    assert (now.state, now.reason) == (State.CHANGING, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
-    assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
+    assert (now.state, now.reason) == (JobState.CHANGING, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
+    assert phases(now) == {0: MemberPhase.OVER, 1: MemberPhase.LOST}
     with pytest.raises(UnauthenticatedError, match=r"rank 1 .* was given up: it left unfinished: RuntimeError: CUDA"):
         back(now, 1, report())
     assert lifecycle.leave(now, 1, "again") == lifecycle.leave(now, 1), "it is forgotten"
-    assert phases(lifecycle.join(now, member(1, life=1))) == {0: Phase.OVER, 1: Phase.WAITING}
-    assert lifecycle.leave(installing(), 0, "why").state is State.CHANGING
-    assert phases(lifecycle.leave(forming(), 0, "why")) == {1: Phase.WAITING}, "of no generation: forgotten"
+    assert phases(lifecycle.join(now, member(1, life=1))) == {0: MemberPhase.OVER, 1: MemberPhase.WAITING}
+    assert lifecycle.leave(installing(), 0, "why").state is JobState.CHANGING
+    assert phases(lifecycle.leave(forming(), 0, "why")) == {1: MemberPhase.WAITING}, "of no generation: forgotten"
     enough = lifecycle.leave(
         running(lifecycle.start_generation(forming(3, quorum=2), job_of(forming(3, quorum=2), 7))), 2, "why"
     )
-    assert (enough.state, phases(enough)[2]) == (State.RUNNING, Phase.LOST)
+    assert (enough.state, phases(enough)[2]) == (JobState.RUNNING, MemberPhase.LOST)
 
 
 def test_successors() -> None:
@@ -206,7 +206,7 @@ def test_deletion() -> None:
     for state in (installing(), running(), lifecycle.lose(running(), 0, "silence")):
         ending = lifecycle.delete_job(state)
         assert ending is not None
-        assert (ending.state, ending.generation) == (State.ENDING, 7)
+        assert (ending.state, ending.generation) == (JobState.ENDING, 7)
         with pytest.raises(UnauthenticatedError, match="being deleted"):
             lifecycle.join(ending, member(0, life=1))
         assert lifecycle.end_generation(ending, "no matter") is ending
@@ -236,11 +236,11 @@ def test_observers_come_and_go() -> None:
     assert now.job is not None
     assert [observer.rank for observer in now.job.spec.observers] == [65]
     now = running(now)
-    assert lifecycle.lose(now, 65, "silence").state is State.RUNNING
-    assert lifecycle.leave(now, 65).state is State.RUNNING
-    assert lifecycle.join(now, member(65, life=1)).state is State.RUNNING
+    assert lifecycle.lose(now, 65, "silence").state is JobState.RUNNING
+    assert lifecycle.leave(now, 65).state is JobState.RUNNING
+    assert lifecycle.join(now, member(65, life=1)).state is JobState.RUNNING
     gone = lifecycle.leave(lifecycle.leave(now, 0), 1)
-    assert (gone.state, phases(gone)) == (State.CHANGING, {65: Phase.OVER})
+    assert (gone.state, phases(gone)) == (JobState.CHANGING, {65: MemberPhase.OVER})
 
 
 EVENTS = ("join", "report", "again", "told", "leave", "fail", "lose", "begin", "installed", "change", "end", "removed")
@@ -266,14 +266,14 @@ def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], generation
         )
         lifecycle.choose_rank(now, rank, who.incarnation)
         return lifecycle.join(now, who)
-    if what == "told" and now.state is State.RUNNING:
+    if what == "told" and now.state is JobState.RUNNING:
         known = now.member(rank)
-        return now if known is None or known.phase is not Phase.IN else lifecycle.mark_notified(now, rank)
+        return now if known is None or known.phase is not MemberPhase.IN else lifecycle.mark_notified(now, rank)
     if what == "begin" and now.ready:
         return lifecycle.start_generation(now, job_of(now, generation))
-    if what == "installed" and now.state is State.INSTALLING and now.job is not None:
+    if what == "installed" and now.state is JobState.INSTALLING and now.job is not None:
         return lifecycle.on_installed(now, now.job)
-    if what == "removed" and now.state in (State.CHANGING, State.ENDING):
+    if what == "removed" and now.state in (JobState.CHANGING, JobState.ENDING):
         return lifecycle.on_removed(now)
     others = {"leave": lambda: lifecycle.leave(now, rank), "lose": lambda: lifecycle.lose(now, rank, "silence")}
     others |= {"fail": lambda: lifecycle.leave(now, rank, "RuntimeError")}
@@ -282,31 +282,31 @@ def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], generation
 
 
 def check(now: JobRecord) -> None:
-    assert (now.job is None) is (now.state is State.FORMING)
+    assert (now.job is None) is (now.state is JobState.FORMING)
     ranks = [each.rank for each in now.members]
     assert ranks == sorted(set(ranks))
     incarnations = [each.incarnation for each in now.members]
     assert not set(incarnations) & set(now.retired)
     assert len(set(now.retired)) == len(now.retired)
-    inside = [each for each in now.members if each.phase is Phase.IN]
+    inside = [each for each in now.members if each.phase is MemberPhase.IN]
     if inside:
         assert now.job is not None
-        assert now.state in (State.INSTALLING, State.RUNNING, State.ENDING)
+        assert now.state in (JobState.INSTALLING, JobState.RUNNING, JobState.ENDING)
         assert {each.endpoint for each in inside} <= set(now.job.spec.members)
     assert now.resume is None or now.job is not None
     for each in now.members:
         assert each.report is None or (
-            each.report.generation == each.notified_generation and each.phase in (Phase.WAITING, Phase.IN)
+            each.report.generation == each.notified_generation and each.phase in (MemberPhase.WAITING, MemberPhase.IN)
         )
         assert each.notified_generation <= max(each.joined_generation, now.generation)
-    if now.state is State.INSTALLING:
+    if now.state is JobState.INSTALLING:
         assert {each.rank for each in inside} >= set(now.request.worker_ranks)
-    if now.state is State.RUNNING:
+    if now.state is JobState.RUNNING:
         assert any(each.is_worker for each in inside)
-    assert not any(each.phase is Phase.LEFT for each in now.members) or now.state in (
-        State.INSTALLING,
-        State.RUNNING,
-        State.ENDING,
+    assert not any(each.phase is MemberPhase.LEFT for each in now.members) or now.state in (
+        JobState.INSTALLING,
+        JobState.RUNNING,
+        JobState.ENDING,
     )
 
 
@@ -320,11 +320,11 @@ def test_any_history(steps: list[tuple[str, int]]) -> None:
         except (UnauthenticatedError, InvalidRequestError):
             continue
         if after is None:
-            assert now.state in (State.FORMING, State.ENDING)
+            assert now.state in (JobState.FORMING, JobState.ENDING)
             break
         check(after)
         if after.generation not in (0, generation):
-            assert now.state is State.FORMING
+            assert now.state is JobState.FORMING
             generation = after.generation
         if after.job is not None and now.job is not None:
             assert after.job == now.job  # what is constant in a generation is

@@ -13,10 +13,10 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     HeartbeatResult,
     InvalidRequestError,
+    JobState,
+    MemberPhase,
     Pending,
-    Phase,
     ResourceExhaustedError,
-    State,
     UnauthenticatedError,
     UnknownJobError,
 )
@@ -39,8 +39,8 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     first, second = cluster.make(table=TABLE, quorum=1)
     joined = first.join()
     assert (joined.rank, joined.lease_s, joined.heartbeat_s) == (0, LEASE_S, 2.0)
-    assert first.membership() == Pending((1,), State.FORMING, gone_ranks=(1,))
-    assert first.beat() == HeartbeatResult(State.FORMING, 0, "")
+    assert first.membership() == Pending((1,), JobState.FORMING, gone_ranks=(1,))
+    assert first.beat() == HeartbeatResult(JobState.FORMING, 0, "")
     second.join()
     document = first.membership()
     assert isinstance(document, dict)
@@ -52,16 +52,16 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
         (("10.0.1.2", 4001), 5001),
     ]
     cluster.check()
-    assert first.beat(retransmits=3.0) == HeartbeatResult(State.RUNNING, found.generation, "")
+    assert first.beat(retransmits=3.0) == HeartbeatResult(JobState.RUNNING, found.generation, "")
     view = cluster.controller.job("job")
-    assert (view.state, view.generation, view.missing_ranks) == (State.RUNNING, found.generation, ())
+    assert (view.state, view.generation, view.missing_ranks) == (JobState.RUNNING, found.generation, ())
     assert view.members[0].statistics == {"retransmits": 3.0}
     assert set(view.counters.values()) == {0}
     first.leave()
     cluster.check()
-    assert first.beat() == HeartbeatResult(State.RUNNING, found.generation, "")
+    assert first.beat() == HeartbeatResult(JobState.RUNNING, found.generation, "")
     second.leave()
-    assert cluster.controller.job("job").state is State.FORMING
+    assert cluster.controller.job("job").state is JobState.FORMING
     assert cluster.controller.job("job").members == ()
     cluster.check()
     cluster.controller.delete_job("job")
@@ -84,14 +84,14 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     cluster.clock.sleep(1)
     cluster.controller.tick()
     reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
-    assert first.beat() == HeartbeatResult(State.FORMING, 0, reason)
+    assert first.beat() == HeartbeatResult(JobState.FORMING, 0, reason)
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
-    assert second.beat() == HeartbeatResult(State.FORMING, 0, why)
+    assert second.beat() == HeartbeatResult(JobState.FORMING, 0, why)
     with pytest.raises(
         UnauthenticatedError, match="given up: nothing was heard of it for 10 s; close, and connect again"
     ):
         second.membership()
-    assert first.membership() == Pending((0, 1), State.FORMING, gone_ranks=(1,), reason=reason)
+    assert first.membership() == Pending((0, 1), JobState.FORMING, gone_ranks=(1,), reason=reason)
     cluster.check()
     for changes in ({}, {"report": None}):
         with pytest.raises(UnauthenticatedError, match="silent for its lease; close, connect again, and take"):
@@ -101,7 +101,7 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     for worker in crew:
         assert isinstance(worker.membership(), dict)
     assert first.generation > old
-    assert first.beat() == HeartbeatResult(State.RUNNING, first.generation, "")
+    assert first.beat() == HeartbeatResult(JobState.RUNNING, first.generation, "")
     cluster.check()
 
 
@@ -195,7 +195,7 @@ def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
         cluster.controller.heartbeat("job", 1, old_secret)
     with pytest.raises(UnauthenticatedError, match="taken its rank over"):
         cluster.controller.join(old_request)
-    assert second.membership() == Pending((0,), State.FORMING, reason=beat.reason)
+    assert second.membership() == Pending((0,), JobState.FORMING, reason=beat.reason)
     first.join()
     assert isinstance(first.membership(), dict)
     cluster.check()
@@ -228,18 +228,18 @@ def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
     crew = cluster.make(observers=1)
     observer = replace(crew[0], rank=64)
     observer.join()
-    assert observer.membership() == Pending((0, 1), State.FORMING, gone_ranks=(0, 1))
+    assert observer.membership() == Pending((0, 1), JobState.FORMING, gone_ranks=(0, 1))
     enter(crew)
     assert isinstance(observer.membership(), dict)
     cluster.check()
-    assert [each.phase for each in cluster.controller.job("job").members] == [Phase.IN] * 3
+    assert [each.phase for each in cluster.controller.job("job").members] == [MemberPhase.IN] * 3
     cluster.clock.sleep(LEASE_S / 2)
     for worker in crew:
         worker.beat()
     cluster.clock.sleep(LEASE_S / 2)
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is State.RUNNING
-    assert cluster.controller.job("job").members[2].phase is Phase.LOST
+    assert cluster.controller.job("job").state is JobState.RUNNING
+    assert cluster.controller.job("job").members[2].phase is MemberPhase.LOST
 
 
 @pytest.mark.parametrize(

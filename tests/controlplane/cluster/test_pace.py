@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.cluster import Pending, State
+from hopsum_controlplane.cluster import JobState, Pending
 from hopsum_controlplane.cluster.pace import FREE, LONGEST_S, SHORT_S, Pace
 
 from .conftest import MakeCluster
@@ -70,5 +70,5 @@ def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:
         worker.join()
     line.reconcile()
     assert not isinstance(others[0].membership(), Pending)
-    assert cluster.controller.job("zzy").state is State.RUNNING
+    assert cluster.controller.job("zzy").state is JobState.RUNNING
     assert len(busy) > 400, "a pass ends, though there is always something to do"

@@ -20,7 +20,7 @@ from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import UdpLink
 from hopsum_controlplane import artifacts
-from hopsum_controlplane.cluster import Pending, State, device_factories
+from hopsum_controlplane.cluster import JobState, Pending, device_factories
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import NativeSwitch
@@ -99,7 +99,7 @@ def test_a_killed_switch_is_back(cluster: Cluster, machine: Machine) -> None:
     os.kill(machine.switch.process.pid, signal.SIGKILL)
     machine.switch.stop()
     until(lambda: all(worker.beat().generation for worker in crew) and not cluster.controller.switches()[0].reachable)
-    assert cluster.controller.job("job").state is State.RUNNING  # it may yet have its entries
+    assert cluster.controller.job("job").state is JobState.RUNNING  # it may yet have its entries
     machine.start()
     until(lambda: not any(worker.beat().generation for worker in crew))
     assert crew[0].beat().reason == "switch s1 does not have it any more: it runs no program"

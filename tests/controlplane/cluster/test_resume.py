@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hopsum_controlplane.cluster import InvalidRequestError, Phase, State, UnauthenticatedError, lifecycle
+from hopsum_controlplane.cluster import InvalidRequestError, JobState, MemberPhase, UnauthenticatedError, lifecycle
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_wire.generations import Decided, Resume
@@ -54,7 +54,7 @@ def test_who_was_not_told_waits_with_what_it_has_reported() -> None:
     assert now.job is not None
     now = lifecycle.mark_notified(lifecycle.on_installed(now, now.job), 0)
     now = over(now)
-    assert phases(now) == {0: Phase.OVER, 1: Phase.WAITING}
+    assert phases(now) == {0: MemberPhase.OVER, 1: MemberPhase.WAITING}
     now = begun(back(now, 0, report(9, 9, (0, 9))), 11)
     assert now.resume == Resume(0, None, 0, None, (), (Decided(0, 3, (0,)), Decided(3, 9, (0, 1))))
 
@@ -77,7 +77,7 @@ def test_newcomers_that_never_ran_are_forgotten() -> None:
     now = back(now, 0, report(7, 30))
     now = over(lifecycle.start_generation(now, job_of(now, 9)), "the switch refused")
     assert now.newcomers is None
-    assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
+    assert phases(now) == {0: MemberPhase.WAITING, 1: MemberPhase.WAITING}
     assert begun(now, 11).resume == Resume(0, 30, 11, 0, (1,), ())
 
 
@@ -128,12 +128,12 @@ def test_reports_of_nobody() -> None:
     watched = over(running(lifecycle.start_generation(watched, job_of(watched, 7))))
     with pytest.raises(InvalidRequestError, match="a report of observer 64"):
         back(watched, 64, report())
-    assert phases(back(watched, 64, None))[64] is Phase.WAITING
+    assert phases(back(watched, 64, None))[64] is MemberPhase.WAITING
 
 
 def test_who_seals_a_generation_that_runs_ends_it() -> None:
     now = back(running(), 0, report(7, 5))
-    assert (now.state, phases(now)) == (State.CHANGING, {0: Phase.WAITING, 1: Phase.OVER})
+    assert (now.state, phases(now)) == (JobState.CHANGING, {0: MemberPhase.WAITING, 1: MemberPhase.OVER})
     assert now.reason == "rank 0 is out of generation 7, and joins again"
 
 
@@ -144,44 +144,51 @@ def quorate(workers: int = 3, quorum: int = 2) -> JobRecord:
 
 def test_a_quorum_goes_on_without_a_lost_worker() -> None:
     now = lifecycle.lose(quorate(), 1, "silence")
-    assert (now.state, phases(now), now.live) == (State.RUNNING, {0: Phase.IN, 1: Phase.LOST, 2: Phase.IN}, 2)
+    assert (now.state, phases(now), now.live) == (
+        JobState.RUNNING,
+        {0: MemberPhase.IN, 1: MemberPhase.LOST, 2: MemberPhase.IN},
+        2,
+    )
     assert lifecycle.leave(now, 1) is now  # it closes, and is lost all the same
     for what in (None, report()):
         with pytest.raises(UnauthenticatedError, match="given up"):
             back(now, 1, what)
     for rank in (1, lifecycle.choose_rank(now, None, b"another")):
         newcomer = lifecycle.join(now, member(rank, life=1))
-        assert (newcomer.state, phases(newcomer)) == (State.CHANGING, {0: Phase.OVER, 1: Phase.WAITING, 2: Phase.OVER})
+        assert (newcomer.state, phases(newcomer)) == (
+            JobState.CHANGING,
+            {0: MemberPhase.OVER, 1: MemberPhase.WAITING, 2: MemberPhase.OVER},
+        )
         assert "rank 1 was started again" in newcomer.reason
     less = lifecycle.lose(now, 2, "silence of 2")
-    assert (less.state, less.reason) == (State.CHANGING, "silence of 2; 1 of 3 workers are left, a quorum is 2")
-    assert phases(less) == {0: Phase.OVER, 1: Phase.LOST, 2: Phase.LOST}
+    assert (less.state, less.reason) == (JobState.CHANGING, "silence of 2; 1 of 3 workers are left, a quorum is 2")
+    assert phases(less) == {0: MemberPhase.OVER, 1: MemberPhase.LOST, 2: MemberPhase.LOST}
 
 
 def test_lost_before_it_was_told() -> None:
     now = forming(3, quorum=2)
     now = lifecycle.start_generation(now, job_of(now, 7))
-    assert lifecycle.lose(now, 1, "silence").state is State.CHANGING  # nobody waits for a job that does not run
+    assert lifecycle.lose(now, 1, "silence").state is JobState.CHANGING  # nobody waits for a job that does not run
     assert now.job is not None
     now = lifecycle.lose(lifecycle.on_installed(now, now.job), 1, "silence")
-    assert now.state is State.RUNNING
+    assert now.state is JobState.RUNNING
     again = lifecycle.join(now, member(1))  # it has never been in any generation
-    assert (again.state, phases(again)[1]) == (State.CHANGING, Phase.WAITING)
+    assert (again.state, phases(again)[1]) == (JobState.CHANGING, MemberPhase.WAITING)
 
 
 @pytest.mark.parametrize("order", [("leave", "leave", "lose"), ("lose", "leave", "leave"), ("leave", "lose", "leave")])
 def test_a_generation_ends_when_nobody_is_in_it(order: tuple[str, ...]) -> None:
     now = quorate(quorum=1)
     for rank, what in enumerate(order):
-        assert now.state is State.RUNNING
+        assert now.state is JobState.RUNNING
         now = lifecycle.leave(now, rank) if what == "leave" else lifecycle.lose(now, rank, "silence")
-    assert (now.state, now.reason) == (State.CHANGING, "all its workers have left or are lost")
-    assert phases(now) == {order.index("lose"): Phase.LOST}
+    assert (now.state, now.reason) == (JobState.CHANGING, "all its workers have left or are lost")
+    assert phases(now) == {order.index("lose"): MemberPhase.LOST}
 
 
 def test_who_has_left_counts_for_the_quorum() -> None:
     now = lifecycle.lose(lifecycle.leave(quorate(), 0), 1, "silence")
-    assert (now.state, now.live) == (State.RUNNING, 2)
+    assert (now.state, now.live) == (JobState.RUNNING, 2)
 
 
 def test_a_report_is_kept_until_its_worker_is_told_or_lost() -> None:
@@ -203,7 +210,7 @@ def test_who_lacks_what_nobody_has_any_more_is_out() -> None:
     assert lifecycle.evict_laggards(near) is near
     now = back(now, 2, Report(7, 35, 60, ((30, 36), (37, 40)), 3))  # 36 was delivered by the others
     out = lifecycle.evict_laggards(now)
-    assert (out.ready, out.missing_ranks, phases(out)[2]) == (False, (2,), Phase.LOST)
+    assert (out.ready, out.missing_ranks, phases(out)[2]) == (False, (2,), MemberPhase.LOST)
     with pytest.raises(
         UnauthenticatedError, match="given up: it lacks results that the others have delivered and dropped"
     ):
@@ -220,7 +227,7 @@ def test_what_is_void_is_not_lacking() -> None:
     for held in ((22, 30), (20, 30)):
         assert lifecycle.evict_laggards(behind := back(now, 0, Report(9, 22, 80, (held, (60, 62)), 3))) is behind
     for held in ((23, 30), (22, 29)):  # of these nobody has the first, or the last
-        assert phases(lifecycle.evict_laggards(back(now, 0, Report(9, 22, 80, (held,), 3))))[0] is Phase.LOST
+        assert phases(lifecycle.evict_laggards(back(now, 0, Report(9, 22, 80, (held,), 3))))[0] is MemberPhase.LOST
 
 
 def test_a_report_that_is_more_than_can_be_told() -> None:
@@ -304,17 +311,17 @@ class Chain:
     def play(self) -> None:
         for worker in self.crew:
             phase = phases(self.now).get(worker.rank)
-            if phase is Phase.WAITING and self.chance.random() < 0.1:
+            if phase is MemberPhase.WAITING and self.chance.random() < 0.1:
                 worker.start_again()
                 self.join(worker)
-            elif phase is not Phase.WAITING:
+            elif phase is not MemberPhase.WAITING:
                 if self.chance.random() < 0.25:
                     worker.start_again()
                 self.join(worker)
         while not (out := lifecycle.evict_laggards(self.now)).ready:
             self.now = out
             for worker in self.crew:
-                if phases(self.now)[worker.rank] is Phase.LOST:
+                if phases(self.now)[worker.rank] is MemberPhase.LOST:
                     self.expelled += 1
                     worker.start_again()
                     self.join(worker)

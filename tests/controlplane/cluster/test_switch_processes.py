@@ -13,7 +13,7 @@ import pytest
 
 from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
-from hopsum_controlplane.cluster import ResourceExhaustedError, State, SwitchUnavailableError
+from hopsum_controlplane.cluster import JobState, ResourceExhaustedError, SwitchUnavailableError
 
 from .rigs import DEADLINE_S, Rig, agents_of, check_sum
 from .world import LEASE_S, Cluster, Worker
@@ -75,7 +75,7 @@ def test_a_lease_runs_out_during_a_round(cluster: Cluster, rig: Rig) -> None:
         assert other[0].beat().generation == other[0].generation
         for worker in (*crew, *other):
             worker.leave()
-        assert {job.state for job in cluster.controller.jobs()} == {State.FORMING}
+        assert {job.state for job in cluster.controller.jobs()} == {JobState.FORMING}
 
 
 def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
@@ -85,7 +85,7 @@ def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
         old = crew[0].generation
         rig.restart()
         give_up_s = time.monotonic() + DEADLINE_S
-        while cluster.controller.job("job").state is not State.FORMING:  # sessions come back, the program is pushed
+        while cluster.controller.job("job").state is not JobState.FORMING:  # sessions come back, the program is pushed
             assert time.monotonic() < give_up_s, cluster.controller.job("job")
             beat(*crew)
             time.sleep(0.1)

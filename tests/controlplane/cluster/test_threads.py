@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import Pending, State
+from hopsum_controlplane.cluster import JobState, Pending
 from hopsum_controlplane.cluster.pace import LONGEST_S
 from hopsum_controlplane.entries import Update
 from hopsum_controlplane.testing import FakeDevice
@@ -93,7 +93,7 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
         for worker in crew:
             worker.start_again()
         enter(crew)
-    assert {job.state for job in cluster.controller.jobs()} == {State.RUNNING}
+    assert {job.state for job in cluster.controller.jobs()} == {JobState.RUNNING}
     cluster.check()
 
 
@@ -115,21 +115,21 @@ def test_nobody_waits_for_a_slow_switch(make_cluster: MakeCluster) -> None:
         last.join(WAIT_S)
     assert not last.is_alive()
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is State.FORMING
+    assert cluster.controller.job("job").state is JobState.FORMING
     cluster.check()
 
 
 def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: list[Worker]) -> None:
     """Do what must not wait while the switch of `crew` does not answer."""
     assert slow.waiting.wait(WAIT_S)
-    assert crew[0].beat().state is State.INSTALLING
-    assert crew[0].membership() == Pending((), State.INSTALLING)
+    assert crew[0].beat().state is JobState.INSTALLING
+    assert crew[0].membership() == Pending((), JobState.INSTALLING)
     other[0].start_again()
     other[1].join()
     assert isinstance(other[0].membership(), dict)
-    assert cluster.controller.job("other").state is State.RUNNING
+    assert cluster.controller.job("other").state is JobState.RUNNING
     crew[0].leave()  # the generation is over before it has begun
-    assert cluster.controller.job("job", counters=False).state is State.CHANGING
+    assert cluster.controller.job("job", counters=False).state is JobState.CHANGING
 
 
 def test_two_processes_at_one_database(cluster: Cluster) -> None:

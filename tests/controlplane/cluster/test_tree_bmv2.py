@@ -13,7 +13,7 @@ import pytest
 from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane import artifacts
-from hopsum_controlplane.cluster import State, SwitchConfig
+from hopsum_controlplane.cluster import JobState, SwitchConfig
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
@@ -109,7 +109,7 @@ def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:
         racks.restart("s2")
         give_up_s = time.monotonic() + DEADLINE_S
         while (
-            cluster.controller.job("train").state is not State.FORMING
+            cluster.controller.job("train").state is not JobState.FORMING
         ):  # sessions come back, and the program is pushed
             assert time.monotonic() < give_up_s, cluster.controller.switches()
             for worker in crew:

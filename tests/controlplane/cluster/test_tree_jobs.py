@@ -13,9 +13,9 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     InvalidRequestError,
     JobRequest,
+    JobState,
     Pending,
     PortRule,
-    State,
     SwitchUnavailableError,
 )
 from hopsum_controlplane.devices.base import Capabilities
@@ -125,7 +125,7 @@ def test_a_switch_that_restarts_ends_the_generation_of_all(tree: Cluster, name: 
         worker.beat()
     tree.clock.sleep(LEASE_S / 2)
     tree.controller.tick()
-    assert tree.controller.job("train").state is State.FORMING
+    assert tree.controller.job("train").state is JobState.FORMING
     assert f"switch {name} lost entries" in crew[3].beat().reason
     tree.check()
     for worker in crew:
@@ -146,7 +146,7 @@ def test_no_generation_begins_before_all_switches_answer(tree: Cluster) -> None:
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
     for worker in crew:
         worker.join()
-    assert tree.controller.job("train").state is State.CHANGING  # that is how it was found
+    assert tree.controller.job("train").state is JobState.CHANGING  # that is how it was found
     tree.clock.sleep(1.5)
     tree.controller.tick()
     assert isinstance(pending := crew[0].membership(), Pending)
@@ -170,7 +170,7 @@ def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
     for worker in crew:
         worker.join()
     documents(crew)
-    assert tree.controller.job("train").state is State.RUNNING  # both are at the first leaf
+    assert tree.controller.job("train").state is JobState.RUNNING  # both are at the first leaf
     device(tree, "s2").repair()
     tree.controller.delete_job("other")
     tree.check()
@@ -207,7 +207,7 @@ def test_all_leave_and_come_again(tree: Cluster) -> None:
     crew = tree.run("train", 3, 16)
     for worker in crew:
         worker.leave()
-    assert tree.controller.job("train").state is State.FORMING
+    assert tree.controller.job("train").state is JobState.FORMING
     tree.check()
     for worker in crew:
         worker.start_again()

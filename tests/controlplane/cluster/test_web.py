@@ -18,7 +18,7 @@ from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.clients import CLIENTS_MAX, Clients
 from hopsum_controlplane.web.page import Page
-from hopsum_controlplane.web.state import KEPT, WINDOW_S, State
+from hopsum_controlplane.web.state import KEPT, WINDOW_S, PageState
 from hopsum_wire import Drop, Event
 
 from .conftest import MakeCluster
@@ -247,7 +247,7 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     cluster.clock.sleep(LEASE_S + 1)
     crew[0].join(report=crew[0].report())
     assert str(crew[1].generation) in cluster.controller.job("train").reason
-    text = json.dumps(State(cluster.controller).document())
+    text = json.dumps(PageState(cluster.controller).document())
     assert "train" in text
     assert str(crew[1].generation) not in text
     said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
@@ -259,7 +259,7 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
 
 
 def test_a_window_is_kept_and_forgotten(cluster: Cluster) -> None:
-    state = State(cluster.controller, cluster.clock)
+    state = PageState(cluster.controller, cluster.clock)
     seconds = []
     for _ in range(60):
         seconds.append(state.document()["seconds"])

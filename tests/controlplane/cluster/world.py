@@ -15,11 +15,11 @@ from hopsum_controlplane.cluster import (
     ClusterController,
     HeartbeatResult,
     JobRequest,
+    JobState,
     Joined,
     JoinRequest,
     Pending,
     PortRule,
-    State,
     StateStore,
     SwitchConfig,
 )
@@ -122,7 +122,7 @@ class Worker:
 
     def is_over(self) -> bool:
         found = [job for job in self.cluster.controller.jobs() if job.name == self.job]
-        return not any(job.generation == self.generation and job.state is State.RUNNING for job in found)
+        return not any(job.generation == self.generation and job.state is JobState.RUNNING for job in found)
 
     def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
         found = self.cluster.controller.await_membership(
