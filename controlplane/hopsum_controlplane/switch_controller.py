@@ -17,7 +17,7 @@ no region ever has two generations; a generation is never used again, whatever h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -67,8 +67,9 @@ class SwitchController:
 
     Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
     the address of the service; `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
-    stand there, unless `remove_existing`: then they are ended. It also raises when the switch fails; construct again
-    with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix seconds.
+    stand there, unless `remove_existing`: then they are ended. Entries with the keys in `removable` are removed in either
+    case: an earlier session of the caller has found that they are nobody's. It also raises when the switch fails;
+    construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix seconds.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class SwitchController:
         generations: GenerationAllocator | None = None,
         clock: Callable[[], float] = time.time,
         remove_existing: bool = False,
+        removable: Collection[tuple[object, ...]] = (),
         adopt: Sequence[Job] = (),
         slots: int = MAX_SLOTS,
     ) -> None:
@@ -92,7 +94,7 @@ class SwitchController:
         self._used_generations: set[int] = set()
         self.taken_over = RepairResult()
         """Entries that were removed and restored when it took the switch over."""
-        self._adoptions = self._take_over(adopt, remove_existing)
+        self._adoptions = self._take_over(adopt, remove_existing, removable)
 
     @property
     def switch(self) -> SwitchEndpoint:
@@ -262,7 +264,9 @@ class SwitchController:
     def _runs(self, job: Job) -> bool:
         return job.generation in self._installed and not self._installed[job.generation].ending
 
-    def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
+    def _take_over(
+        self, adopt: Sequence[Job], remove_existing: bool, removable: Collection[tuple[object, ...]]
+    ) -> dict[int, Adoption]:
         """Adopt what stands of the jobs in the database, and see that nobody else's job does."""
         check_no_duplicates(adopt)
         for job in adopt:
@@ -277,7 +281,7 @@ class SwitchController:
         for generation in generations_in(standing.values(), *JOB_TABLES):
             self._use_generation(generation)
         audit = self._compare(standing, thorough=True)
-        foreign = [entity for entity in audit.foreign if is_of_a_job(entity)]
+        foreign = [entity for entity in audit.foreign if is_of_a_job(entity) and entity.key() not in removable]
         if foreign and not remove_existing:
             raise ControlPlaneError(
                 f"{len(foreign)} entries of another controller stand here, live generations "

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 SHELL = "from hopsum_controlplane.shell import open_shell; open_shell({address!r}, {options})"
 LOOK = """
-print("generations", [int.from_bytes(entry.match["generation"].exact.value, "big") for entry in
-table_entry["jobs"].read()]) exit
+keys = [entry.match["generation"].exact.value for entry in table_entry["jobs"].read()]
+print("generations", [int.from_bytes(key, "big") for key in keys])
+exit
 """
 
 

@@ -95,6 +95,8 @@ class SwitchReconciler:
         self._monotonic = monotonic
         self._pipeline = pipeline
         self._remove_existing = remove_existing
+        self._condemned: frozenset[tuple[object, ...]] = frozenset()
+        """Keys of entries that came while this process served the switch, and that it failed to remove."""
         self._lock = threading.Lock()
         self._backoff = Backoff(monotonic)
         self._pace = Pace(monotonic)
@@ -339,9 +341,11 @@ class SwitchReconciler:
             generations=generations,
             clock=self._clock,
             remove_existing=self._remove_existing,
+            removable=self._condemned,
             adopt=[record.parts[name] for record in self._cache.records(name) if name in record.parts],
             slots=self.config.slots,
         )
+        self._condemned = frozenset()
         self._cache.observe_generation(generations.last)
         for adoption in controller.adoptions.values():
             if adoption.status is AdoptionStatus.LOST:
@@ -405,7 +409,9 @@ class SwitchReconciler:
         for finding in audit.findings:
             if finding.lost:
                 self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
+        self._condemned = frozenset(entity.key() for entity in audit.foreign)
         repair = controller.repair(audit)
+        self._condemned = frozenset()
         self._tell("took off", repair.removed)
         self._tell("wrote again", repair.restored)
         self.entries_repaired += len(repair.removed) + len(repair.restored)

@@ -233,3 +233,14 @@ class TreeHistories(Histories):
 
 TreeHistories.TestCase.settings = Histories.TestCase.settings
 test_histories_of_a_tree = TreeHistories.TestCase
+
+
+def test_entries_that_could_not_be_removed_at_once_are_removed_later() -> None:
+    """The session that found them ends by the failure; the next one must not take them for another controller's."""
+    state = Histories()
+    state.delete(name="a")
+    state.somebody_writes(group=1, name="s1", table="jobs")
+    state.switch_will_fail(at=0, failure=Failure.REFUSED, name="s1")
+    state.time_passes(beating=set(), seconds=LEASE_S)
+    state.create(name="a", slots=1, workers=1)
+    state.teardown()
