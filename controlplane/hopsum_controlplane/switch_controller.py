@@ -67,9 +67,10 @@ class SwitchController:
 
     Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
     the address of the service; `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
-    stand there, unless `remove_existing`: then they are ended. Entries with the keys in `removable` are removed in either
-    case: an earlier session of the caller has found that they are nobody's. It also raises when the switch fails;
-    construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix seconds.
+    stand there, unless `remove_existing`: then they are ended. Entries with the keys in `removable` are removed
+    all the same: an earlier session of the caller has found that they are nobody's. It also raises when the switch
+    fails; construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix
+    seconds.
     """
 
     def __init__(
