@@ -193,7 +193,7 @@ def test_workers_take_the_codec_that_the_job_records(served: Served) -> None:
 @pytest.mark.parametrize(
     ("settings", "own"),
     [
-        ({"codec": "fixed"}, "codec fixed with options {'index': 'bitmap'}"),
+        ({"codec": "fixed"}, "codec fixed with options {}"),
         ({"codec": "lossless", "codec_options": {"index": "bloom"}}, "codec lossless with options {'index': 'bloom'}"),
     ],
 )

@@ -6,8 +6,7 @@
     membership_builder  what a generation is made of, pure      leases  who was heard when      views  what is answered
     switch_reconciler, switch_reconcilers       one switch; all of them, for jobs over trees
 
-Whoever asks for something changes the database, and is answered from it. The switch follows: at once where that is
-possible, else when `tick` comes by, so nobody waits for a switch that does not answer, but who deletes a job.
+Requests change the database and are answered from it. Switches follow, at once or when `tick` comes by.
 """
 
 from __future__ import annotations
@@ -240,11 +239,8 @@ class ClusterController:
             while True:
                 if member.phase is MemberPhase.LOST:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
-                if (
-                    member.phase is MemberPhase.IN
-                    and record.state is JobState.RUNNING
-                    and record.generation != known_generation
-                ):
+                is_in = member.phase is MemberPhase.IN and record.state is JobState.RUNNING
+                if is_in and record.generation != known_generation:
                     self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))  # it may know from now on
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
@@ -280,9 +276,7 @@ class ClusterController:
             return HeartbeatResult(record.state, 0, self._given_up(record, member))
         served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
         now = record.generation if served else 0
-        lost = tuple(
-            each.rank for each in record.members if served and each.is_worker and each.phase is MemberPhase.LOST
-        )
+        lost = tuple(m.rank for m in record.members if served and m.is_worker and m.phase is MemberPhase.LOST)
         reason = record.reason if generation not in (0, now) else ""
         return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
 

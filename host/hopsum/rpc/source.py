@@ -119,7 +119,9 @@ def with_codec_of(located: Location, config: Config, job: str) -> Config:
     if not located.codec:
         return replace(config, codec=config.codec or DEFAULT_CODEC)
     recorded = json.loads(located.codec_options or "{}")
-    own = replace(config, codec=config.codec or located.codec, codec_options=config.codec_options or recorded)
+    name = config.codec or located.codec
+    options = config.codec_options or (recorded if name == located.codec else {})
+    own = replace(config, codec=name, codec_options=options)
     if (own.codec, own.codec_options) != (located.codec, recorded):
         raise ConfigError(
             f"job {job!r} was made for codec {located.codec} with options {recorded}, and this worker's settings say "
