@@ -86,9 +86,7 @@ class AllSlotsOfTheSwitch(SwitchCase):
 
 
 class AllJobsOfTheSwitch(SwitchCase):
-    """64 jobs of one worker, the same addresses in all: only the generation tells them apart, and each has its
-    counters.
-    """
+    """64 jobs of one worker with equal addresses: only the generation tells them apart, and each has its counters."""
 
     def runTest(self) -> None:
         workers = make_workers(1)
