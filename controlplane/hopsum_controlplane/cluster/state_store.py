@@ -28,7 +28,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, Mem
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 _PRIVATE = 0o600
@@ -66,8 +66,7 @@ ALTER TABLE members ADD COLUMN entered INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN report TEXT;
 ALTER TABLE members ADD COLUMN why TEXT NOT NULL DEFAULT '';
-UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.generation'), 0) FROM jobs WHERE jobs.name =
-members.name)
+UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.epoch'), 0) FROM jobs WHERE jobs.name = members.name)
     WHERE phase IN ('in', 'over', 'left');
 UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name = members.name) <> 'installing';
 """,
@@ -78,6 +77,14 @@ ALTER TABLE members ADD COLUMN leaf TEXT NOT NULL DEFAULT '';
 """,
     3: """
 ALTER TABLE members ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+""",
+    4: """
+ALTER TABLE books RENAME COLUMN last_epoch TO last_generation;
+UPDATE jobs SET job = replace(job, '"epoch":', '"generation":'),
+    branches = replace(branches, '"epoch":', '"generation":'),
+    resume = replace(resume, '"start_epoch":', '"start_generation":'),
+    newcomers = replace(newcomers, '"start_epoch":', '"start_generation":');
+UPDATE members SET report = replace(report, '"epoch":', '"generation":');
 """,
 }
 
@@ -93,7 +100,7 @@ _MEMBER_COLUMNS = (
 
 @dataclass(frozen=True)
 class StoredState:
-    """What the database holds: records in the order of their names, and the highest generation that was ever taken."""
+    """Contents of the database: records in the order of their names, and the highest generation that was ever taken."""
 
     records: tuple[JobRecord, ...]
     last_generation: int

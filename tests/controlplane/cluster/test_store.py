@@ -186,7 +186,7 @@ def test_other_databases(path: Path) -> None:
 
 
 VERSION_1 = """
-CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_generation INTEGER NOT NULL);
+CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_epoch INTEGER NOT NULL);
 INSERT INTO books VALUES (1, 0);
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
@@ -228,8 +228,35 @@ def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> 
         for table, found in rows.items():
             for row in found:
                 database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-        database.execute("UPDATE books SET last_generation = 7")
+        database.execute('''UPDATE jobs SET job = replace(job, '"generation":', '"epoch":')''')
+        database.execute("UPDATE books SET last_epoch = 7")
     database.close()
+
+
+def name_epochs(store: StateStore) -> None:
+    """Give what is in the database the names that it had up to version 4."""
+    store._database.execute("ALTER TABLE books RENAME COLUMN last_generation TO last_epoch")
+    texts = (("jobs", "job"), ("jobs", "branches"), ("jobs", "resume"), ("jobs", "newcomers"), ("members", "report"))
+    for table, column in texts:
+        for new, old in (('"generation":', '"epoch":'), ('"start_generation":', '"start_epoch":')):
+            store._database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (new, old))
+
+
+def test_books_of_before_generations_are_brought_up(store: StateStore) -> None:
+    """A version 4 calls them epochs, in a column and in what is kept as text."""
+    again = over(running())
+    records = [*many(), replace(again, request=replace(again.request, name="over"), job_index=30)]
+    for each in records:
+        store.put(each)
+    name_epochs(store)
+    kept = "".join(map(str, store._database.execute("SELECT job, resume, newcomers FROM jobs").fetchall()))
+    assert '"epoch":' in kept
+    assert "generation" not in kept
+    store._database.execute("PRAGMA user_version = 4")
+    brought = reopened(store)
+    assert set(brought.load().records) == set(records)
+    assert brought.load().last_generation == 9
+    brought.close()
 
 
 def test_books_of_before_trees_are_brought_up(store: StateStore, path: Path) -> None:
@@ -237,6 +264,7 @@ def test_books_of_before_trees_are_brought_up(store: StateStore, path: Path) -> 
     records = many()
     for each in records:
         store.put(each)
+    name_epochs(store)
     for table, column in (("jobs", "branches"), ("jobs", "confirmed"), ("members", "leaf"), ("members", "settings")):
         store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     store._database.execute("PRAGMA user_version = 2")
@@ -252,6 +280,7 @@ def test_books_of_before_settings_are_brought_up(store: StateStore) -> None:
     for each in records:
         store.put(each)
     store._database.execute("ALTER TABLE members DROP COLUMN settings")
+    name_epochs(store)
     store._database.execute("PRAGMA user_version = 3")
     brought = reopened(store)
     assert brought.load().records == tuple(records)
@@ -303,7 +332,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: StateStore, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 5")
+    store._database.execute("PRAGMA user_version = 6")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 5, this program knows 1 \.\. 4; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 6, this program knows 1 \.\. 5; use the hopsum that wrote it"):
         StateStore(path)
