@@ -16,13 +16,16 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, RECEIVE_BYTES, LinkStatistics
 from hopsum.transport.outage import Outage
 from hopsum.transport.packet_filter import NOTHING, attach, frames_for
 from hopsum.transport.raw_frames import RawFrames
+
+T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 65535 + 14
 ASK_S: Final = 0.3
@@ -72,7 +75,7 @@ class RawLink:
             self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
-            self._find(hop, interface)
+            find_hop(interface, hop, self._poll, self._take, self._ask, lambda: self._frames.hop_mac is not None)
             where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
             self._outage = Outage(where, self.statistics.failures)
         except BaseException:
@@ -96,17 +99,7 @@ class RawLink:
 
         The views are valid until the next call.
         """
-        until, unreachable = time.monotonic() + max(timeout_s, 0.0), self.statistics.unreachable
-        while True:
-            ready = dict(self._poll.poll(max(until - time.monotonic(), 0.0) * 1000))
-            woken = self._waker in ready
-            if woken:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._waker)
-            datagrams = self._take() if self._socket.fileno() in ready else []
-            told = self.statistics.unreachable > unreachable
-            if datagrams or woken or told or time.monotonic() >= until:
-                return datagrams
+        return take_in_time(self._poll, self._waker, self._take, self.statistics, timeout_s)
 
     def wake(self) -> None:
         """Let the `receive` in progress return at once, or else the next one. Any thread may call it until `close`."""
@@ -160,21 +153,58 @@ class RawLink:
             with suppress(OSError):  # it will be asked again
                 self._socket.send(answer)
 
-    def _find(self, hop: str, interface: str) -> None:
-        """Ask for the next hop's MAC. Raises OSError if nobody answers."""
-        for _ in range(ASKS):
-            self._socket.send(self._frames.arp_request())
-            until = time.monotonic() + ASK_S
-            while self._frames.hop_mac is None and (left_s := until - time.monotonic()) > 0:
-                if self._poll.poll(left_s * 1000):
-                    self._take()
-            if self._frames.hop_mac is not None:
-                return
-        raise OSError(
-            errno.EHOSTUNREACH,
-            f"nobody on {interface} answers ARP for {hop}, asked {ASKS} times: the switch, or a router named by via, "
-            "has to be on this link",
-        )
+    def _ask(self) -> None:
+        self._socket.send(self._frames.arp_request())
+
+
+def take_in_time(
+    poll: select.poll, waker: int, take: Callable[[], list[T]], statistics: LinkStatistics, timeout_s: float
+) -> list[T]:
+    """Return what `take` finds; wait for something, for `waker`, or for word that nobody listens, up to `timeout_s`.
+
+    Args:
+        poll: of the socket that `take` reads without waiting, and of `waker`, an eventfd.
+    """
+    until, unreachable = time.monotonic() + max(timeout_s, 0.0), statistics.unreachable
+    while True:
+        ready = dict(poll.poll(max(until - time.monotonic(), 0.0) * 1000))
+        woken = waker in ready
+        if woken:
+            with suppress(BlockingIOError):
+                os.eventfd_read(waker)
+        found = take() if ready.keys() - {waker} else []
+        told = statistics.unreachable > unreachable
+        if found or woken or told or time.monotonic() >= until:
+            return found
+
+
+def find_hop(
+    interface: str,
+    hop: str,
+    poll: select.poll,
+    take: Callable[[], object],
+    ask: Callable[[], None],
+    is_found: Callable[[], bool],
+) -> None:
+    """Ask for the next hop's MAC until it is found. Raises OSError if nobody answers.
+
+    Args:
+        poll: of the socket that `take` reads without waiting; `take` hears ARP replies.
+        ask: sends an ARP request.
+    """
+    for _ in range(ASKS):
+        ask()
+        until = time.monotonic() + ASK_S
+        while not is_found() and (left_s := until - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000):
+                take()
+        if is_found():
+            return
+    raise OSError(
+        errno.EHOSTUNREACH,
+        f"nobody on {interface} answers ARP for {hop}, asked {ASKS} times: the switch, or a router named by via, "
+        "has to be on this link",
+    )
 
 
 def _packet_socket(interface: str) -> socket.socket:

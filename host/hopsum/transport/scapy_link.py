@@ -8,12 +8,10 @@ a link is made. The fast links build the same bytes without scapy; tests/wire/te
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,7 +20,7 @@ from hopsum.errors import HopsumError
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, UdpLink
 from hopsum.transport.outage import Outage
 from hopsum.transport.packet_filter import attach, frames_for
-from hopsum.transport.raw import ASK_S, ASKS, hold_port, inspect_interface
+from hopsum.transport.raw import find_hop, hold_port, inspect_interface, take_in_time
 from hopsum.transport.segments import split_segments
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.frames import FramePath
@@ -199,7 +197,7 @@ class _Layer2Carrier:
             self._poll = select.poll()
             self._poll.register(self._socket.ins, select.POLLIN)
             self.path = FramePath(mac, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
-            self._find_hop(interface)
+            find_hop(interface, self._hop, self._poll, self._take, self._ask, lambda: bool(self.path.dst_mac))
             where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
             self._outage = Outage(where, self.statistics.failures)
         except BaseException:
@@ -219,17 +217,7 @@ class _Layer2Carrier:
         self.statistics.bytes_sent += payload_bytes
 
     def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
-        until, unreachable = time.monotonic() + max(timeout_s, 0.0), self.statistics.unreachable
-        while True:
-            ready = dict(self._poll.poll(max(until - time.monotonic(), 0.0) * 1000))
-            woken = self._waker in ready
-            if woken:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._waker)
-            packets = self._take() if self._socket.ins.fileno() in ready else []
-            told = self.statistics.unreachable > unreachable
-            if packets or woken or told or time.monotonic() >= until:
-                return packets
+        return take_in_time(self._poll, self._waker, self._take, self.statistics, timeout_s)
 
     def wake(self) -> None:
         os.eventfd_write(self._waker, 1)
@@ -294,21 +282,8 @@ class _Layer2Carrier:
             with suppress(OSError):  # it will be asked again
                 self._socket.send(layers.arp_packet(self.path.src_mac, own_ip, arp.hwsrc, arp.psrc, reply=True))
 
-    def _find_hop(self, interface: str) -> None:
-        """Ask for the next hop's MAC. Raises OSError if nobody answers."""
-        for _ in range(ASKS):
-            self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
-            until = time.monotonic() + ASK_S
-            while not self.path.dst_mac and (left_s := until - time.monotonic()) > 0:
-                if self._poll.poll(left_s * 1000):
-                    self._take()
-            if self.path.dst_mac:
-                return
-        raise OSError(
-            errno.EHOSTUNREACH,
-            f"nobody on {interface} answers ARP for {self._hop}, asked {ASKS} times: the switch, or a router named by "
-            "via, has to be on this link",
-        )
+    def _ask(self) -> None:
+        self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
 
 
 def _number(ip: str) -> int:
