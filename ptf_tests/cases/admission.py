@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may speak: rank, port and source address must be one worker's of a live generation."""
+"""Admitted senders: rank, port and source address must be one worker's of a live generation."""
 
 from __future__ import annotations
 

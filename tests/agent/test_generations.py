@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent knows of the generations of its job."""
+"""An agent's knowledge of the generations of its job."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Worker(NamedTuple):
 
 
 class Phase(Enum):
-    """Where the controller stands in a generation change."""
+    """Step of the controller in a generation change."""
 
     RUN = "run"
     SEAL = "seal"

@@ -46,7 +46,7 @@ class Network:
         self.rng, self.weather = rng, weather
         self.now = 0.0
         self.hosts: dict[int, Worker] = {}
-        """Who lives at a rank's address now: late replies to the worker of an earlier generation reach this one."""
+        """Workers by the address of their rank: late replies to an earlier generation's worker reach this one."""
         self._in_flight: list[tuple[float, int, Callable[[], None]]] = []
         self._sent = 0
 

@@ -34,7 +34,7 @@ LEAVE_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to a generation."""
+    """Mishaps of a generation."""
 
     loss: float
     workers: int = 3

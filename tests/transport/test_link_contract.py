@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every link to a switch does, whatever is below it: the kernel's UDP, frames of its own, or scapy's packets."""
+"""The contract of every link to a switch: over the kernel's UDP, frames of its own, or scapy's packets."""
 
 from __future__ import annotations
 

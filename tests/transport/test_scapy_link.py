@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scapy link shows of its packets, on an interface and over a UDP socket, and what it refuses."""
+"""Packets that the scapy link shows, on an interface and over a UDP socket, and arguments that it refuses."""
 
 from __future__ import annotations
 

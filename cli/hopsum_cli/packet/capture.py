@@ -51,7 +51,7 @@ class CapturedPacket(NamedTuple):
 
 @dataclass
 class Capture:
-    """What a file holds."""
+    """Contents of a capture file."""
 
     path: Path
     frames: int = 0
@@ -63,7 +63,7 @@ class Capture:
     udp_ports: Counter[int] = field(default_factory=Counter)
     """Destination ports of UDP datagrams that are not of the service's port."""
     notes: list[str] = field(default_factory=list)
-    """What is wrong with the file itself."""
+    """Defects of the file itself."""
 
 
 def read_capture(path: Path, udp_port: int) -> Capture:

@@ -34,14 +34,14 @@ class PacketAnswer(NamedTuple):
 
 
 class AnswerLimits(NamedTuple):
-    """How long answers are collected: `wait_s` seconds, or until there are `answers` of them."""
+    """End of the collection of answers: after `wait_s` seconds, or once there are `answers` of them."""
 
     wait_s: float
     answers: int | None = None
 
 
 class PacketExchange(NamedTuple):
-    """What left, in words from where to where, and what came back, in order of arrival."""
+    """The packet that was sent, its way in words, and the answers in order of arrival."""
 
     sent: Packet
     way: str

@@ -36,7 +36,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Whether the capture has a RESULT."""
+        """True if the capture has a RESULT."""
         return bool(self.results)
 
     @property
@@ -62,7 +62,7 @@ class Round:
         return set(self.updates) - set(self.results) if self.complete else set()
 
     def is_plain(self, workers: set[int]) -> bool:
-        """Whether every worker sent once, is in the sum, and got the result once."""
+        """Return True if every worker sent once, is in the sum, and got the result once."""
         return (
             set(self.updates) == set(self.results) == self.contributors == workers
             and not (self.sent_again or self.answered_again or self.stale or self.probes or self.states)

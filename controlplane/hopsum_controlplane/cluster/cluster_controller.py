@@ -403,7 +403,7 @@ class ClusterController:
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
         """Log a loss that ended no generation; one that did is logged with the step of the database."""
         if after is not None and after.state is before.state is JobState.RUNNING:
-            _log.warning("%s: generation %d of %s lasts", why, after.generation, after.name, extra={"job": after.name})
+            _log.warning("%s; %s goes on, generation %d", why, after.name, after.generation, extra={"job": after.name})
 
     def _validate_devices(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:

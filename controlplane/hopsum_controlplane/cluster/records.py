@@ -14,7 +14,7 @@ from hopsum_wire import MAX_WORKERS
 from hopsum_wire.generations import Resume
 
 FINISHED = "all its workers have left"
-"""Why a generation is over whose workers have done their work."""
+"""Reason of the end of a generation whose workers have done their work."""
 
 
 class JobState(enum.Enum):

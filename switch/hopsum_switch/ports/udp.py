@@ -87,7 +87,7 @@ class UdpPort:
         self._into = [self._datagram]
         self._headers = lru_cache(_KEPT_HEADERS)(self._make_headers)
         self.headers_of_nobody = self._make_headers(("0.0.0.0", 0), 0)
-        """What precedes a datagram: its source, its lengths and the IPv4 checksum are to be set."""
+        """Headers in front of a datagram: its source, its lengths and the IPv4 checksum are to be set."""
 
     @classmethod
     def bind(

@@ -29,7 +29,7 @@ Integers = NDArray[np.int64]
 
 @runtime_checkable
 class CompiledEngine(Protocol):
-    """What the loop needs of an engine that is machine code."""
+    """The part of an engine in machine code that the loop needs."""
 
     def enter(self, batch: Batch, outputs: Outputs, *, first: int, now_us: int, longest_bytes: int) -> None:
         """Prepare calls of the machine code for frames of at most so many bytes."""
@@ -45,17 +45,17 @@ class CompiledEngine(Protocol):
 
 
 class Rest(NamedTuple):
-    """What a call leaves to its caller: outputs from `output` on, and frames of a train from `frame` on."""
+    """The rest that a call leaves to its caller: outputs from `output` on, and frames of a train from `frame` on."""
 
     output: int
     output_at: int
-    """Where the output begins."""
+    """Offset of the first byte of the output."""
     train: Batch
     frame: int
 
 
 class Trip(NamedTuple):
-    """What a call has carried; `busy_s` is the time in the engine and in sending."""
+    """The frames that a call has carried; `busy_s` is the time in the engine and in sending."""
 
     frames: int
     busy_s: float

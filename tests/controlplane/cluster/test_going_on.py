@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers see when a generation ends and their job goes on: reports, newcomers, lost ones, rounds that run out."""
+"""The end of a generation whose job goes on, as workers see it: reports, newcomers, lost ones, rounds that run out."""
 
 from __future__ import annotations
 

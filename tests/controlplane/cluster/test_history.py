@@ -191,7 +191,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: any(self.crews.values()))
     @rule(name=JOBS)
     def quiet(self, name: str) -> None:
-        """When all is quiet a job whose workers all join has a generation, and the same for all of them."""
+        """All workers of a job join while all is quiet: they have a generation, the same for all of them."""
         self.settle()
         if name not in self.states() or name not in self.crews:
             return

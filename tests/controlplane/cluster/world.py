@@ -82,7 +82,7 @@ class Worker:
     joined: Joined | None = None
     generation: int = 0
     held: tuple[tuple[int, int], ...] = ()
-    """What it reports of a generation that is over."""
+    """The results that it reports of a generation that is over."""
 
     @property
     def incarnation(self) -> bytes:
