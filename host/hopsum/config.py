@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CODECS
-from hopsum.codec.base import ON_LOST, ON_NONFINITE, CodecError, OnLost, OnNonfinite
+from hopsum.codec.base import ON_NONFINITE, CodecError, OnNonfinite
 from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 
@@ -115,12 +115,6 @@ class Config:
     )
     error_feedback: bool = field(
         default=True, metadata=_about(_FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
-    )
-    on_lost: OnLost = field(
-        default="fail",
-        metadata=_about(
-            _text(*ON_LOST), 'a sum that the switch no longer has; "zero", for comparisons only, takes zeros (UDP)'
-        ),
     )
     retransmit_s: float = field(
         default=0.1, metadata=_about(_seconds(0.001, 3600), "before a datagram is first sent again (UDP)")

@@ -84,8 +84,6 @@ def open_config(
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
-    if config.on_lost == "zero" and parts.scheme not in (*_MEMBERSHIPS, "hopsum"):
-        raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
     if parts.scheme != "hopsum":  # whose job may record a codec
         config = replace(config, codec=config.codec or DEFAULT_CODEC)
     _require_packets(config, parts, on_packet)
@@ -344,9 +342,7 @@ def _open_agent(
     if make_link is not None:
         given["link"] = make_link(seat)
     try:
-        return make(
-            membership, seat.rank, codec=codec, timing=timing, seed=config.seed, on_lost=config.on_lost, **given
-        )
+        return make(membership, seat.rank, codec=codec, timing=timing, seed=config.seed, **given)
     except BaseException:
         if make_link is not None:
             given["link"].close()

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from hopsum.agent import Agent
 from hopsum.codec import Codec, best_table
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import DatagramLink, UdpLink
-from hopsum.transport.lossy import LossyLink, Mishaps
+from hopsum.transport.link import DatagramLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum_wire import LANE_GROUP_CODES, Header, Op
 from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint
 
+from ..transport.lossy import LossyLink, Mishaps, WrappedLink
 from ..transport.server import LOCALHOST, UdpSwitch
 
 GENERATION, SLOTS, WINDOW = 41, 16, 8
@@ -30,35 +31,25 @@ ASKING = Timing(retransmit_s=0.02, deadline_s=4.0)
 """Asks the switch a second before: it answers in that time, also on a machine that stands still for a while."""
 
 
-class RecordingLink:
+class RecordingLink(WrappedLink):
     """Notes the header of everything that is sent."""
 
     def __init__(self, link: DatagramLink) -> None:
-        self._link = link
-        self.statistics = link.statistics
+        super().__init__(link)
         self.headers: list[Header] = []
 
     def send(self, datagram: bytes | memoryview) -> None:
         self.headers.append(Header.unpack(datagram))
         self._link.send(datagram)
 
-    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
-        return self._link.receive(timeout_s)
 
-    def close(self) -> None:
-        self._link.close()
-
-
-class Gate:
+class Gate(WrappedLink):
     """A link that holds back the sums of one op until it is opened."""
 
     def __init__(self, link: DatagramLink, op: Op, opened: threading.Event) -> None:
-        self._link, self._op, self._opened = link, op, opened
+        super().__init__(link)
+        self._op, self._opened = op, opened
         self._held: list[bytes] = []
-        self.statistics = link.statistics
-
-    def send(self, datagram: bytes | memoryview) -> None:
-        self._link.send(datagram)
 
     def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
         self._held += [bytes(datagram) for datagram in self._link.receive(min(timeout_s, 0.01))]
@@ -66,9 +57,6 @@ class Gate:
         passing = [each for each in self._held if not (shut and Header.unpack(each).op == self._op)]
         self._held = [each for each in self._held if each not in passing]
         return passing
-
-    def close(self) -> None:
-        self._link.close()
 
 
 @dataclass

@@ -33,8 +33,8 @@ from hopsum.codec.ranges import read_ranges
 from hopsum.codec.reduction import ReductionState
 from hopsum.codec.thc import Thc
 from hopsum.protocol.worker import Timing
-from hopsum.transport.lossy import Mishaps
 
+from ..transport.lossy import Mishaps
 from .team import WORKERS, Bench, Setting, Team, open_bench
 
 ELEMENTS, BLOCK = 1500, 1024

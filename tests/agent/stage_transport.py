@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
-from hopsum.transport.batches import LinkStatistics
-from hopsum.transport.repairing import RepairingTransport
-from hopsum.transport.udp import TransportStatistics
+from hopsum.transport.link import LinkStatistics
+from hopsum.transport.side_connections import SideStatistics
+from hopsum.transport.transport import Transport, TransportStatistics
 from hopsum_wire.generations import Resume, Sealed
 
 WAIT_S = 60
@@ -30,7 +30,7 @@ class Exchanged(NamedTuple):
     payloads: NDArray[np.uint8]
 
 
-class StageTransport(RepairingTransport):
+class StageTransport(Transport):
     """Phases stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class StageTransport(RepairingTransport):
         self.limit: int | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.worker = Worker(Membership(generation=70, rank=0, workers=1, slots=8))  # with nothing in progress
-        self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics())
+        self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics(), SideStatistics())
         self._events: list[AllReduceDone | AllReduceFailed] = []
         self._woken = False
 
@@ -51,10 +51,6 @@ class StageTransport(RepairingTransport):
 
     def probe(self) -> None:
         """Ask nobody."""
-
-    @property
-    def can_wake(self) -> bool:
-        return True
 
     def wake(self) -> None:
         with self.changed:
@@ -125,7 +121,7 @@ class StageTransport(RepairingTransport):
         """Let a sum of this worker alone arrive."""
         done = self.stream[handle]
         results, contributors = simulate_switch(done.op, [done.payloads])
-        self._end(AllReduceDone(handle, results, contributors, np.ones(len(results), np.bool_)))
+        self._end(AllReduceDone(handle, results, contributors))
 
     def void(self, handle: int, error: AllReduceError | None = None) -> None:
         self._end(AllReduceFailed(handle, error or WorkersReplacedError("rank 1 was replaced", (1,))))

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from hopsum.agent import Agent
 from hopsum.codec import Codec, CollectiveError, ErrorFeedback, job_tables
-from hopsum.codec.base import OnLost
 from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
-from hopsum.transport.link import DatagramLink, UdpLink
-from hopsum.transport.lossy import LossyLink, Mishaps
+from hopsum.transport.link import DatagramLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
@@ -36,6 +35,7 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import JobMembership, format_membership, parse_membership
 
+from ..transport.lossy import LossyLink, Mishaps
 from ..transport.server import LOCALHOST
 from .laws import Books, Entry
 
@@ -117,7 +117,6 @@ class Setting(NamedTuple):
     min_quorum: int = 1
     timing: Timing = BRISK
     peers: bool = True
-    on_lost: OnLost = "fail"
     switch_loss: float = 0.0
     """Each way at the switch's ports, by the program's own simulator. The links are then plain ones."""
     wrap: Callable[[int, DatagramLink], DatagramLink] = lambda rank, link: link
@@ -168,9 +167,7 @@ class Team:
 
     def _agent(self, rank: int, link: DatagramLink) -> Agent:
         setting, codec = self.setting, self.codecs[rank]
-        return Agent(
-            self.membership, rank, codec=codec, timing=setting.timing, link=link, seed=1, on_lost=setting.on_lost
-        )
+        return Agent(self.membership, rank, codec=codec, timing=setting.timing, link=link, seed=1)
 
     def run(
         self, given: Given, steps: int = 1, late: int | None = None, watch: Callable[[Residuals], None] = lambda _: None

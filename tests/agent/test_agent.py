@@ -16,9 +16,9 @@ from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, 
 from hopsum.codec.table import expected_nmse
 from hopsum.communicator import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import LANES
-from hopsum.transport.lossy import Mishaps
 from hopsum_wire import Op
 
+from ..transport.lossy import Mishaps
 from .cluster import PATIENT, WINDOW, Cluster
 
 WAIT_S = 90

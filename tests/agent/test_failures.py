@@ -173,7 +173,7 @@ def test_a_program_that_forgets_close_ends(stack: ExitStack, tmp_path: Path) -> 
     program = (
         "import atexit, sys, threading, numpy; from hopsum.agent import Agent\n"
         "atexit.register(lambda: print(threading.active_count(), 'thread'))\n"  # runs last
-        "from hopsum.transport.link import UdpLink\n"
+        "from hopsum.transport.udp_link import UdpLink\n"
         f"agent = Agent({str(path)!r}, 0, codec='fixed', link=UdpLink(('127.0.0.1', 0), ('127.0.0.1', 9)))\n"
         "agent.submit(numpy.ones(9, numpy.float32))\n"
         "assert not {'torch', 'grpc', 'scapy'} & set(sys.modules)\n"

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, make_codec
-from hopsum.transport.lossy import Mishaps
 
+from ..transport.lossy import Mishaps
 from .mutants import DividesByAll, DropsExcluded, KeepsAll, Reencodes, SettlesOnStale, Sound
 from .team import BRISK, WORKERS, Bench, Given, Setting, Team, own_things
 

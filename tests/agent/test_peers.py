@@ -20,12 +20,12 @@ from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import RankLeftError, ResultLostError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
-from hopsum.transport.lossy import Mishaps
 from hopsum.transport.side_proof import Dialler, GenerationKey
 from hopsum_wire import Op
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
+from ..transport.lossy import Mishaps
 from ..transport.server import LOCALHOST
 from .cluster import EAGER, GENERATION, Cluster
 
@@ -168,7 +168,7 @@ def test_who_waits_for_a_state_hears_that_its_agent_has_ended(
     agent = newcomer(stack)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(agent.fetch_state, 10 * WAIT_S)
-        while not agent._transport._fetch:  # type: ignore[attr-defined]  # it asks
+        while not agent._transport._states._fetch:  # type: ignore[attr-defined]  # it asks
             assert not waiting.done()
         end(agent)
         with pytest.raises(error, match=message):

@@ -17,8 +17,8 @@ from hopsum.agent import progress
 from hopsum.agent.progress import Progress
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.notice import AFTER_S, WaitMonitor
-from hopsum.protocol.worker import Timing
-from hopsum.transport.udp import UdpTransport
+from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.transport import Transport
 from hopsum_wire import Op
 
 from .cluster import EAGER, Cluster
@@ -71,17 +71,14 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
 def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
     """The switch is asked before the line is due; a result ends the wait."""
     cluster, clock = Cluster(stack, 2), Clock()
-    seats = [cluster.membership.worker(rank) for rank in range(2)]
+    host, port = cluster.switch.address
+    switch = f"switch {host}:{port}"
     first, second = (
         stack.enter_context(
-            UdpTransport(
-                seat.endpoint.address, seat.send_to.address, generation=cluster.membership.generation,
-                rank=seat.rank, workers=2,
-                slots=8, timing=EAGER, link=link,
-            )
+            Transport(link, Membership(cluster.membership.generation, rank, 2, 8, switch), EAGER)
         )
-        for seat, link in zip(seats, cluster.links, strict=True)
-    )  # fmt: skip
+        for rank, link in enumerate(cluster.links)
+    )
     looks = Progress(first, clock=clock)
     payloads = np.zeros((1, 1024), np.uint8)
     first.submit(Op.ADD32, payloads)
@@ -102,7 +99,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     assert lines(caplog, progress.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
 
 
-def _step(transport: UdpTransport, holds: Callable[[], bool]) -> None:
+def _step(transport: Transport, holds: Callable[[], bool]) -> None:
     until = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < until

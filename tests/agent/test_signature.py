@@ -85,16 +85,16 @@ def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: in
     assert sum(int(part.counts().sum()) for part in parts[0]) == lanes + LANES
     summed = [simulate_switch(Op.MAX32, [each[n].payloads for each in parts], None)[0] for n in range(len(parts[0]))]
     results = np.concatenate(summed)
-    found, who, _ = unsigned(own[0], results, np.full(len(results), 3, np.uint64), np.zeros(0, np.bool_))
+    found, who = unsigned(own[0], results, np.full(len(results), 3, np.uint64))
     assert found.tobytes() == expected.tobytes()
     assert who.tolist() == [3] * len(expected)
 
 
-def test_a_chunk_is_lost_with_any_of_its_lanes() -> None:
+def test_who_is_in_a_chunk_is_in_all_of_its_lanes() -> None:
     own = phase(300)
     results = np.zeros((2, 1024), np.uint8)
-    _, who, lost = unsigned(own, results, np.array([3, 0], np.uint64), np.array([False, True]))
-    assert (who.tolist(), lost.tolist()) == ([0, 0], [True, True])
+    _, who = unsigned(own, results, np.array([3, 2], np.uint64))
+    assert who.tolist() == [2, 2]
 
 
 def test_numbers_that_differ_are_both_told() -> None:

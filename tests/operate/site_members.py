@@ -87,7 +87,7 @@ class Member:
         """Leave; return how many messages of peers came, and how often one could not be reached."""
         assert self._job is not None
         self._job.close()
-        statistics = self._job._transport._channel.statistics  # type: ignore[attr-defined]
+        statistics = self._job._transport.statistics.side  # type: ignore[attr-defined]
         return statistics.messages_received, statistics.unreachable
 
 

@@ -112,7 +112,6 @@ def test_what_a_peer_has_is_a_result() -> None:
     event = done(worker)
     assert event.results[:, 0].tolist() == [9, 5]
     assert event.contributors.tolist() == [0b1101, EVERYBODY]
-    assert event.included.tolist() == [False, True]
     assert (worker.statistics.repaired, worker.statistics.results, worker.waits_for_peers) == (1, 2, False)
 
 
@@ -418,31 +417,6 @@ def test_leaving() -> None:
         hear(worker, rank, PeerKind.LEAVE)
     assert worker.repair.everybody_left
     assert len(worker.repair.store) == 0
-
-
-def test_zeros_for_comparison() -> None:
-    worker = Worker(Membership(7, 1, 4, 1), TIMING, on_lost="zero")
-    submit(worker, 3)
-    stale(worker, 0, held=3, contributors=0b1001)
-    worker.datagrams_to_send(0.1)
-    stale(worker, 1, held=3, contributors=0b1001)
-    from_switch(worker, 0)
-    from_switch(worker, 2)
-    event = done(worker)
-    assert event.results[:, 0].tolist() == [5, 0, 5], "a RESULT that still comes counts"
-    assert event.contributors.tolist() == [EVERYBODY, 0, EVERYBODY]
-    assert event.lost.tolist() == [False, True, False]
-    assert event.included.tolist() == [True, False, True]
-    assert worker.statistics.lost == 2
-
-
-def test_nothing_is_lost_elsewhere() -> None:
-    worker = make()
-    submit(worker)
-    from_switch(worker, 0)
-    assert done(worker).lost.size == 0
-    with pytest.raises(ValueError, match="is for workers without peers"):
-        Worker(Membership(7, 1, 4, 1), repair=RepairPolicy(), on_lost="zero")
 
 
 @pytest.mark.parametrize("changes", [{"ask_after": 0}, {"unproved_max": 0}, {"straggler_s": 0.0}])

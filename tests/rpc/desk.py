@@ -63,6 +63,8 @@ class Desk:
         self.watchers: list[Callable[[str], None]] = []
         self.unreachable = ""
         self.codec = self.codec_options = ""
+        self.side_channels = True
+        """Without, the membership says no ports of them."""
         self.before: Callable[[str], None] = lambda name: None
 
     # ---- as a manager ---------------------------------------------------------------------------------
@@ -201,6 +203,7 @@ class Desk:
             SLOTS,
         )
         sides = {rank: (seat.ip, seat.side_port) for rank, seat in enumerate(seats) if seat.side_port}
+        sides = sides if self.side_channels else {}
         send_to = dict.fromkeys(range(self.workers), self.switch.address)
         self.membership = job_membership(job, send_to, sides or False, resume=self._resume())
         locals_ = [(seat.ip, seat.udp_port) for seat in seats]

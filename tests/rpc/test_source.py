@@ -88,7 +88,8 @@ def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
 
 def test_without_side_channels_the_job_is_over_with_its_generation(served: Served) -> None:
     desk, service = served
-    jobs = _connect_all(service, on_lost="zero")
+    desk.side_channels = False
+    jobs = _connect_all(service)
     waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
     desk.end("rank 7 was silent for 15 s")
     with pytest.raises(
@@ -101,6 +102,7 @@ def test_without_side_channels_the_job_is_over_with_its_generation(served: Serve
     desk.wait(lambda: sorted(desk.left) == [0, 1])  # though nobody has closed them: others need not wait for them
     assert all(str(why).startswith("GenerationEndedError: rank ") for why in desk.unfinished)
     _close(jobs)
+    desk.side_channels = True
     again = _connect_all(service)
     assert not any(job.is_newcomer for job in again)
     assert _sum(again) == [[0.5, 2]] * 2

@@ -14,11 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError, WorkersReplacedError
-from hopsum.protocol.worker import AllReduceDone, Timing
+from hopsum.protocol.worker import AllReduceDone, Membership, Timing
 from hopsum.protocol.worker_state import WorkerPhase
-from hopsum.transport.link import UdpLink
-from hopsum.transport.repairing import RepairingTransport, StateMovedError
 from hopsum.transport.side_channel import GenerationKey, SideChannel
+from hopsum.transport.state_exchange import StateMovedError
+from hopsum.transport.transport import Peers, Transport
+from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 from hopsum_wire.generations import Resume
@@ -49,11 +50,9 @@ class Member:
         self.failure: BaseException | None = None
 
     def open(self) -> None:
-        self.transport = RepairingTransport(
-            self.link.local, self.job.switch.address, self.channel, self.job.addresses, generation=self.job.generation,
-            rank=self.rank, workers=RANKS, slots=SLOTS, timing=FAST, link=self.link, linger_s=30.0,
-            resume=self.resume,
-        )  # fmt: skip
+        membership = Membership(self.job.generation, self.rank, RANKS, SLOTS)
+        peers = Peers(self.channel, self.job.addresses, linger_s=30.0, resume=self.resume)
+        self.transport = Transport(self.link, membership, FAST, peers)
 
     def start(self, until: int) -> None:
         self.thread = threading.Thread(target=self._run, args=(until,))
@@ -179,7 +178,7 @@ def test_the_switch_forgets_while_all_reduces_run(stack: ExitStack) -> None:
             assert (event.contributors == 0b111).all()
     assert [member.channel.address for member in job.members] == listening
     assert all(member.transport.worker.membership.generation == 10 for member in job.members)
-    assert all(not member.transport.side_statistics.closed for member in job.members)
+    assert all(not member.transport.statistics.side.closed for member in job.members)
 
 
 def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
@@ -222,7 +221,7 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
         for member in job.members:
             np.testing.assert_array_equal(member.done[first].results.view(">u4"), expected(first))
     assert 2 * CHUNKS not in newcomer.done
-    assert len(staying[0].transport._offers) == 0, "taken"
+    assert len(staying[0].transport._states._offers) == 0, "taken"
 
 
 def test_a_state_that_nobody_offers_any_more(stack: ExitStack) -> None:

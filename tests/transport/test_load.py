@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.transport.batches import BatchLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.load import Load
 from hopsum_evaluation.bench.traffic import VARIANTS, Pool, WrongResultError, make_pool
 from hopsum_oracle.aggregator import Aggregator
@@ -24,25 +24,25 @@ GENERATION, SLOTS, WORKERS = 7, 6, 3
 SECONDS = 0.2
 
 
-class LosingLink(BatchLink):
+class LosingLink(UdpLink):
     """Loses every tenth datagram, in the order of sending."""
 
     sent = 0
     lost = 0
 
-    def send(self, datagrams: NDArray[np.uint8]) -> None:
+    def send_rows(self, datagrams: NDArray[np.uint8]) -> None:
         numbers = self.sent + np.arange(len(datagrams))
         self.sent += len(datagrams)
         kept = datagrams[numbers % 10 != 9]
         self.lost += len(datagrams) - len(kept)
         if len(kept):
-            super().send(kept)
+            super().send_rows(kept)
 
 
 @contextmanager
 def load(
-    kind: type[BatchLink], change: Callable[[Pool], Pool] = lambda pool: pool
-) -> Iterator[tuple[Load, Aggregator, list[BatchLink]]]:
+    kind: type[UdpLink], change: Callable[[Pool], Pool] = lambda pool: pool
+) -> Iterator[tuple[Load, Aggregator, list[UdpLink]]]:
     """Start the oracle and the load on it; `change` is what the load expects instead."""
     with ExitStack() as stack:
         # The oracle must know the workers' addresses, and they its address: it learns theirs later.
@@ -58,7 +58,7 @@ def load(
 
 
 def test_every_update_brings_its_result() -> None:
-    with load(BatchLink) as (loaded, oracle, links):
+    with load(UdpLink) as (loaded, oracle, links):
         tallies = [loaded.run(SECONDS) for _ in range(2)]
     updates = sum(tally.updates for tally in tallies)
     assert updates >= WORKERS * SLOTS * VARIANTS
@@ -87,5 +87,5 @@ def another_generation(pool: Pool) -> Pool:
 
 @pytest.mark.parametrize("change", [one_bit_off, another_generation])
 def test_a_wrong_result_is_no_result(change: Callable[[Pool], Pool]) -> None:
-    with load(BatchLink, change) as (loaded, _, _links), pytest.raises(WrongResultError):
+    with load(UdpLink, change) as (loaded, _, _links), pytest.raises(WrongResultError):
         loaded.run(SECONDS)

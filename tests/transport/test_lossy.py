@@ -7,7 +7,8 @@ import random
 from collections import Counter
 
 from hopsum.transport.link import LinkStatistics
-from hopsum.transport.lossy import LossyLink, Mishaps
+
+from .lossy import LossyLink, Mishaps
 
 
 class Wire:

@@ -17,13 +17,15 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceTimeoutError
-from hopsum.protocol.worker import Timing
-from hopsum.transport.link import DatagramLink, UdpLink
+from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.link import DatagramLink
 from hopsum.transport.outage import CALM_S, PASSING, Outage
-from hopsum.transport.udp import UdpTransport
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
+from .lossy import WrappedLink
 from .server import LOCALHOST, UdpSwitch, job_for
 from .veth import PORT, SWITCH_IP, WORKER_IP, Veth
 
@@ -79,13 +81,13 @@ def test_a_defect_is_raised(code: int) -> None:
     assert not failures
 
 
-class Failing:
+class Failing(WrappedLink):
     """A link whose sends fail: for so many calls, or for good."""
 
     def __init__(self, link: UdpLink, code: int, times: int | None) -> None:
-        self._link, self._code, self._left = link, code, times
+        super().__init__(link)
+        self._code, self._left = code, times
         self._outage = Outage("here to there", link.statistics.failures)
-        self.statistics = link.statistics
 
     def send(self, datagram: bytes | memoryview) -> None:
         if self._left != 0:
@@ -94,31 +96,15 @@ class Failing:
             return
         self._link.send(datagram)
 
-    def receive(self, timeout_s: float) -> list[memoryview]:
-        return self._link.receive(timeout_s)
 
-    def close(self) -> None:
-        self._link.close()
-
-
-def alone(stack: ExitStack, code: int, times: int | None, deadline_s: float) -> UdpTransport:
+def alone(stack: ExitStack, code: int, times: int | None, deadline_s: float) -> Transport:
     """Return a transport, the only rank of its job, with a link that fails."""
     aggregator = Aggregator()
     switch = stack.enter_context(UdpSwitch(aggregator))
     link = UdpLink((LOCALHOST, 0), switch.address)
     aggregator.add_job(job_for([link.local], generation=9, slots=2, table=None))
     timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=deadline_s)
-    transport = UdpTransport(
-        link.local,
-        switch.address,
-        generation=9,
-        rank=0,
-        workers=1,
-        slots=2,
-        timing=timing,
-        link=Failing(link, code, times),
-    )
-    return stack.enter_context(transport)
+    return stack.enter_context(Transport(Failing(link, code, times), Membership(9, 0, 1, 2), timing))
 
 
 @pytest.mark.parametrize("code", sorted(PASSING))

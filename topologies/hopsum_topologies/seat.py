@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Final, Literal, TypeVar
 
-from hopsum.transport.batches import PLAIN, BatchLink
-from hopsum.transport.link import UdpLink
 from hopsum.transport.scapy_link import PacketView, ScapyLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import WorkerEndpoint
 from hopsum_topologies.netns import enter_namespace
 
@@ -73,10 +72,9 @@ def _interface_with(ip: str) -> str:
     raise OSError(f"no interface of this network namespace has the address {ip}")
 
 
-def open_batch_link(seat: Seat) -> BatchLink:
+def open_batch_link(seat: Seat) -> UdpLink:
     """Open a socket for many datagrams a call there; plain where a switch takes frames from a veth. Raises as above."""
-    offload = None if seat.namespace is None else PLAIN
-    return at_seat(seat, lambda: BatchLink((seat.ip, 0), seat.switch, offload))
+    return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch, gso="auto" if seat.namespace is None else "off"))
 
 
 def at_seat(seat: Seat, make: Callable[[], T]) -> T:

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from hopsum.agent import Agent
 from hopsum.communicator import AllReduceResult, Span
-from hopsum.transport.link import UdpLink
 from hopsum.transport.offload import Gso
+from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.placement import CpuTime, memory
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat

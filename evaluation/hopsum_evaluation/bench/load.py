@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.transport.batches import BatchLink, rows_of
+from hopsum.transport.udp_link import SegmentRun, UdpLink
 from hopsum_evaluation.bench.traffic import RESULT_BYTES, UPDATE_BYTES, Checker, Pool, headers_of, row_of
 
 RESEND_S = 0.25
@@ -60,7 +60,7 @@ class LoadCounts:
 class Load:
     """The workers of one job. The links stay the caller's."""
 
-    def __init__(self, links: Sequence[BatchLink], pool: Pool, *, resend_s: float = RESEND_S) -> None:
+    def __init__(self, links: Sequence[UdpLink], pool: Pool, *, resend_s: float = RESEND_S) -> None:
         self._workers = [_Worker(link, pool, rank) for rank, link in enumerate(links)]
         self._all: NDArray[np.int64] = np.arange(pool.slots)
         self._next: NDArray[np.int64] = np.ones(pool.slots, np.int64)
@@ -123,7 +123,7 @@ class Load:
 class _Worker:
     """One worker: which round of each slot it waits for (0: none), and which it sent last."""
 
-    link: BatchLink
+    link: UdpLink
     pool: Pool
     rank: int
     retransmits: int = 0
@@ -144,7 +144,7 @@ class _Worker:
 
     def turn(self, now: float, limit: NDArray[np.int64] | None) -> int:
         """Take in what has arrived and send what may follow, up to round `limit` of each slot; return how many."""
-        runs = self.link.receive(self._in)
+        runs = self.link.take(self._in)
         if not runs:
             return 0
         slots, rounds = self._checker.check(rows_of(self._in, runs, RESULT_BYTES))
@@ -168,7 +168,7 @@ class _Worker:
         headers_of(out)["round"] = rounds
         self.outstanding[slots] = self.sent[slots] = rounds
         self._sent_at[slots] = now
-        self.link.send(out)
+        self.link.send_rows(out)
 
     def resend(self, now: float, before: float) -> None:
         """Send again what was sent before then and has no RESULT."""
@@ -176,3 +176,20 @@ class _Worker:
         if len(slots):
             self.retransmits += len(slots)
             self.send(slots, self.outstanding[slots], now)
+
+
+def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_bytes: int) -> NDArray[np.uint8]:
+    """Return the datagrams of one size as uint8[n, datagram_bytes]; others are left out.
+
+    A view of the buffer where all that arrived has this size, else a copy.
+    """
+    if all(run.datagram_bytes == datagram_bytes and not (run.stop - run.start) % datagram_bytes for run in runs):
+        stop = runs[-1].stop if runs else 0
+        return buffer[:stop].reshape(-1, datagram_bytes)
+    parts = []
+    for start, stop, each in runs:
+        if each == datagram_bytes:
+            parts.append(buffer[start : stop - (stop - start) % each])
+        elif (stop - start) % each == datagram_bytes:
+            parts.append(buffer[stop - datagram_bytes : stop])
+    return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hopsum.transport.batches import BatchLink, probe_offload
+from hopsum.transport.offload import probe_offload
+from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import JobSpec, SwitchController
 from hopsum_evaluation.bench.echo import Echo
 from hopsum_evaluation.bench.load import RESEND_S, Load, LoadCounts
@@ -86,7 +87,7 @@ def load_on(
 ) -> Iterator[Load]:
     """Make a job on a switch and yield its workers; end both. Raises ControlPlaneError, OSError."""
     with ExitStack() as stack:
-        links: list[BatchLink] = []
+        links: list[UdpLink] = []
         for seat in testbed.seats:
             links.append(link := open_batch_link(seat))
             stack.callback(link.close)
@@ -104,7 +105,7 @@ def echo_run(workers: int, table: tuple[int, ...], slots: int, seed: int) -> Ite
     pool = make_pool(ECHO_GENERATION, workers, slots, table, seed)
     with ExitStack() as stack:
         echo = stack.enter_context(Echo(workers, offload))
-        links = [BatchLink(("127.0.0.1", 0), echo.address, offload) for _ in range(workers)]
+        links = [UdpLink(("127.0.0.1", 0), echo.address, gso=offload) for _ in range(workers)]
         for link in links:
             stack.callback(link.close)
         yield SocketRun(Load(links, replace(pool, sums=np.zeros_like(pool.sums))), echo.pid, pinned=True)

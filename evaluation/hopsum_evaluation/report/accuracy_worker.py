@@ -24,7 +24,7 @@ from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum.transport.link import UdpLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.software import SoftwareServers

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopsum.protocol.worker import Timing
-from hopsum.transport.udp import UdpTransport
+from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.transport import Transport
 from hopsum_evaluation.link_options import view_of
 from hopsum_evaluation.selftest.vectors import PIECE_CHUNKS, Exercise
 from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
@@ -50,24 +50,16 @@ def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
     link = open_seat_link(seat, plan.kind, view_of(plan.pcap, seat.rank, show=plan.show))
     pipe.send(("bound", link.local))
     assignment: Assignment = pipe.recv()
-    transport = UdpTransport(
-        link.local,
-        seat.switch,
-        generation=assignment.generation,
-        rank=seat.rank,
-        workers=assignment.workers,
-        slots=assignment.slots,
-        timing=Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s),
-        link=link,
-    )
-    with transport:
+    switch = f"switch {seat.switch[0]}:{seat.switch[1]}"
+    membership = Membership(assignment.generation, seat.rank, assignment.workers, assignment.slots, switch)
+    with Transport(link, membership, Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s)) as transport:
         for exercise in assignment.exercises:
             _sum(exercise, seat.rank, assignment, transport, pipe)
         statistics = transport.statistics
         pipe.send(("statistics", statistics.link, statistics.worker))
 
 
-def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: UdpTransport, pipe: Connection) -> None:
+def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: Transport, pipe: Connection) -> None:
     payloads = exercise.payloads(exercise.values(rank, plan.elements, plan.seed))
     results = []
     start = time.perf_counter()

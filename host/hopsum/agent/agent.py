@@ -39,8 +39,6 @@ from hopsum.agent.engine import CLOSE, END_GROUP, AllReduceEngine
 from hopsum.agent.generations import Generations
 from hopsum.agent.network import Failed
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
-from hopsum.codec.base import OnLost, require_on_lost
-from hopsum.codec.range_codec import RangeCodec
 from hopsum.communicator import Communicator
 from hopsum.communicator.results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
 from hopsum.communicator.task import Task
@@ -48,12 +46,13 @@ from hopsum.communicator.unfinished import unhandled, why_unfinished
 from hopsum.errors import HopsumError
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
-from hopsum.protocol.worker import Timing
-from hopsum.transport.link import DatagramLink, UdpLink
+from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.repairing import RepairingTransport, StateMovedError
 from hopsum.transport.side_channel import GenerationKey, SideChannel
-from hopsum.transport.udp import UdpTransport
+from hopsum.transport.state_exchange import StateMovedError
+from hopsum.transport.transport import Peers, Transport
+from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
 
@@ -80,15 +79,10 @@ class Agent(Communicator):
         overlap: the codec works on one vector while the network has another; else strictly one after the other. The
             same on all ranks.
         trace: called with every span of time, in the agent's thread (`hopsum.agent.timeline` draws them).
-        on_lost: what becomes of a sum that the switch no longer has, in a job without side channels. "fail" ends the
-            generation with ResultLostError. "zero" does as published systems do, for comparison with them: the mean is
-            0 there, contributors are 0, and what this rank sent counts as delivered. Replicas differ after it, and
-            gradients are lost. See `hopsum.codec.range_codec` for ranges.
 
     Raises:
-        MembershipError: no membership file, a malformed one, or no such rank; or side channels and on_lost="zero".
-        CodecError: the codec is not for this job: other number of workers, or another lookup table; or it needs all
-            results and on_lost="zero".
+        MembershipError: no membership file, a malformed one, or no such rank.
+        CodecError: the codec is not for this job: other number of workers, or another lookup table.
         OSError: the socket cannot be opened at this rank's address, or not as `gso` says; or its side channel cannot.
     """
 
@@ -105,19 +99,17 @@ class Agent(Communicator):
         gso: Gso = "auto",
         overlap: bool = True,
         trace: Callable[[Span], None] | None = None,
-        on_lost: OnLost = "fail",
     ) -> None:
         if not isinstance(membership, JobMembership):
             membership = read_membership(membership, wait_s=MEMBERSHIP_WAIT_S)
         membership.worker(rank)  # or say that there is no such rank
         self.membership = membership
         made = _codec_for(membership, codec)
-        _require_may_lose(membership, made, on_lost)
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
         link = link or _link_for(membership, rank, gso)
         policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.phases + 1))
-        self._transport = _transport_for(membership, rank, timing, link, side, policy, on_lost)
+        self._transport = _transport_for(membership, rank, timing, link, side, policy)
         self._failed = False
         self._ended = False
         """By somebody who knows that nobody needs this worker any more."""
@@ -146,17 +138,14 @@ class Agent(Communicator):
     @property
     def statistics(self) -> CommunicatorStatistics:
         """Return the counts so far; traffic is live."""
-        found, refused = self._transport.statistics, dict[str, int]()
-        if isinstance(self._transport, RepairingTransport):
-            refused = dict(self._transport.side_statistics.closed)
-        asked = found.worker.fetches, found.worker.repaired
+        found = self._transport.statistics
         return replace(
             self._engine.statistics,
             traffic=SocketTraffic.of(found),
-            fetches=asked[0],
-            repaired=asked[1],
+            fetches=found.worker.fetches,
+            repaired=found.worker.repaired,
             failed_sends=dict(found.link.failures),
-            peers_refused=refused,
+            peers_refused=dict(found.side.closed),
         )
 
     @property
@@ -166,7 +155,7 @@ class Agent(Communicator):
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return the state of the job's other workers; see `Communicator.fetch_state`."""
-        if not self.is_newcomer or not isinstance(self._transport, RepairingTransport):
+        if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)
         until = time.monotonic() + wait_s
         while True:
@@ -202,7 +191,7 @@ class Agent(Communicator):
             self._submitted = replaced.allreduces
             self._followed_by_other = None
             self._engine.inbox.put(message)
-        if state is not None and isinstance(self._transport, RepairingTransport):
+        if state is not None:
             self._transport.offer_state(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
@@ -302,8 +291,7 @@ class Agent(Communicator):
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._failed = True
-        if isinstance(self._transport, RepairingTransport):
-            self._transport.end_fetch()
+        self._transport.end_fetch()
 
 
 def _link_for(membership: JobMembership, rank: int, gso: Gso) -> UdpLink:
@@ -318,28 +306,22 @@ def _transport_for(
     link: DatagramLink,
     side: socket.socket | None,
     policy: RepairPolicy,
-    on_lost: OnLost,
-) -> UdpTransport:
+) -> Transport:
     """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
-    seat, sides = membership.worker(rank), membership.side_channels
-    local, switch = seat.endpoint.address, seat.send_to.address
-    slots = membership.window  # slots beyond the window stay unused: the same on all ranks
-    workers, rack = len(membership.workers), membership.rack(rank)
+    host, port = membership.worker(rank).send_to.address
+    own = Membership(
+        membership.generation,
+        rank,
+        len(membership.workers),
+        membership.window,  # slots beyond the window stay unused: the same on all ranks
+        f"switch {host}:{port}",
+        membership.rack(rank),
+    )
+    sides = membership.side_channels
     if sides is None:
         if side is not None:
             side.close()
-        return UdpTransport(
-            local,
-            switch,
-            generation=membership.generation,
-            rank=rank,
-            workers=workers,
-            slots=slots,
-            timing=timing,
-            link=link,
-            on_lost=on_lost,
-            rack=rack,
-        )
+        return Transport(link, own, timing)
     try:
         channel = SideChannel(rank, GenerationKey(membership.generation, _side_key(membership)), sides[rank], side)
     except MembershipError:
@@ -352,21 +334,7 @@ def _transport_for(
             f"no side channel of rank {rank} of job {membership.job!r} at TCP {sides[rank][0]}:{sides[rank][1]}: "
             f"{error.strerror}. Write the membership with other side_channels, or with none",
         ) from error
-    return RepairingTransport(
-        local,
-        switch,
-        channel,
-        sides,
-        generation=membership.generation,
-        rank=rank,
-        workers=workers,
-        slots=slots,
-        timing=timing,
-        link=link,
-        policy=policy,
-        resume=membership.resume,
-        rack=rack,
-    )
+    return Transport(link, own, timing, Peers(channel, sides, policy, resume=membership.resume))
 
 
 def _side_key(membership: JobMembership) -> bytes:
@@ -377,23 +345,6 @@ def _side_key(membership: JobMembership) -> bytes:
             "who talks to them: an older hopsum wrote it. Use the same hopsum on both sides, and make the job again"
         )
     return membership.side_key or b""
-
-
-def _require_may_lose(membership: JobMembership, codec: Codec, on_lost: OnLost) -> None:
-    """Refuse on_lost="zero" where it would do worse than zeros. Raises CodecError, MembershipError."""
-    require_on_lost(on_lost)
-    if on_lost == "fail":
-        return
-    if membership.side_channels is not None:
-        raise MembershipError(
-            f'on_lost="zero" in job {membership.job!r}, whose workers have side channels: these get lost sums from '
-            "their peers, and peers would be served zeros. Leave on_lost out, or write a membership without side ports"
-        )
-    if not isinstance(codec, RangeCodec):
-        raise CodecError(
-            f'on_lost="zero" with codec {codec.name}, which needs every result: with one lost its chunks are no longer '
-            "those of the other ranks. Take thc, uhc or fixed, or leave on_lost out"
-        )
 
 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:

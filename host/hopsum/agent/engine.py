@@ -50,7 +50,7 @@ from hopsum.communicator.signature import MismatchError, Signer, signed, unsigne
 from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
-from hopsum.transport.udp import UdpTransport
+from hopsum.transport.transport import Transport
 from hopsum_wire.membership import MembershipError
 
 _log: Final = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class AllReduceEngine:
         self,
         codec: Codec,
         context: ReductionContext,
-        transport: UdpTransport,
+        transport: Transport,
         *,
         generation: int,
         overlap: bool,
@@ -205,7 +205,7 @@ class AllReduceEngine:
         if task.parts:
             task.first[arrived.part] = arrived
             try:
-                if arrived.part == 0 and not arrived.done.lost[:1].any():
+                if arrived.part == 0:
                     self._signer.compare(replace(task.call, step=task.step), arrived.done.results)
             except MismatchError as error:
                 self._fail(task, error)
@@ -301,7 +301,7 @@ class AllReduceEngine:
         self._recorder.receive(reduction.phase)
         try:
             done = arrived.done
-            reduction.take(done.results, done.contributors, *([done.lost] if done.lost.size else []))
+            reduction.take(done.results, done.contributors)
         except CollectiveError as error:
             self._count(task, arrived.traffic, skipped=True)
             self._end(task, error, give_back=False)
@@ -404,11 +404,9 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
         raise RuntimeError("an all-reduce has results of a phase that it did not begin")
     parts = [task.first[number].done for number in range(task.parts)]
     task.first, task.parts = {}, 0
-    lost = [each.lost if each.lost.size else np.zeros(len(each.results), np.bool_) for each in parts]
     joined = [np.concatenate(rows) for rows in zip(*((p.results, p.contributors) for p in parts), strict=True)]
-    any_lost = np.concatenate(lost) if any(each.lost.size for each in parts) else parts[0].lost
-    results, contributors, gone = unsigned(task.reduction.phase, joined[0], joined[1], any_lost)
-    return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors, lost=gone))
+    results, contributors = unsigned(task.reduction.phase, joined[0], joined[1])
+    return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors))
 
 
 def _all_nan(task: Task) -> NDArray[np.float32]:

@@ -24,14 +24,11 @@ from hopsum.codec.base import CollectivePhase
 from hopsum.communicator.results import SocketTraffic
 from hopsum.communicator.task import Arrived, Task
 from hopsum.protocol.worker import AllReduceDone
-from hopsum.transport.repairing import RepairingTransport
-from hopsum.transport.udp import UdpTransport
+from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
 _WAIT_S: Final = 1.0
 """For a datagram at a time, at most; new phases end the wait."""
-_POLL_S: Final = 0.005
-"""The same for a link that cannot be woken."""
 STALL_S: Final = 1.0
 """So long nothing comes, though datagrams were sent again, before somebody is told."""
 
@@ -58,7 +55,7 @@ class ResumeCommand(NamedTuple):
 class StallDetector:
     """Detects that nothing comes back while datagrams are sent again."""
 
-    def __init__(self, transport: UdpTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.begin()
 
@@ -95,7 +92,7 @@ class NetworkThread:
 
     def __init__(
         self,
-        transport: UdpTransport,
+        transport: Transport,
         deliver: Callable[[Arrived | Failed], None],
         name: str,
         *,
@@ -115,7 +112,6 @@ class NetworkThread:
         self._changed = threading.Condition()
         """Held by who uses the transport, but for `wake`."""
         self._stopping = threading.Event()
-        self._wait_s = _WAIT_S if transport.can_wake else _POLL_S
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -141,7 +137,7 @@ class NetworkThread:
         self._sealed = True  # before the lock is free, so that the thread does not take it again
         self._transport.wake()
         with self._changed:
-            return _changing(self._transport).seal(), self._begun
+            return self._transport.seal(), self._begun
 
     def resume(
         self,
@@ -154,7 +150,7 @@ class NetworkThread:
     ) -> None:
         """Go on in another generation, after `seal`; `key` is that of its side channels. Any thread."""
         with self._changed:
-            _changing(self._transport).resume(generation, peers, resume, rack, key=key)
+            self._transport.resume(generation, peers, resume, rack, key=key)
             self._stall.begin()
             self._progress.begin()
             self._sealed = False
@@ -186,7 +182,7 @@ class NetworkThread:
                     if not self._unsealed():
                         return
                     if isinstance(submitted, ResumeCommand):
-                        _changing(self._transport).go_on(submitted.start_generation, submitted.start)
+                        self._transport.go_on(submitted.start_generation, submitted.start)
                         self._begun = submitted.allreduces
                     else:
                         self._submit(*submitted)
@@ -216,7 +212,7 @@ class NetworkThread:
         with self._changed:
             if not self._unsealed():
                 return
-            events = self._transport.step(self._wait_s)
+            events = self._transport.step(_WAIT_S)
         for event in events:
             task, part = self._tasks.pop(event.handle)
             if isinstance(event, AllReduceDone):
@@ -228,9 +224,3 @@ class NetworkThread:
         self._progress.check()
         if self._stall.lasts():
             self._on_stall()
-
-
-def _changing(transport: UdpTransport) -> RepairingTransport:
-    if not isinstance(transport, RepairingTransport):
-        raise TypeError("only a transport with peers goes on in another generation: what is decided comes from them")
-    return transport

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hopsum.notice import AFTER_S, WaitMonitor
-from hopsum.transport.udp import UdpTransport
+from hopsum.transport.transport import Transport
 
 ABSENT_S: Final = 2.0
 """So long everything comes back as 'port unreachable' before it is said."""
@@ -26,7 +26,7 @@ class Progress:
         clock: seconds that do not go back.
     """
 
-    def __init__(self, transport: UdpTransport, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, transport: Transport, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._transport, self._clock = transport, clock
         own = transport.worker.membership
         self._who, self._switch = f"rank {own.rank}", own.switch

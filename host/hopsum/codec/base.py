@@ -33,9 +33,6 @@ Tensors = Sequence[tuple[str, int]]
 OnNonfinite = Literal["raise", "skip"]
 """The treatment of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
 ON_NONFINITE: Final = ("raise", "skip")
-OnLost = Literal["fail", "zero"]
-"""The treatment of a sum that the switch no longer has, where no peer can be asked: see `hopsum.agent.Agent`."""
-ON_LOST: Final = ("fail", "zero")
 
 
 class CodecError(HopsumError):
@@ -269,12 +266,6 @@ def contributor_counts(
         chunk = int(bad[0])
         raise CodecError(f"chunk {chunk}: contributors {int(bitmaps[chunk]):#x} of a job of {workers} workers")
     return counts
-
-
-def require_on_lost(on_lost: str) -> None:
-    """Raise CodecError for a word that is no OnLost."""
-    if on_lost not in ON_LOST:
-        raise CodecError(f"on_lost={on_lost!r}: one of {', '.join(ON_LOST)}")
 
 
 def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:

@@ -19,9 +19,10 @@ Settlement: only a RESULT's contributors decide. Own bit set: only the quantisat
 Clear: the whole contribution goes back. The residual changes at settlement and at no other time, so a skipped
 bucket leaves it untouched.
 
-Where results are lost (`take`): blocks whose ranges are lost are sent as zeros, so all of them stays in the residual,
-and their mean is 0 here. Chunks whose sums are lost have a mean of 0 here, and what was sent of them counts as
-delivered, whether it was or not. A rank that lost the ranges does not know that others skip: it is out of step then.
+Results may be lost (`take`), as published systems lose them: the report compares with these. Blocks whose ranges are
+lost are sent as zeros, so all of them stays in the residual, and their mean is 0 here. Chunks whose sums are lost have
+a mean of 0 here, and what was sent of them counts as delivered, whether it was or not. A rank that lost the ranges does
+not know that others skip: it is out of step then.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
-from hopsum.transport.udp import TransportStatistics
+from hopsum.transport.transport import TransportStatistics
 from hopsum_wire import Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S
@@ -102,8 +102,7 @@ class AllReduceResult:
     mean: NDArray[np.float32]
     """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
     contributors: NDArray[np.uint64]
-    """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. Empty if skipped; 0 where this
-    rank lost the sum, with on_lost="zero" only."""
+    """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. Empty if skipped."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: SocketTraffic

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,24 +158,16 @@ def signed(phase: CollectivePhase, signature: Signature) -> tuple[CollectivePhas
 
 
 def unsigned(
-    phase: CollectivePhase, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_]]:
+    phase: CollectivePhase, results: NDArray[np.uint8], contributors: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Return what a reduction takes of the results of a signed phase: as if the codec's own had been summed.
 
     Args:
         phase: the codec's own.
-        lost: bool[chunks], or empty. A chunk is lost if any of its lanes are, and has the contributors of all of them.
+        contributors: [chunks] of the signed phase; of the codec's own chunk: who is in all of its lanes.
     """
     chunks = len(phase.payloads)
     moved = np.zeros_like(phase.payloads)
     moved.reshape(-1)[: 4 * phase.lanes] = results.reshape(-1)[4 * LANES :][: 4 * phase.lanes]
-    return moved, _joined(contributors, chunks, np.bitwise_and), _joined(lost, chunks, np.logical_or)
-
-
-def _joined(each: NDArray[Any], chunks: int, join: np.ufunc) -> NDArray[Any]:
-    """Return for each of the codec's chunks what holds of those that its lanes came in."""
-    if not each.size:
-        return each
-    after = np.append(each, each[-1:])[1 : chunks + 1]
-    joined: NDArray[Any] = join(each[:chunks], after)
-    return joined
+    after = np.append(contributors, contributors[-1:])[1 : chunks + 1]
+    return moved, contributors[:chunks] & after

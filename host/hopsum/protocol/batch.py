@@ -4,8 +4,8 @@
     row                                                                         goes to
     RESULT for this worker (reply_validation.py), lacking, of an all-reduce in
     progress and with its op: the first of its position                         `taken`
-    ... another of that position, or one that is held (not only as zeros)       `copies`: counted as duplicate
-    anything else: early, in place of zeros, another op, refused, STALE, STATE  `single`: `Worker.receive_datagram`
+    ... another of that position, or one that is held                           `copies`: counted as duplicate
+    anything else: early, another op, refused, STALE, STATE                     `single`: `Worker.receive_datagram`
 
 What is sorted out stays right while the batch is worked off: RESULTs of one size neither submit nor fail anything, and
 a single one concerns no position that is in `taken`.
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker_state import HELD, AllReduce, Membership
+from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
 
@@ -128,8 +128,8 @@ def sort_out(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> Re
         reduce = active[number]
         inside = np.flatnonzero((owner == number) & (positions < reduce.end) & held)
         marks = reduce.held[positions[inside] - reduce.first]
-        lacking[inside] = (marks == 0) & (headers["op"][inside] == reduce.op)
-        held[inside] = marks == HELD
+        lacking[inside] = ~marks & (headers["op"][inside] == reduce.op)
+        held[inside] = marks
     candidates = np.flatnonzero(lacking)
     taken = candidates[_first_of_each(positions[candidates])]
     single = np.flatnonzero(~(lacking | held)).tolist()

@@ -39,7 +39,7 @@ from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceFailed
+from hopsum.protocol.worker_state import AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams
 from hopsum_wire.generations import Resume, Sealed
 
@@ -121,7 +121,7 @@ def sealed_report(generation: int, state: StreamState, kept: Sequence[tuple[int,
     """Return a worker's report at the end of a generation; `kept`: runs of results that it keeps for peers."""
     runs = list(kept)
     for reduce in state.active:
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held == HELD, [0]]).astype(np.int8))) + reduce.first
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held, [0]]).astype(np.int8))) + reduce.first
         runs += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     merged: list[tuple[int, int]] = []
     for first, end in sorted(runs):

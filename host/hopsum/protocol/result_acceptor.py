@@ -47,7 +47,7 @@ class ResultAcceptor:
         """Take the RESULT of a position, from the switch or as a peer has it."""
         state = self._state
         reduce = state.find(position)
-        if state.is_held(position, reduce) and not state.is_zeroed(position, reduce):
+        if state.is_held(position, reduce):
             self._statistics.duplicates += 1
         elif reduce is not None:
             if header.op == reduce.op:
@@ -75,14 +75,6 @@ class ResultAcceptor:
         for run in runs:
             self._deliver(run.reduce, now)
 
-    def accept_zeros(self, position: int, now: float) -> None:
-        """Take zeros in place of a result of an all-reduce in progress."""
-        reduce = self._state.find(position)
-        assert reduce is not None, "what is awaited belongs to an all-reduce in progress"
-        reduce.zero(position)
-        self._statistics.lost += 1
-        self._go_on(reduce, position, now, from_peer=True)
-
     def on_submitted(self, reduce: AllReduce, now: float) -> None:
         """Let the slots of a new all-reduce go on, after it took the results that came before it."""
         state = self._state
@@ -105,7 +97,7 @@ class ResultAcceptor:
         self._go_on(reduce, position, now, from_peer=from_peer)
 
     def _go_on(self, reduce: AllReduce, position: int, now: float, *, from_peer: bool) -> None:
-        """Open what a result, or zeros in its place, allows; deliver what is complete."""
+        """Open what a result allows; deliver what is complete."""
         self._queue.settle(position, None if from_peer else now)
         if self._repair is not None:
             self._repair.settle((position,))
@@ -117,7 +109,7 @@ class ResultAcceptor:
         if reduce.missing or reduce not in self._state.active:
             return
         self._state.active.remove(reduce)
-        self._events.append(reduce.done(self._rank))
+        self._events.append(reduce.done())
         if self._repair is not None:
             self._repair.store.keep(reduce, now)
             self._repair.announce(self._state.delivered_to)

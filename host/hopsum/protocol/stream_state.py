@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.result_store import StoredResult
 from hopsum.protocol.stream import Stream
-from hopsum.protocol.worker_state import ZEROED, AllReduce
+from hopsum.protocol.worker_state import AllReduce
 from hopsum_wire import Header
 
 
@@ -67,20 +67,16 @@ class StreamState:
         least, most = int(positions.min()), int(positions.max())
         for reduce in self.active:
             if reduce.first <= least and most < reduce.end:
-                held: NDArray[np.bool_] = reduce.held[positions - reduce.first] != 0
+                held: NDArray[np.bool_] = reduce.held[positions - reduce.first]
                 return held
         held = positions < self.stream.end
         for reduce in self.active:
             if reduce.first <= most and reduce.end > least:
                 inside = (reduce.first <= positions) & (positions < reduce.end)
-                held[inside] = reduce.held[positions[inside] - reduce.first] != 0
+                held[inside] = reduce.held[positions[inside] - reduce.first]
         if self.early and most >= self.stream.end:
             held |= np.isin(positions, list(self.early))
         return held
-
-    def is_zeroed(self, position: int, reduce: AllReduce | None) -> bool:
-        """Say whether zeros stand for a result, and it can still come."""
-        return reduce is not None and reduce.held[position - reduce.first] == ZEROED
 
     def next_open(self, slot: int) -> int | None:
         """Move a slot to its lowest position that is not held; return it if it may be opened."""

@@ -42,7 +42,6 @@ Positions                                                   Worker
     any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
     AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
     AWAITED   STALE that names it, without          -           OVER: ResultLostError
-    AWAITED   the same, on_lost="zero"              HELD        zeros, until a RESULT comes; next round opens
     AWAITED   GONE from all peers                   -           OVER: FellBehindError
     QUEUED    all-reduce before the last proved     AWAITED     all-reduce is no longer held back
     AWAITED   deadline of its all-reduce            -           OVER: AllReduceTimeoutError
@@ -51,7 +50,6 @@ Positions                                                   Worker
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,13 +93,10 @@ class Worker:
 
     Args:
         repair: asks and serves peers; the caller carries their messages. None: there are no peers to ask.
-        on_lost: what becomes of a chunk whose result the switch no longer has, where there are no peers. "fail" ends
-            the generation. "zero" takes zeros with contributors 0 and says so (`AllReduceDone.lost`): it exists to
-            compare with published systems that do so, and leaves the ranks with different sums.
         resume: how the job's stream stands where it begins in a later generation: a newcomer begins at its `start`.
 
     Raises:
-        ValueError: on_lost="zero" with peers: they would be served zeros; or `resume` does not fit the slots.
+        ValueError: `resume` does not fit the slots.
     """
 
     def __init__(
@@ -110,11 +105,8 @@ class Worker:
         timing: Timing | None = None,
         *,
         repair: RepairPolicy | None = None,
-        on_lost: Literal["fail", "zero"] = "fail",
         resume: Resume | None = None,
     ) -> None:
-        if repair is not None and on_lost == "zero":
-            raise ValueError('on_lost="zero" is for workers without peers: leave out one of repair and on_lost')
         self.membership = membership
         self.timing = timing or Timing()
         self.statistics = WorkerStatistics()
@@ -124,7 +116,6 @@ class Worker:
             self.stream.end = resume.start
         self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
         """The repair from peers, if the worker has peers; the caller sends its LEAVE."""
-        self._zeroes = on_lost == "zero"
         self._state = StreamState(self.stream)
         self._events = Events()
         self.join_point = JoinPoint(self.stream, self._events, self.repair, resume)
@@ -413,8 +404,6 @@ class Worker:
         elif self.repair is not None:
             lacking = self._state.lacking(position, header.held, AHEAD)
             self.repair.ask_named(lacking, header.contributors, now, self._queue.rto_s)
-        elif self._zeroes:
-            self._acceptor.accept_zeros(position, now)
         else:
             self._fail(round_lost(self.membership, header))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,6 @@ class WorkerPhase(Enum):
     OVER = auto()
 
 
-HELD: Final = 1
-ZEROED: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +113,8 @@ class AllReduceDone:
     results: NDArray[np.uint8]
     """uint8[chunks, down_bytes(op)], read-only: peers are served from them; `hopsum_wire.payload.lanes` reads them."""
     contributors: NDArray[np.uint64]
-    """[chunks], read-only: bitmap of the workers in each sum. Divide by their number, not by the job's."""
-    included: NDArray[np.bool_]
-    """[chunks]: whether this worker's own contribution is in. Where it is not, all of it goes back (W5)."""
-    lost: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """[chunks]: with on_lost="zero" only, no result was to be had: zeros, contributors 0, no mean. Else empty."""
+    """[chunks], read-only: bitmap of the workers in each sum. Divide by their number, not by the job's.
+    Where this worker is not among them, all of its contribution goes back (W5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +148,6 @@ class WorkerStatistics:
     """Results accepted from peers, among `results`."""
     served: int = 0
     """FOUNDs sent to peers."""
-    lost: int = 0
-    """Chunks taken as zeros (on_lost="zero")."""
     given_up: int = 0
     """Bitmap of the workers that results were not kept for any longer."""
     peers_ignored: Counter[str] = field(default_factory=Counter)
@@ -181,8 +173,8 @@ class AllReduce:
     deadline_at: float
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
-    held: NDArray[np.uint8] = field(init=False)
-    """Per chunk: 0, HELD or ZEROED."""
+    held: NDArray[np.bool_] = field(init=False)
+    """bool[chunks]: the result is here."""
     missing: int = field(init=False)
     end: int = field(init=False)
     """The first position behind it."""
@@ -193,44 +185,36 @@ class AllReduce:
         self.datagrams.flags.writeable = False
         self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)  # zeros cost no memory until written
         self.contributors = np.zeros(self.missing, np.uint64)
-        self.held = np.zeros(self.missing, np.uint8)
+        self.held = np.zeros(self.missing, np.bool_)
 
     def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
-        """Take the result of a position that is not held yet, or only as zeros."""
+        """Take the result of a position that is not held yet."""
         index = position - self.first
-        self.missing -= not self.held[index]
+        self.missing -= 1
         self.results[index] = np.frombuffer(values, np.uint8)
         self.contributors[index] = contributors
-        self.held[index] = HELD
+        self.held[index] = True
 
     def hold_many(
         self, positions: NDArray[np.int64], contributors: NDArray[np.uint64], values: NDArray[np.uint8]
     ) -> None:
-        """Take the results, uint8[n, down_bytes(op)], of different positions that are not held, not even as zeros."""
+        """Take the results, uint8[n, down_bytes(op)], of different positions that are not held."""
         index: NDArray[np.int64] | slice = positions - self.first
         if is_run(positions):  # a slice is copied without a look at each index
             index = slice(int(positions[0]) - self.first, int(positions[-1]) - self.first + 1)
         self.missing -= len(positions)
-        self.results[index], self.contributors[index], self.held[index] = values, contributors, HELD
+        self.results[index], self.contributors[index], self.held[index] = values, contributors, True
 
     def discard(self, chosen: NDArray[np.bool_]) -> None:
         """Forget the results of chunks, [chunks], where they are held."""
-        chosen = chosen & (self.held != 0)
-        self.held[chosen] = 0
+        chosen = chosen & self.held
+        self.held[chosen] = False
         self.missing += int(np.count_nonzero(chosen))
 
-    def zero(self, position: int) -> None:
-        """Take zeros in place of a result that is lost."""
-        self.held[position - self.first] = ZEROED
-        self.missing -= 1
-
-    def done(self, rank: int) -> AllReduceDone:
+    def done(self) -> AllReduceDone:
         """Return the event of a complete all-reduce."""
         self.results.flags.writeable = self.contributors.flags.writeable = False
-        included = (self.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
-        zeroed = self.held == ZEROED
-        lost = zeroed if zeroed.any() else np.zeros(0, np.bool_)
-        return AllReduceDone(self.handle, self.results, self.contributors, included, lost)
+        return AllReduceDone(self.handle, self.results, self.contributors)
 
 
 def is_run(positions: NDArray[np.int64]) -> bool:

@@ -18,7 +18,6 @@ from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.change import GenerationChange
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import MemberClient
-from hopsum.transport.repairing import RepairingTransport
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
 
@@ -89,8 +88,7 @@ class JobAgent(Agent):
 
     def do_without(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this generation goes on. Any thread."""
-        if isinstance(self._transport, RepairingTransport):
-            self._transport.do_without(generation, ranks)
+        self._transport.do_without(generation, ranks)
 
     @property
     def switch_patience_s(self) -> float:

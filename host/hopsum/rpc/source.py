@@ -32,7 +32,7 @@ from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Location, MemberClient
-from hopsum.transport.link import UdpLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
 
 _log: Final = logging.getLogger(__name__)
@@ -67,15 +67,13 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, f
         link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
         stack.callback(link.close)
         ip = link.local[0]
-        # with on_lost="zero" peers would be served zeros
-        side = None if config.on_lost == "zero" else stack.enter_context(listen_tcp(ip))
-        side_port = None if side is None else side.getsockname()[1]
+        side = stack.enter_context(listen_tcp(ip))
         registration = member.join(
             link.local,
             wait_s,
             rank=config.rank,
             mac=mac_of(ip),
-            side_port=side_port,
+            side_port=side.getsockname()[1],
             settings=shared_settings(config),
         )
         lease = Lease(member)

@@ -17,11 +17,12 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from hopsum.errors import HopsumError
-from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, UdpLink
+from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics
 from hopsum.transport.outage import Outage
 from hopsum.transport.packet_filter import attach, frames_for
 from hopsum.transport.raw import find_hop, hold_port, inspect_interface, take_in_time
 from hopsum.transport.segments import split_segments
+from hopsum.transport.udp_link import UdpLink
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.frames import FramePath
 

@@ -6,13 +6,13 @@ to, which it writes; the listener's REPLY alone goes the other way. So an answer
 for a rank, never to whoever asked.
 
     incoming    input                                              next
-    UNPROVED    HELLO of this generation, from a peer's address         UNPROVED REPLY
+    UNPROVED    HELLO of this generation, from a peer's address    UNPROVED REPLY
     UNPROVED    PROOF, right                                       OPEN     an older one of the same rank is closed
-    UNPROVED    HELLO of another generation                             CLOSED   counted in `other_generations`
+    UNPROVED    HELLO of another generation                        CLOSED   counted in `other_generations`
     UNPROVED    anything else; `PROVE_S` over; one too many        CLOSED   counted in `closed`, by reason
     OPEN        a whole message with its MAC                       OPEN     delivered
     OPEN        anything else, an end in the middle of a message   CLOSED   counted in `closed`, by reason
-    any         `move`: another generation                              CLOSED
+    any         `move`: another generation                         CLOSED
 
     outgoing    input                                              next
     NONE        something to say                                   DIALS
@@ -23,7 +23,7 @@ for a rank, never to whoever asked.
     WAITS       a while is over, something to say                  DIALS
     OPEN        broken                                             WAITS    what was half sent is lost
     any         more than `QUEUE_BYTES_MAX` to say                 NONE     all of it is lost: "slow"
-    any         `move`: another generation                              NONE     all of it is lost
+    any         `move`: another generation                         NONE     all of it is lost
 
 No more than `UNPROVED_MAX` connections are UNPROVED: the oldest makes room. What is lost is asked for again: that is
 the protocol's business (hopsum.protocol.repair).
@@ -38,9 +38,10 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerMessage, PeerMessageError
 from hopsum.transport.side_connections import (
     DIAL_AGAIN_S,
@@ -158,6 +159,16 @@ class SideChannel:
             out.queue.append(data)
             out.queued_bytes += len(data)
         self._look_up()
+
+    def send_all(self, messages: Iterable[tuple[int, PeerMessage]]) -> None:
+        """Say something to several peers: (rank, message) each, as `send`."""
+        for rank, message in messages:
+            self.send(rank, message)
+
+    def require_open(self) -> None:
+        """Raise HopsumError if the channel has ended; its cause is attached."""
+        if self.failure is not None:
+            raise HopsumError(f"the side channel of rank {self._rank} has ended: {self.failure}") from self.failure
 
     def close(self) -> None:
         """End the thread, after what is still to be said to peers that are connected. Harmless when it is closed."""

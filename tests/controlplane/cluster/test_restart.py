@@ -18,7 +18,7 @@ import pytest
 
 from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import UdpLink
+from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import JobState, Pending, device_factories
 from hopsum_controlplane.devices.base import PipelineConfig

@@ -6,25 +6,18 @@ from __future__ import annotations
 import errno
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from hopsum.transport.batches import (
-    PLAIN,
-    SEGMENTS_MAX,
-    UDP_SEGMENT,
-    BatchLink,
-    Offload,
-    SegmentRun,
-    datagrams_of,
-    probe_offload,
-    rows_of,
-)
+from hopsum.transport.offload import PLAIN, SEGMENTS_MAX, UDP_SEGMENT, Offload, probe_offload
+from hopsum.transport.udp_link import SegmentRun, UdpLink
+from hopsum_evaluation.bench.load import rows_of
 
 LOCALHOST = "127.0.0.1"
 BUFFER_BYTES = 1 << 20
@@ -36,27 +29,36 @@ batches = st.lists(st.tuples(st.integers(1, 70), st.sampled_from([1, 32, 544, 10
 
 
 @contextmanager
-def pair(sender: Offload, receiver: Offload) -> Iterator[tuple[BatchLink, BatchLink]]:
+def pair(sender: Offload, receiver: Offload) -> Iterator[tuple[UdpLink, UdpLink]]:
     """Two links that are each other's switch."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as placeholder:
         placeholder.bind((LOCALHOST, 0))
         local = placeholder.getsockname()
     with ExitStack() as stack:
-        to = BatchLink(local, (LOCALHOST, 9), receiver)
+        to = UdpLink(local, (LOCALHOST, 9), gso=receiver)
         stack.callback(to.close)
-        link = BatchLink((LOCALHOST, 0), to.local, sender)
+        link = UdpLink((LOCALHOST, 0), to.local, gso=sender)
         stack.callback(link.close)
         to._socket.connect(link.local)
         yield link, to
 
 
-def take(link: BatchLink, count: int) -> list[bytes]:
+def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[bytes]:
+    """Return copies of all datagrams, in the order of arrival."""
+    return [
+        buffer[at : min(at + run.datagram_bytes, run.stop)].tobytes()
+        for run in runs
+        for at in range(run.start, run.stop, run.datagram_bytes)
+    ]
+
+
+def take(link: UdpLink, count: int) -> list[bytes]:
     """Receive so many datagrams."""
     buffer = np.empty(BUFFER_BYTES, np.uint8)
     datagrams: list[bytes] = []
     while len(datagrams) < count:
         assert select.select([link], [], [], WAIT_S)[0], f"{len(datagrams)} of {count} came"
-        datagrams += datagrams_of(buffer, link.receive(buffer))
+        datagrams += datagrams_of(buffer, link.take(buffer))
     return datagrams
 
 
@@ -71,7 +73,7 @@ def test_batches_arrive_as_the_datagrams_that_they_are(
     with pair(sender, receiver) as (link, to):
         for shape in batches:
             rows = rng.integers(0, 256, shape, dtype=np.uint8)
-            link.send(rows)
+            link.send_rows(rows)
             assert take(to, len(rows)) == [row.tobytes() for row in rows]
         sent = sum(count for count, _ in batches)
         octets = sum(count * size for count, size in batches)
@@ -86,14 +88,14 @@ def test_sizes_follow_each_other_without_a_pause(receiver: Offload) -> None:
     with pair(KERNEL, receiver) as (link, to):
         batches = [np.full((n, size), n, np.uint8) for n, size in ((5, 32), (1, 1056), (3, 1056), (1, 31), (2, 544))]
         for rows in batches:
-            link.send(rows)
+            link.send_rows(rows)
         assert take(to, 12) == [row.tobytes() for rows in batches for row in rows]
 
 
 @pytest.mark.skipif(not KERNEL.segment, reason="this kernel has no UDP_SEGMENT")
 def test_a_train_is_one_call() -> None:
     with pair(KERNEL, KERNEL) as (link, to):
-        link.send(np.zeros((2 * SEGMENTS_MAX, 64), np.uint8))
+        link.send_rows(np.zeros((2 * SEGMENTS_MAX, 64), np.uint8))
         assert link.statistics.sends == 2
         take(to, 2 * SEGMENTS_MAX)
         if KERNEL.gro:
@@ -122,8 +124,8 @@ def test_a_kernel_that_refuses_trains_gets_datagrams(refusal: int) -> None:
         real = link._socket
         link._socket = Refusing(real)  # type: ignore[assignment]
         rows = np.arange(20 * 100, dtype=np.uint8).reshape(20, 100)
-        link.send(rows)
-        link.send(rows)
+        link.send_rows(rows)
+        link.send_rows(rows)
         link._socket = real
         assert take(to, 40) == 2 * [row.tobytes() for row in rows]
         assert (link.offload.segment, link.statistics.refused_segment_sends) == (False, 1)
@@ -132,11 +134,11 @@ def test_a_kernel_that_refuses_trains_gets_datagrams(refusal: int) -> None:
 def test_a_receive_leaves_what_has_no_room() -> None:
     with pair(KERNEL, KERNEL) as (link, to):
         rows = np.arange(300 * 544, dtype=np.uint8).reshape(300, 544)
-        link.send(rows)
+        link.send_rows(rows)
         small, got = np.empty(65535, np.uint8), list[bytes]()
         while len(got) < 300:
             assert select.select([to], [], [], WAIT_S)[0]
-            got += datagrams_of(small, to.receive(small))
+            got += datagrams_of(small, to.take(small))
         assert got == [row.tobytes() for row in rows]
 
 
@@ -160,13 +162,13 @@ def test_nobody_listening_is_counted() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as placeholder:
         placeholder.bind((LOCALHOST, 0))
         gone = placeholder.getsockname()
-    link = BatchLink((LOCALHOST, 0), gone, KERNEL)
+    link = UdpLink((LOCALHOST, 0), gone, gso=KERNEL)
     try:
         rows = np.zeros((3, 64), np.uint8)
         for _ in range(2):
-            link.send(rows)
+            link.send_rows(rows)
             select.select([link], [], [], 0.2)
-            link.receive(np.empty(65535, np.uint8))
+            link.take(np.empty(65535, np.uint8))
         assert link.statistics.unreachable > 0
     finally:
         link.close()

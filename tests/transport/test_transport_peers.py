@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from hopsum.errors import FellBehindError, HopsumError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
-from hopsum.transport.link import DatagramLink, UdpLink
-from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum.transport.repairing import RepairingTransport
+from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing
+from hopsum.transport.link import DatagramLink
 from hopsum.transport.scapy_link import ScapyLink
 from hopsum.transport.side_channel import GenerationKey, SideChannel
+from hopsum.transport.transport import Peers, Transport
+from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
+from .lossy import LossyLink, Mishaps
 from .server import LOCALHOST, UdpSwitch, job_for
 
 GENERATION, SLOTS, RANKS = 7, 4, 3
@@ -59,21 +60,9 @@ class Job:
         for rank, (link, channel) in enumerate(zip(self.links, channels, strict=True)):
             rng = random.Random(f"repair {rank}")
             wrapped: DatagramLink = link if mishaps is None else LossyLink(link, mishaps, rng)
-            transport = RepairingTransport(
-                link.local,
-                self.switch.address,
-                channel,
-                peers,
-                generation=GENERATION,
-                rank=rank,
-                workers=RANKS,
-                slots=SLOTS,
-                timing=timing,
-                link=wrapped,
-                policy=policy,
-                linger_s=linger_s,
-            )
-            self.transports.append(transport)
+            membership = Membership(GENERATION, rank, RANKS, SLOTS)
+            those = Peers(channel, peers, policy or RepairPolicy(), linger_s)
+            self.transports.append(Transport(wrapped, membership, timing, those))
         self.given = [
             np.random.default_rng(index).integers(0, 1 << 31, (RANKS, chunks, 256), dtype=np.uint32)
             for index, (_, chunks) in enumerate(TASKS)
@@ -151,7 +140,7 @@ def test_nobody_is_away(stack: ExitStack) -> None:
     job.check()
     assert all((event.contributors == 0b111).all() for event in job.done[0])
     assert all(transport.worker.repair.everybody_left for transport in job.transports if transport.worker.repair)
-    assert sum(transport.side_statistics.closed.total() for transport in job.transports) == 0
+    assert sum(transport.statistics.side.closed.total() for transport in job.transports) == 0
 
 
 @pytest.mark.parametrize("make_link", [UdpLink, ScapyLink])
@@ -172,7 +161,6 @@ def test_one_is_away_for_many_rounds(
     assert statistics.srtt_s is not None
     for event in job.done[2][:2]:
         assert (event.contributors == 0b011).all()
-        assert not event.included.any()
 
 
 def test_one_is_slow_and_the_others_flush(stack: ExitStack) -> None:
@@ -208,8 +196,8 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
     broken = job.transports[0]
     broken.worker.receive_peer = None  # type: ignore[method-assign,assignment]
     heard = threading.Event()
-    job.transports[1]._channel.send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))
-    while broken._channel.failure is None:
+    job.transports[1]._peers.channel.send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))
+    while broken._peers.channel.failure is None:
         heard.wait(0.005)
     with broken, pytest.raises(HopsumError, match="the side channel of rank 0 has ended: 'NoneType'"):
         broken.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
@@ -218,7 +206,7 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
 def test_peers_without_an_address(stack: ExitStack) -> None:
     channel = SideChannel(0, KEY, (LOCALHOST, 0))
     stack.callback(channel.close)
+    link = UdpLink((LOCALHOST, 0), (LOCALHOST, 1))
+    stack.callback(link.close)
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
-        RepairingTransport(
-            (LOCALHOST, 0), (LOCALHOST, 1), channel, {1: (LOCALHOST, 1)}, generation=7, rank=0, workers=3, slots=4
-        )
+        Transport(link, Membership(7, 0, 3, 4), peers=Peers(channel, {1: (LOCALHOST, 1)}))

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
-from hopsum.protocol.worker import AllReduceDone, Timing
-from hopsum.transport.link import UdpLink
-from hopsum.transport.lossy import LossyLink, Mishaps
+from hopsum.protocol.worker import AllReduceDone, Membership, Timing
 from hopsum.transport.scapy_link import ScapyLink
-from hopsum.transport.udp import UdpTransport
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Drop, Op, WireError, pack_codes
 from hopsum_wire.payload import lanes
 
+from .lossy import LossyLink, Mishaps
 from .server import LOCALHOST, UdpSwitch, job_for
 
 TABLE = tuple(range(16))
@@ -29,7 +29,7 @@ GENERATION, SLOTS = 7, 4
 FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
 
 
-def together(transports: list[UdpTransport], call: Callable[[UdpTransport], AllReduceDone]) -> list[AllReduceDone]:
+def together(transports: list[Transport], call: Callable[[Transport], AllReduceDone]) -> list[AllReduceDone]:
     """Make the same call on every rank at once; return the results by rank, raise the first failure."""
     results: dict[int, AllReduceDone] = {}
     failures: list[BaseException] = []
@@ -65,7 +65,7 @@ def start(
     timing: Timing = FAST,
     seed: int = 0,
     make_link: type[UdpLink] | type[ScapyLink] = UdpLink,
-) -> tuple[UdpSwitch, list[UdpTransport]]:
+) -> tuple[UdpSwitch, list[Transport]]:
     """Start a switch and its workers on free ports; all is closed with the stack."""
     aggregator = Aggregator()
     switch = stack.enter_context(UdpSwitch(aggregator))
@@ -74,28 +74,19 @@ def start(
     transports = []
     for rank, link in enumerate(links):
         wrapped = link if mishaps is None else LossyLink(link, mishaps, random.Random(f"{seed} {rank}"))
-        transport = UdpTransport(
-            link.local,
-            switch.address,
-            generation=GENERATION,
-            rank=rank,
-            workers=workers,
-            slots=SLOTS,
-            timing=timing,
-            link=wrapped,
-        )
-        transports.append(stack.enter_context(transport))
+        membership = Membership(GENERATION, rank, workers, SLOTS)
+        transports.append(stack.enter_context(Transport(wrapped, membership, timing)))
     return switch, transports
 
 
-def sum_words(transports: list[UdpTransport], chunks: int, seed: int) -> None:
+def sum_words(transports: list[Transport], chunks: int, seed: int) -> None:
     """One ADD32 all-reduce; every rank must have numpy's sum."""
     words = np.random.default_rng(seed).integers(0, 2**32, (len(transports), chunks, 256), dtype=np.uint32)
     payloads = words.astype(">u4").view(np.uint8)
     results = together(transports, lambda each: each.allreduce(Op.ADD32, payloads[each.worker.membership.rank]))
     for result in results:
         np.testing.assert_array_equal(lanes(Op.ADD32, result.results), words.sum(axis=0, dtype=np.uint32))
-        assert result.included.all()
+        assert (result.contributors == (1 << len(transports)) - 1).all()
 
 
 def test_sums_of_three_workers(stack: ExitStack) -> None:
@@ -146,10 +137,10 @@ def closed_port() -> tuple[str, int]:
         return address
 
 
-def alone(stack: ExitStack, switch: tuple[str, int]) -> UdpTransport:
+def alone(stack: ExitStack, switch: tuple[str, int]) -> Transport:
     timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=0.3)
-    transport = UdpTransport((LOCALHOST, 0), switch, generation=9, rank=0, workers=2, slots=1, timing=timing)
-    return stack.enter_context(transport)
+    membership = Membership(9, 0, 2, 1, switch=f"switch {switch[0]}:{switch[1]}")
+    return stack.enter_context(Transport(UdpLink((LOCALHOST, 0), switch), membership, timing))
 
 
 def test_nobody_listens(stack: ExitStack) -> None:
@@ -193,7 +184,7 @@ def test_a_taken_port_is_an_error() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((LOCALHOST, 0))
         with pytest.raises(OSError, match="in use"):
-            UdpTransport(taken.getsockname(), (LOCALHOST, 1), generation=1, rank=0, workers=1, slots=1)
+            UdpLink(taken.getsockname(), (LOCALHOST, 1))
 
 
 def test_strangers_do_not_come_through(stack: ExitStack) -> None:

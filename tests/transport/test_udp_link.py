@@ -16,9 +16,10 @@ from mmap import PAGESIZE
 import numpy as np
 import pytest
 
-from hopsum.transport import link as link_module
-from hopsum.transport.link import RowLink, UdpLink, WakingLink
+from hopsum.transport import udp_link as link_module
+from hopsum.transport.link import RowLink
 from hopsum.transport.offload import GSO, PLAIN, Gso, Offload, probe_once
+from hopsum.transport.udp_link import UdpLink
 
 LOCALHOST = "127.0.0.1"
 WAIT_S = 60.0
@@ -79,7 +80,7 @@ def test_segments_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None
     """Two links as each other's switch: what one sends by UDP_SEGMENT the other receives by UDP_GRO, where it can."""
     there = UdpLink((LOCALHOST, 0), peer.getsockname())
     here = UdpLink((LOCALHOST, 0), there.local)
-    there._batches._socket.connect(here.local)
+    there._socket.connect(here.local)
     datagrams = some_datagrams(seed=2)
     send_runs(here, datagrams)
     received: list[bytes] = []
@@ -94,14 +95,14 @@ def test_segments_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None
 def test_a_way_that_refuses_trains_gets_single_datagrams(peer: socket.socket) -> None:
     datagrams = some_datagrams(seed=3)
     link = UdpLink((LOCALHOST, 0), peer.getsockname())
-    link._batches._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # as good as a device without checksums
+    link._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # as good as a device without checksums
     send_runs(link, datagrams)
     assert [peer.recv(65535) for _ in datagrams] == datagrams
     assert not link.offload.segment
     assert link.statistics.datagrams_sent == len(datagrams)
     link.close()
     strict = UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
-    strict._batches._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+    strict._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
     with pytest.raises(OSError, match=rf"\[Errno ({errno.EINVAL}|{errno.EIO})\]"):
         send_runs(strict, datagrams)
     strict.close()
@@ -120,7 +121,6 @@ def test_words_for_gso(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> 
 
 def test_another_thread_can_end_a_wait(peer: socket.socket) -> None:
     link = UdpLink((LOCALHOST, 0), peer.getsockname())
-    assert isinstance(link, WakingLink)
     start = time.monotonic()
     waker = threading.Thread(target=link.wake)
     waker.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many datagrams of one size per system call: UDP_SEGMENT to send, UDP_GRO to receive, plain calls where neither works.
+"""An ordinary UDP socket as a link: many datagrams of one size per system call, plain calls where that does not work.
 
 With UDP_SEGMENT the kernel cuts one buffer into datagrams; with UDP_GRO it hands over a run of equal datagrams of one
 sender in one buffer, and says where to cut. What travels is the same datagrams either way. Towards a switch that takes
@@ -8,53 +8,39 @@ whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send would re
 
 from __future__ import annotations
 
+import os
+import select
 import socket
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from contextlib import suppress
+from mmap import mmap
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.transport.link import (
+    BATCH_DATAGRAMS,
+    DATAGRAM_BYTES_MAX,
+    RECEIVE_BUFFER_BYTES,
+    RECEIVE_BYTES,
+    LinkStatistics,
+)
 from hopsum.transport.offload import (
     ANCILLARY_BYTES,
-    GSO_BYTES_MAX,
-    PLAIN,
     REFUSES_SEGMENTS,
-    SEGMENTS_MAX,
     SOL_UDP,
     UDP_GRO,
     UDP_SEGMENT,
+    Gso,
     Offload,
     datagram_bytes,
-    probe_offload,
+    offload_for,
     segments_per_send,
     set_option,
     udp_socket,
 )
 from hopsum.transport.outage import Outage
-
-__all__ = [
-    "GSO_BYTES_MAX",
-    "PLAIN",
-    "SEGMENTS_MAX",
-    "SOL_UDP",
-    "UDP_GRO",
-    "UDP_SEGMENT",
-    "BatchLink",
-    "LinkStatistics",
-    "Offload",
-    "SegmentRun",
-    "arrays_of",
-    "datagrams_of",
-    "probe_offload",
-    "rows_of",
-]
-
-RECEIVE_BUFFER_BYTES: Final = 4 << 20
-"""Asked of the kernel for SO_RCVBUF, which may give less. A window of results must fit."""
-DATAGRAM_BYTES_MAX: Final = 65535
 
 
 class SegmentRun(NamedTuple):
@@ -65,62 +51,45 @@ class SegmentRun(NamedTuple):
     datagram_bytes: int
 
 
-@dataclass(slots=True)
-class LinkStatistics:
-    """Datagrams and their bytes (UDP payload) at the socket, and how often the kernel was called."""
-
-    datagrams_sent: int = 0
-    bytes_sent: int = 0
-    datagrams_received: int = 0
-    bytes_received: int = 0
-    unreachable: int = 0
-    """Times that the network said that nobody listens there."""
-    sends: int = 0
-    receives: int = 0
-    refused_segment_sends: int = 0
-    """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
-    failures: Counter[str] = field(default_factory=Counter)
-    """System calls that failed for a while, by the errno's name; what they would have sent is lost. ECONNREFUSED is
-    counted as `unreachable` instead."""
-
-
-class BatchLink:
-    """An ordinary UDP socket, connected, that moves datagrams by the batch. Not thread-safe.
+class UdpLink:
+    """An ordinary UDP socket, connected: datagrams from elsewhere do not come through. Not thread-safe but for `wake`.
 
     Args:
-        local: (IPv4 address, port) to send from. Port 0: any.
+        local: (IPv4 address, port) to send from; the switch knows the worker by it. Port 0: any.
         switch: (IPv4 address, port) of the service.
-        offload: None asks the kernel (`probe_offload`).
-        strict: raise where the kernel refuses UDP_SEGMENT on the way to this switch, instead of doing without.
+        gso: "auto" moves many datagrams with one system call (UDP_SEGMENT, UDP_GRO) where the kernel can, and goes
+            back to one each when it refuses on the way to this switch; "on" raises instead; "off" is one each. An
+            `Offload` is taken as it is.
 
     Raises:
-        OSError: the local address is not this host's, or the port is taken.
+        OSError: the local address is not this host's, the port is taken, or gso="on" and the kernel has it not.
+        ValueError: gso is none of these.
     """
 
-    def __init__(
-        self,
-        local: tuple[str, int],
-        switch: tuple[str, int],
-        offload: Offload | None = None,
-        *,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, local: tuple[str, int], switch: tuple[str, int], *, gso: Gso | Offload = "auto") -> None:
         self.statistics = LinkStatistics()
-        self._strict = strict
-        wanted = probe_offload() if offload is None else offload
+        wanted = gso if isinstance(gso, Offload) else offload_for(gso)
+        self._strict = gso == "on"
         self._segment_bytes = 0
-        self._socket = udp_socket()
+        self._socket, self._waker = udp_socket(), -1
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._socket.bind(local)
             self._socket.connect(switch)
             gro = wanted.gro and set_option(self._socket, UDP_GRO, 1)
+            self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError:
             self._socket.close()
             raise
+        self.offload = Offload(wanted.segment, gro)
+        """The kernel's offloads in use."""
         own = self.local
         self._outage = Outage(f"{own[0]}:{own[1]} to {switch[0]}:{switch[1]}", self.statistics.failures)
-        self.offload = Offload(wanted.segment, gro)
+        # The kernel copies several times slower to an address a few bytes behind a page's start, on AMD Zen 3.
+        self._buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self._waker, select.POLLIN)
 
     @property
     def local(self) -> tuple[str, int]:
@@ -132,18 +101,37 @@ class BatchLink:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
 
-    def send(self, datagrams: NDArray[np.uint8]) -> None:
-        """Send rows of uint8[n, bytes], C-contiguous, one datagram each in this order, or lose some of them."""
-        count, size = datagrams.shape
+    def send(self, datagram: bytes | memoryview) -> None:
+        """Send one datagram, or lose it."""
+        self.send_rows(np.frombuffer(datagram, np.uint8)[None])
+
+    def send_rows(self, rows: NDArray[np.uint8]) -> None:
+        """Send datagrams, uint8[n, bytes] and contiguous, in this order, or lose some of them."""
+        count, size = rows.shape
         first = 0
-        while first < count:
-            stop = first + (
-                segments_per_send(size) if self.offload.segment else 1
-            )  # a refusal ends the use of UDP_SEGMENT
-            self._send_segments(datagrams[first:stop])
+        while first < count:  # a refusal ends the use of UDP_SEGMENT
+            stop = first + (segments_per_send(size) if self.offload.segment else 1)
+            self._send_segments(rows[first:stop])
             first = stop
 
-    def receive(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
+    def receive(self, timeout_s: float) -> list[memoryview]:
+        """Return what has arrived; wait for the first up to `timeout_s`, then take what is there.
+
+        The views are valid until the next call.
+        """
+        return [memoryview(row) for rows in self.receive_rows(timeout_s) for row in rows]
+
+    def receive_rows(self, timeout_s: float) -> list[NDArray[np.uint8]]:
+        """Return what `receive` does, runs of equal size as uint8[n, bytes]; views as well."""
+        ready = dict(self._poll.poll(max(timeout_s, 0.0) * 1000))
+        if self._waker in ready:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._waker)
+        if self._socket.fileno() not in ready:
+            return []
+        return arrays_of(self._buffer, self.take(self._buffer, BATCH_DATAGRAMS))
+
+    def take(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
         """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
 
         Args:
@@ -174,9 +162,16 @@ class BatchLink:
         self.statistics.bytes_received += at
         return runs
 
+    def wake(self) -> None:
+        """Let the `receive` in progress return at once, or else the next one. Any thread may call it until `close`."""
+        os.eventfd_write(self._waker, 1)
+
     def close(self) -> None:
-        """Give the socket back."""
+        """Give the socket back. Harmless when it is closed."""
         self._socket.close()
+        if self._waker >= 0:
+            os.close(self._waker)
+            self._waker = -1
 
     def _receive_into(self, room: memoryview) -> tuple[int, int]:
         """Take one datagram or run; return its bytes, and those of each datagram in it."""
@@ -244,12 +239,3 @@ def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[NDA
         arrays += [buffer[start:cut].reshape(-1, each)] if cut > start else []
         arrays += [buffer[cut:stop].reshape(1, -1)] if stop > cut else []
     return arrays
-
-
-def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[bytes]:
-    """Return copies of all datagrams, in the order of arrival."""
-    return [
-        buffer[at : min(at + run.datagram_bytes, run.stop)].tobytes()
-        for run in runs
-        for at in range(run.start, run.stop, run.datagram_bytes)
-    ]

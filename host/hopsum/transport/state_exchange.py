@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program's state on its way between workers: offered to newcomers, fetched by one, over the side channel."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hopsum.errors import HopsumError
+from hopsum.notice import WaitMonitor
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.state_transfer import StateFetch, StateOffers
+from hopsum.protocol.worker import Worker
+from hopsum.transport.side_channel import SideChannel
+
+_log: Final = logging.getLogger(__name__)
+
+
+class StateMovedError(HopsumError):
+    """Others were replaced while a newcomer waited for a state: perhaps only theirs is offered now. Ask for that."""
+
+
+class StateExchange:
+    """The states that one worker offers, and the one that it fetches. Any thread.
+
+    Args:
+        worker: tells the generation, and who is new in it.
+        channel: to the others.
+        others: the other ranks.
+        changed: the transport's condition; its lock is held where `hear` is called, and taken by the other methods.
+    """
+
+    def __init__(
+        self, worker: Worker, channel: SideChannel, others: Sequence[int], changed: threading.Condition
+    ) -> None:
+        self._worker, self._channel, self._others, self._changed = worker, channel, others, changed
+        self._rank = worker.membership.rank
+        self._offers = StateOffers(self._rank)
+        self._fetch: StateFetch | None = None
+        self._over: str | None = None
+        """The reason why no state is waited for any more."""
+
+    def offer(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
+        """Have a state ready for newcomers, as `Transport.offer_state`."""
+        digest = hashlib.sha256(state).digest()
+        with self._changed:
+            self._offers.offer(state, digest, start_generation, newcomers)
+
+    def fetch(self, start_generation: int, wait_s: float, bytes_max: int) -> bytes:
+        """Return the state that another worker offers, as `Transport.fetch_state`."""
+        until = time.monotonic() + wait_s
+        with self._changed:
+            self._fetch = fetch = StateFetch(self._rank, start_generation, self._able(start_generation), bytes_max)
+            waiting = WaitMonitor(_log, f"rank {self._rank}")
+            try:
+                while fetch.state is None:
+                    now = time.monotonic()
+                    self._require_fetching(fetch, wait_s, until - now)
+                    waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
+                    self._channel.send_all(fetch.asks(self._worker.membership.generation, now))
+                    self._changed.wait(min(fetch.due, until) - now)
+            finally:
+                self._fetch = None
+            waiting.over("has the state")
+            self._channel.send_all(fetch.taken(self._worker.membership.generation, self._others))
+            return fetch.state
+
+    def hear(self, message: PeerMessage) -> None:
+        """Take one message about states; with the lock."""
+        if message.kind in (PeerKind.STATE_PIECE, PeerKind.STATE_NONE):
+            if self._fetch is not None:
+                self._fetch.take(message, time.monotonic())
+            return
+        answer = self._offers.answer(message, self._worker.membership.generation)
+        if answer is not None:
+            self._channel.send(message.sender, answer)
+
+    def end_fetch(self, why: str) -> None:
+        """Let nobody wait for a state any more: rank N `why`. For good."""
+        with self._changed:
+            self._over = self._over or why
+            self._changed.notify_all()
+
+    def _able(self, start_generation: int) -> Sequence[int]:
+        """Return the ranks that may have the state: the old ones, if there are any."""
+        if not self._others:
+            raise HopsumError(f"rank {self._rank} is alone in its job: nobody has a state for it")
+        new = self._worker.join_point.newcomers(start_generation)
+        return [other for other in self._others if other not in new] or self._others
+
+    def _require_fetching(self, fetch: StateFetch, wait_s: float, left_s: float) -> None:
+        """Raise HopsumError where waiting for a state is no use."""
+        if self._over is not None:
+            raise HopsumError(f"rank {self._rank} {self._over}")
+        self._channel.require_open()
+        if fetch.too_large is not None:
+            sender, size = fetch.too_large
+            raise HopsumError(
+                f"the state that rank {sender} has for rank {self._rank} is {size} bytes long, more than bytes_max: "
+                "make it smaller, or call fetch_state(bytes_max=...)"
+            )
+        if self._worker.join_point.generation > fetch.start_generation:
+            raise StateMovedError(
+                f"rank {self._rank} waits for a state of generation {fetch.start_generation}, and others began since"
+            )
+        if left_s <= 0:
+            raise HopsumError(
+                f"rank {self._rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The others "
+                "offer it once their programs have gone on; check that they do, and ask again"
+            )

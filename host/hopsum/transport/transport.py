@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker on one link: all-reduces, blocking or several at a time; with peers, repair and changes of generation.
+
+One loop, `step`: send what the worker wants sent, wait for datagrams or the worker's timer, hand them over; by the
+batch where the link can. Without peers there is no thread. With peers a side channel's thread answers them, between
+all-reduces too; any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
+these threads apart in the worker; nobody waits for the network while holding it. What `step` has on its way out when
+the generation is sealed is as if it had been sent before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hopsum.notice import WaitMonitor
+from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
+from hopsum.protocol.repair import RepairPolicy
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker, WorkerStatistics
+from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
+from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
+from hopsum.transport.state_exchange import StateExchange
+from hopsum_wire.generations import Resume, Sealed
+
+_log: Final = logging.getLogger(__name__)
+_STEP_S: Final = 1.0
+LEAVE_EVERY_S: Final = 0.1
+LINGER_SHORT_S: Final = 0.5
+_ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
+"""The messages that may let the caller's thread go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportStatistics:
+    """Counts of the traffic at the socket."""
+
+    link: LinkStatistics
+    worker: WorkerStatistics
+    side: SideStatistics
+    """Towards the peers; all 0 without peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The other workers of a job, from whom one repairs.
+
+    Args:
+        channel: of this rank and generation, not started yet; closed with the transport.
+        addresses: (IPv4 address, TCP port) of every rank's channel.
+        policy: when peers are asked, and how much is kept for them.
+        linger_s: seconds for which `close` serves peers that have not said to need nothing more.
+        resume: of a newcomer, how the job's stream stands.
+    """
+
+    channel: SideChannel
+    addresses: Mapping[int, tuple[str, int]]
+    policy: RepairPolicy = field(default_factory=RepairPolicy)
+    linger_s: float = 10.0
+    resume: Resume | None = None
+
+
+class Transport:
+    """One worker on one link. Without peers, for one thread at a time but for `wake`; with peers, see the module.
+
+    Args:
+        link: to the switch; closed with the transport.
+        membership: this worker's part in the job.
+        peers: without them, a result that the switch no longer has ends the generation (ResultLostError).
+
+    Raises:
+        ValueError: a rank has no address among the peers, or `resume` does not fit the slots.
+    """
+
+    def __init__(
+        self, link: DatagramLink, membership: Membership, timing: Timing | None = None, peers: Peers | None = None
+    ) -> None:
+        self._link = link
+        self._rows = link if isinstance(link, RowLink) else None
+        self._unreachable, self._failures = 0, Counter[str]()
+        """Of what the link counted: what the worker was told."""
+        self._changed = threading.Condition()
+        self._closed = False
+        self._others = [other for other in range(membership.workers) if other != membership.rank]
+        self._peers, self._linger_s = peers, 0.0
+        if peers is None:
+            self.worker = Worker(membership, timing)
+            return
+        _require_all(peers.addresses, membership.workers, membership.rank)
+        self._linger_s = peers.linger_s
+        self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume)
+        self._states = StateExchange(self.worker, peers.channel, self._others, self._changed)
+        peers.channel.start({other: peers.addresses[other] for other in self._others}, self._hear)
+
+    @property
+    def statistics(self) -> TransportStatistics:
+        """Counts so far, live."""
+        side = SideStatistics() if self._peers is None else self._peers.channel.statistics
+        return TransportStatistics(self._link.statistics, self.worker.statistics, side)
+
+    @property
+    def has_peers(self) -> bool:
+        """Return whether the worker repairs from peers, and so can go on in another generation."""
+        return self._peers is not None
+
+    def allreduce(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> AllReduceDone:
+        """Sum chunks over all workers; blocks until every result is here or the deadline passes.
+
+        All ranks make the same calls in the same order.
+
+        Args:
+            op: what the switch does with the payloads.
+            payloads: uint8[chunks, up_bytes(op)].
+            counts: [chunks] or a scalar, elements in use.
+
+        Raises:
+            AllReduceTimeoutError: no result by the deadline; the message says what was sent and what came back.
+            ResultLostError: the switch no longer has a result that this rank lacks, and there are no peers.
+            FellBehindError: neither has any peer.
+            GenerationEndedError: an earlier all-reduce failed, or the generation's rounds are used up, or it is sealed.
+                After these four, continue in a new generation with a new transport.
+            WireError: unknown op or payloads of another shape; nothing was sent.
+            HopsumError: the side channel has ended; its cause is attached.
+        """
+        handle = self.submit(op, payloads, counts)
+        while True:
+            for event in self.step(_STEP_S):
+                if event.handle != handle:
+                    continue
+                if isinstance(event, AllReduceDone):
+                    return event
+                raise event.error
+
+    def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
+        """Append an all-reduce to the stream and return its handle; `step` sends it and brings its event.
+
+        Several may be in progress. Arguments and errors as for `allreduce`; nothing is sent where it raises.
+        """
+        with self._changed:
+            return self.worker.submit(op, payloads, now=time.monotonic(), counts=counts)
+
+    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
+        """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
+
+        Raises:
+            HopsumError: the side channel has ended; its cause is attached.
+        """
+        worker = self.worker
+        with self._changed:
+            batches = worker.segments_to_send(time.monotonic())
+            self._say()
+            timer = worker.get_timer()
+        self._send(batches)
+        due_s = 0.0 if timer is None else timer - time.monotonic()
+        arrived = self._receive(min(wait_s, due_s))
+        if self._peers is not None:
+            self._peers.channel.require_open()
+        with self._changed:
+            self._hand_over(arrived, time.monotonic())
+            self._say()
+        return list(iter(worker.next_event, None))
+
+    def probe(self) -> None:
+        """Have the switch asked, at the next step, whom the oldest open sum waits for."""
+        with self._changed:
+            self.worker.probe()
+
+    def wake(self) -> None:
+        """Let the `step` in progress go on at once, or else the next one. Any thread may call it until `close`."""
+        self._link.wake()
+
+    # ---- generations -------------------------------------------------------------------------------------
+
+    def seal(self) -> Sealed:
+        """Send nothing and accept nothing more of this generation, as `Worker.seal`; peers are answered as before.
+
+        Raises TypeError without peers: what the next generation begins with comes from them.
+        """
+        self._with_peers()
+        with self._changed:
+            return self.worker.seal()
+
+    def resume(
+        self,
+        generation: int,
+        peers: Mapping[int, tuple[str, int]],
+        resume: Resume,
+        rack: tuple[int, ...] | None = None,
+        *,
+        key: bytes,
+    ) -> None:
+        """Go on in another generation, as `Worker.resume`, with peers where they live now, and the generation's key.
+
+        Raises:
+            TypeError: without peers.
+            ValueError: as `Worker.resume`, a rank has no address among `peers`, or `key` is none. Nothing was changed.
+        """
+        channel, generation_key = self._with_peers().channel, GenerationKey(generation, key)
+        own = self.worker.membership
+        _require_all(peers, own.workers, own.rank)
+        with self._changed:
+            self.worker.resume(generation, resume, time.monotonic(), rack)
+            channel.move(generation_key, {other: peers[other] for other in self._others})
+            self._say()
+            self._changed.notify_all()
+        self.wake()
+
+    def go_on(self, start_generation: int, start: int) -> None:
+        """Take the program's word that the newcomers of a generation have its state, as `Worker.go_on`.
+
+        Raises TypeError without peers.
+        """
+        self._with_peers()
+        with self._changed:
+            self.worker.go_on(start_generation, start)
+            self._say()
+
+    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for workers that were given up while this generation goes on, if it is still ours. Any thread.
+        """
+        with self._changed:
+            if self.worker.repair is not None and self.worker.membership.generation == generation:
+                self.worker.repair.do_without(ranks)
+                self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
+                self._changed.notify_all()
+        self.wake()
+
+    # ---- the program's state -----------------------------------------------------------------------------
+
+    def offer_state(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
+        """Have the program's state ready for the newcomers of a generation, until they have taken it.
+
+        Args:
+            state: kept, not copied.
+            newcomers: by rank, the generation in which it began, for all that may have no state yet.
+
+        Raises:
+            TypeError: without peers.
+        """
+        self._with_peers()
+        self._states.offer(state, start_generation, newcomers)
+
+    def fetch_state(self, start_generation: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
+        """Return the state that a worker offers to the newcomers of a generation; wait for it up to `wait_s`.
+
+        Raises:
+            HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
+                was called, or its side channel has ended.
+            StateMovedError: there are newcomers of a later generation.
+            TypeError: without peers.
+        """
+        self._with_peers()
+        return self._states.fetch(start_generation, wait_s, bytes_max)
+
+    def end_fetch(self) -> None:
+        """Let nobody wait for a state any more: this worker is of no use for one. Any thread; for good."""
+        if self._peers is not None:
+            self._states.end_fetch("waits for no state any more: it has failed")
+
+    def close(self, *, linger: bool = True) -> None:
+        """Serve peers until they need nothing more, `linger_s` at most; then close channel and link.
+
+        Without `linger` they are hardly waited for: they need nothing of a generation that is over, but may not know
+        yet.
+        Neither are they by a worker that never sent anything: it holds nothing that they could need.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._peers is not None:
+            self._states.end_fetch("was closed while it waited for the state of another worker")
+            self._take_leave(self._peers.channel, linger=linger)
+            self._peers.channel.close()
+        self._link.close()
+
+    # ---- datagrams and messages --------------------------------------------------------------------------
+
+    def _send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
+        """Send batches of datagrams, uint8[n, bytes] each, in this order."""
+        for segments in batches:
+            if self._rows is not None:
+                self._rows.send_rows(segments)
+            else:
+                for datagram in segments:
+                    self._link.send(memoryview(datagram))
+
+    def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:
+        """Wait for what arrives: rows, or one datagram each."""
+        return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
+
+    def _hand_over(self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], now: float) -> None:
+        """Give the worker what arrived, what the network said since the last time, and the time."""
+        for received in arrived:
+            if isinstance(received, np.ndarray):
+                self.worker.receive_rows(received, now)
+            else:
+                self.worker.receive_datagram(received, now)
+        said = self._link.statistics
+        for _ in range(said.unreachable - self._unreachable):
+            self.worker.note_unreachable(now)
+        for name in (said.failures - self._failures).elements():
+            self.worker.note_failed_send(name)
+        self._unreachable, self._failures = said.unreachable, Counter(said.failures)
+        self.worker.handle_timer(now)
+
+    def _say(self) -> None:
+        """Put what the worker has to say into the channel; with the lock."""
+        if self._peers is not None:
+            self._peers.channel.send_all(self.worker.messages_to_peers())
+
+    def _hear(self, message: PeerMessage) -> None:
+        """Take one message, in the channel's thread."""
+        with self._changed:
+            if message.kind in STATE_KINDS:
+                self._states.hear(message)
+            else:
+                self.worker.receive_peer(message, time.monotonic())
+                self._say()
+            self._changed.notify_all()
+        if message.kind in _ANSWERS:
+            self.wake()
+
+    def _take_leave(self, channel: SideChannel, *, linger: bool) -> None:
+        """Serve peers until everybody has left, or it is time."""
+        patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
+        repair, until = self.worker.repair, time.monotonic() + patience_s
+        waiting = WaitMonitor(_log, f"rank {self.worker.membership.rank}")
+        with self._changed:
+            while repair is not None and channel.failure is None:
+                repair.leave(finished=linger)
+                self._say()
+                if repair.everybody_left or time.monotonic() >= until:
+                    break
+                waiting.check(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
+                self._changed.wait(min(LEAVE_EVERY_S, self._linger_s))
+
+    def _with_peers(self) -> Peers:
+        """Return the peers. Raises TypeError if there are none."""
+        if self._peers is None:
+            raise TypeError("only a transport with peers goes on in another generation, with what these have")
+        return self._peers
+
+    def __enter__(self) -> Transport:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _require_all(peers: Mapping[int, tuple[str, int]], workers: int, rank: int) -> None:
+    """Raise ValueError unless every other rank has an address."""
+    if missing := sorted(set(range(workers)) - {rank} - set(peers)):
+        raise ValueError(f"no side channel address for ranks {missing} of {workers} workers")
