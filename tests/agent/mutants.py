@@ -16,7 +16,7 @@ from hopsum.codec.thc import Thc
 from hopsum.transport.link import DatagramLink
 from hopsum_wire import HOPSUM_BYTES, Header, Kind
 
-from .team import Tap
+from ..transport.lossy import WrappedLink
 
 Place = tuple[int, int]
 """Slot and round."""
@@ -74,7 +74,7 @@ class DividesByAll(Sound):
         return mean * (counts / np.float32(self.workers)).repeat(self.block_elements)[: mean.size]
 
 
-class StaleTap(Tap):
+class StaleTap(WrappedLink):
     """Notes what the switch called stale."""
 
     def __init__(self, link: DatagramLink) -> None:
@@ -140,11 +140,11 @@ class Reencodes(Sound):
         self.anew = {was.tobytes(): now.tobytes() for was, now in zip(first, others, strict=True)}
         return first
 
-    def lose_first(self, link: DatagramLink, *, honest: bool) -> Tap:
+    def lose_first(self, link: DatagramLink, *, honest: bool) -> WrappedLink:
         return _LosesFirst(link, None if honest else self)
 
 
-class _LosesFirst(Tap):
+class _LosesFirst(WrappedLink):
     def __init__(self, link: DatagramLink, codec: Reencodes | None) -> None:
         super().__init__(link)
         self._codec = codec

@@ -35,7 +35,7 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import JobMembership, format_membership, parse_membership
 
-from ..transport.lossy import LossyLink, Mishaps
+from ..transport.lossy import LossyLink, Mishaps, WrappedLink
 from ..transport.server import LOCALHOST
 from .laws import Books, Entry
 
@@ -77,24 +77,7 @@ def open_bench() -> Iterator[Bench]:
         yield Bench(SwitchController(device, SERVICE), ports)
 
 
-class Tap:
-    """A link that passes everything on; what is overridden looks at it, or changes it."""
-
-    def __init__(self, link: DatagramLink) -> None:
-        self._link = link
-        self.statistics = link.statistics
-
-    def send(self, datagram: bytes | memoryview) -> None:
-        self._link.send(datagram)
-
-    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
-        return self._link.receive(timeout_s)
-
-    def close(self) -> None:
-        self._link.close()
-
-
-class Absence(Tap):
+class Absence(WrappedLink):
     """Of a worker that was away: what was sent to it meanwhile is lost when it speaks again."""
 
     away = False
