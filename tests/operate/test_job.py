@@ -21,6 +21,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
+from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
@@ -185,6 +186,33 @@ def test_list_and_show_tell_what_there_is(
     assert one["state"] == same["state"] == "running"
     assert one["generation"] == same["generation"] > 0
     assert [member["rank"] for member in one["members"]] == [0, 1, 2]
+
+
+def test_show_has_conditions_and_events(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    crew = cluster.make("train", workers=3, slots=16)
+    for _ in range(2):
+        with pytest.raises(ControlPlaneError):
+            crew[0].join(ip="192.0.2.1")
+    crew[1].join()
+    cluster.clock.sleep(7)
+    assert main(["show", "train", *at]) == 0
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "condition status since reason message" in shown
+    assert "MembersJoined false 7 s ago Missing 1 of 3 workers: ranks 0, 2 are not there" in shown
+    assert "Normal 7 s ago Created 3 workers, switch s1" in shown
+    assert any(line.startswith("Warning 7 s ago (2 times) JoinRefused") for line in shown)
+    assert main(["show", "train", "--json", *at]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert {each["type"]: each["status"] for each in one["conditions"]} == {
+        "MembersJoined": False,
+        "SwitchReady": True,
+        "EntriesInstalled": False,
+        "Ready": False,
+    }
+    assert [each["reason"] for each in one["events"]] == ["Created", "JoinRefused", "MemberJoined"]
 
 
 def test_a_tree_is_shown_with_all_its_switches(

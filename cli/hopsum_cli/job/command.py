@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     making = _word(words, "create", create.SUMMARY, create.run)
     create.add_arguments(making)
     _word(words, "list", "all jobs, a line for each", _list)
-    showing = _word(words, "show", "one job: members, leases, and what the switch counted of it", _show)
+    showing = _word(words, "show", "one job: members, leases, switch counters, conditions and events", _show)
     showing.add_argument("name", metavar="JOB", help="name of the job")
     deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
     deleting.add_argument("names", metavar="JOB", nargs="+", help="names of the jobs")

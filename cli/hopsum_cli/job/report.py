@@ -36,7 +36,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 
 def print_job(job: Mapping[str, Any], console: Console) -> None:
-    """Print one job: what it is, its members, and what the switch counted."""
+    """Print one job: what it is, its members, what the switch counted, its conditions and its events."""
     about = Table(show_header=False, box=None, pad_edge=False)
     for what, value in _facts(job):
         about.add_row(what, value)
@@ -48,6 +48,31 @@ def print_job(job: Mapping[str, Any], console: Console) -> None:
                 console.print(f"rank {member['rank']} was given up: {escape(member['reason'])}")
     if job["counters"]:
         console.print(_counted(job))
+    if job["conditions"]:
+        console.print(_conditions(job["conditions"]))
+    if job["events"]:
+        console.print(_events(job["events"]))
+
+
+def _conditions(conditions: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("condition", "status", "since", "reason", "message", box=None, pad_edge=False)
+    for each in conditions:
+        status = "[green]true[/]" if each["status"] else "[yellow]false[/]"
+        texts = (each["type"], ago(each["age_s"]), each["reason"], each["message"])
+        kind, since, reason, message = map(escape, texts)
+        table.add_row(kind, status, since, reason, message)
+    return table
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the events, the last one at the bottom."""
+    table = Table("event", "last seen", "reason", "message", box=None, pad_edge=False)
+    for each in events:
+        colour = "yellow" if each["type"] == "Warning" else "default"
+        seen = ago(each["age_s"]) + (f" ({each['count']} times)" if each["count"] > 1 else "")
+        kind, last, reason, message = map(escape, (each["type"], seen, each["reason"], each["message"]))
+        table.add_row(f"[{colour}]{kind}[/]", last, reason, message)
+    return table
 
 
 def _counted(job: Mapping[str, Any]) -> Table:

@@ -21,18 +21,17 @@ from dataclasses import replace
 from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.errors import (
-    ClusterConfigError,
     InvalidRequestError,
     StoreError,
     SwitchUnavailableError,
     UnauthenticatedError,
 )
+from hopsum_controlplane.cluster.history import JobHistories
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, where
 from hopsum_controlplane.cluster.placement import SwitchCapacity
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
-from hopsum_controlplane.cluster.rejected_joins import RejectedJoins
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
@@ -85,16 +84,15 @@ class ClusterController:
         self._store = store
         self._cache = JobStateCache(store, monotonic)
         self._leases = Leases()  # under the lock of the cache, and so are these:
-        self._rejected_joins = RejectedJoins()
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the generation that a worker waits for the end of whose predecessor has left it, and since when."""
         self._disputes = agreement.Disputes()
-        self._validate_devices(devices)
         timing = {"clock": clock, "monotonic": monotonic}
         self._reconcilers = SwitchReconcilers(
             config, devices, self._cache, pipeline=pipeline, remove_existing=remove_existing, **timing
         )
+        self._histories = JobHistories(self._cache, self._reconcilers.conditions, self._lease_s, monotonic)
         for record in self._cache.records():
             for member in record.members:
                 self._renew(record, member.rank)
@@ -118,6 +116,7 @@ class ClusterController:
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             self._cache.add(record)
+            self._histories.observe(record.name)
         return views.of_created(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
@@ -145,8 +144,9 @@ class ClusterController:
         return [self._view(record, counters) for record in self._cache.records()]
 
     def job(self, name: str, *, counters: bool = True) -> JobView:
-        """Return one job, with its counters as its switch has them now. Raises UnknownJobError."""
-        return self._view(self._cache.get(name), counters)
+        """Return one job, with its events, and its counters as its switch has them now. Raises UnknownJobError."""
+        found = self._view(self._cache.get(name), counters)
+        return views.with_events(found, self._histories.events(name), self._monotonic())
 
     def switches(self, *, drops: bool = True) -> list[SwitchView]:
         """Return all switches in the order of the configuration; `drops` are read from them if asked for."""
@@ -346,7 +346,6 @@ class ClusterController:
             records = self._cache.records()
             names = {record.name for record in records}
             self._leases.keep_only(names)
-            self._rejected_joins.keep_only(names)
             self._disputes.keep_only(names)
             for record in records:
                 for rank in self._leases.expired(record, now_s):
@@ -357,6 +356,7 @@ class ClusterController:
         """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up."""
         self._known_switch(switch)
         self._reconcilers[switch].reconcile()
+        self._histories.observe_switch(switch)
 
     def close(self) -> None:
         """Close devices and store. What stands on the switches stays, for the next one to adopt."""
@@ -405,21 +405,6 @@ class ClusterController:
         if after is not None and after.state is before.state is JobState.RUNNING:
             _log.warning("%s; %s goes on, generation %d", why, after.name, after.generation, extra={"job": after.name})
 
-    def _validate_devices(self, devices: Mapping[str, DeviceSource]) -> None:
-        for switch in self._config.switches:
-            if switch.name not in devices:
-                raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
-            placement.allocator_from_records(switch, self._cache.records(switch.name))
-        configured = [switch.name for switch in self._config.switches]
-        for record in self._cache.records():
-            for name in record.switches:
-                if name not in configured:
-                    raise ClusterConfigError(
-                        f"job {record.name!r} is in the database on switch {name!r}, which is not configured",
-                        hint="configure that switch again until its jobs are deleted",
-                    )
-            leaves_of(record, self._config)
-
     def _known_switch(self, name: str) -> None:
         if name not in self._reconcilers:
             raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
@@ -447,7 +432,7 @@ class ClusterController:
         with self._cache.changed:
             record = self._cache.find(request.job)
             if record is not None and matches(request.token, record.token_digest):
-                self._rejected_joins.note(record.name, str(error), self._monotonic())
+                self._histories.note_rejection(record.name, str(error))
 
     def _with_token(self, job: str, token: str) -> JobRecord:
         record = self._cache.get(job)
@@ -490,7 +475,8 @@ class ClusterController:
                 condition=self._reconcilers.condition(record),
                 counters=read,
                 past=self._cache.past(record.name),
-                rejections=self._rejected_joins.of(record.name),
+                rejections=self._histories.rejections(record.name),
+                conditions=self._histories.conditions(record.name),
             )
 
     def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> SwitchView:

@@ -87,7 +87,7 @@ def _forming(record: JobRecord, condition: str) -> JobHealth:
     if condition:
         return JobHealth(Health.STALLED if present else Health.DEGRADED, condition)
     if present:
-        lack = f"waits for {_numbers(record.missing_ranks)} of {record.request.workers} to join"
+        lack = f"waits for {ranks_in_words(record.missing_ranks)} of {record.request.workers} to join"
         return JobHealth(Health.WAITING, "; ".join(filter(None, (lack, ended))))
     if len(workers) > len(present):
         return JobHealth(Health.FAILED, ended or "its workers were given up before they were all there")
@@ -106,10 +106,11 @@ def why_lost(member: Member, lease_s: float) -> str:
 
 
 def _ranks(members: Iterable[Member]) -> str:
-    return _numbers([member.rank for member in members])
+    return ranks_in_words([member.rank for member in members])
 
 
-def _numbers(ranks: Sequence[int]) -> str:
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return ranks as "rank 2", "ranks 1, 3" or "no rank"."""
     if not ranks:
         return "no rank"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hopsum_controlplane.cluster.conditions import SwitchConditions
 from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.membership_builder import Parts, parts_of
+from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
+from hopsum_controlplane.cluster.placement import allocator_from_records
 from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.devices.base import PipelineConfig
@@ -22,6 +25,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     """The reconcilers by the names of their switches. Thread-safe.
 
     `pipeline` is the program of all switches, or programs by switch; the other `options` are SwitchReconciler's.
+    Raises ClusterConfigError when configuration, devices and the database do not fit together.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     ) -> None:
         self._config = config
         self._cache = cache
+        self._check(devices)
         self._reconcilers = {
             switch.name: SwitchReconciler(
                 switch,
@@ -91,6 +96,13 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             return conditions[record.switch]
         return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
 
+    def conditions(self, record: JobRecord) -> SwitchConditions:
+        """Return what is wrong with the switches of a job, and what keeps them from doing what it wants."""
+        troubled = [reconciler for reconciler in self.of(record) if reconciler.condition]
+        reason = troubled[0].condition_reason if troubled else ""
+        words = "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in troubled)
+        return SwitchConditions(reason, words, self.condition(record))
+
     def unreachable(self, record: JobRecord) -> str:
         """Return which switches of a job cannot be reached, and why; an empty string when all can."""
         reconcilers = [reconciler for reconciler in self.of(record) if reconciler.condition_reason == "unreachable"]
@@ -101,6 +113,22 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         if record.state is not JobState.RUNNING:
             return {}
         return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
+
+    def _check(self, devices: Mapping[str, DeviceSource]) -> None:
+        """Raise ClusterConfigError unless configuration, devices and the database fit together."""
+        for switch in self._config.switches:
+            if switch.name not in devices:
+                raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
+            allocator_from_records(switch, self._cache.records(switch.name))
+        configured = [switch.name for switch in self._config.switches]
+        for record in self._cache.records():
+            for name in record.switches:
+                if name not in configured:
+                    raise ClusterConfigError(
+                        f"job {record.name!r} is in the database on switch {name!r}, which is not configured",
+                        hint="configure that switch again until its jobs are deleted",
+                    )
+            leaves_of(record, self._config)
 
     def _ready(self, record: JobRecord) -> bool:
         """Return whether all switches of the next generation can take it now: leaves at which nobody waits are not

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from hopsum_controlplane.cluster.conditions import JobCondition
 from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.events import JobEvent
 from hopsum_controlplane.cluster.health import Health, health_of, why_lost
+from hopsum_controlplane.cluster.history import JoinRejections
 from hopsum_controlplane.cluster.job_state_cache import GenerationHistory
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, where
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
-from hopsum_controlplane.cluster.rejected_joins import JoinRejections
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.resource_allocator import FreeCapacity
 
@@ -132,6 +134,28 @@ class MemberView:
 
 
 @dataclass(frozen=True)
+class ConditionView:
+    """A condition of a job, see `hopsum_controlplane.cluster.conditions`; its status changed `age_s` ago."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+    age_s: float
+
+
+@dataclass(frozen=True)
+class EventView:
+    """An event of a job, see `hopsum_controlplane.cluster.events`: `count` times in a row, the last one `age_s` ago."""
+
+    type: str
+    reason: str
+    message: str
+    count: int
+    age_s: float
+
+
+@dataclass(frozen=True)
 class JobView:
     """A job. `generation` is 0 when nothing of it may stand on the switch, `reason` why its last generation ended.
 
@@ -145,6 +169,7 @@ class JobView:
     `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
     `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last generation that ended, and
     the beginning of the last one that began; None where there was none since the controller was started.
+    `events` are the last ones, the oldest first, and none where one job was not asked for by name.
     """
 
     name: str
@@ -175,6 +200,8 @@ class JobView:
     begun_age_s: float | None = None
     codec: str = ""
     codec_options: str = ""
+    conditions: tuple[ConditionView, ...] = ()
+    events: tuple[EventView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,6 +241,7 @@ def of_job(
     counters: Mapping[str, Mapping[str, int]],
     past: GenerationHistory,
     rejections: JoinRejections,
+    conditions: tuple[JobCondition, ...],
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
     request = record.request
@@ -248,7 +276,20 @@ def of_job(
         begun_age_s=_age_s(past.begun_at_s, now_s),
         codec=request.codec,
         codec_options=request.codec_options,
+        conditions=tuple(
+            ConditionView(each.type, each.status, each.reason, each.message, max(now_s - each.since_s, 0.0))
+            for each in conditions
+        ),
     )
+
+
+def with_events(view: JobView, events: tuple[JobEvent, ...], now_s: float) -> JobView:
+    """Return a view of a job with its events, at a time of their clock."""
+    shown = (
+        EventView(each.type.value, each.reason, each.message, each.count, max(now_s - each.at_s, 0.0))
+        for each in events
+    )
+    return replace(view, events=tuple(shown))
 
 
 def _age_s(at_s: float | None, now_s: float) -> float | None:

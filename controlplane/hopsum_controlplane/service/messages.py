@@ -11,7 +11,9 @@ from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import (
+    ConditionView,
     CreatedJob,
+    EventView,
     HeartbeatResult,
     JobView,
     Located,
@@ -146,6 +148,8 @@ def job_message(view: JobView) -> pb.Job:
         begun_age_s=view.begun_age_s,
         codec=view.codec,
         codec_options=view.codec_options,
+        conditions=[_condition_message(each) for each in view.conditions],
+        events=[_event_message(each) for each in view.events],
     )
 
 
@@ -168,6 +172,16 @@ def switch_message(view: SwitchView) -> pb.Switch:
         condition_reason=view.condition_reason,
         sessions=view.sessions,
     )
+
+
+def _condition_message(view: ConditionView) -> pb.JobCondition:
+    return pb.JobCondition(
+        type=view.type, status=view.status, reason=view.reason, message=view.message, age_s=view.age_s
+    )
+
+
+def _event_message(view: EventView) -> pb.JobEvent:
+    return pb.JobEvent(type=view.type, reason=view.reason, message=view.message, count=view.count, age_s=view.age_s)
 
 
 def _member_message(view: MemberView) -> pb.Member:
