@@ -112,9 +112,12 @@ COMMANDS = {
 }
 EXIT_STATUSES = """\
 exit status:
-  0  success
-  1  failed, refused, or a check did not hold; the reason is on stderr or in the output
-  2  wrong arguments"""
+  0    success
+  1    failed, refused, or a check did not hold; the reason is on stderr or in the output
+  2    wrong arguments
+  130  interrupted with Ctrl-C (SIGINT); `switch` and `controller` end in order then, with 0"""
+INTERRUPTED = 130
+"""Exit status of a command that SIGINT ended: 128 and the signal's number, as shells have it."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -175,7 +178,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, rest = f"{name} {options.word}", options.arguments
     elif rest and f"{name} {rest[0]}" in COMMANDS:
         name, rest = f"{name} {rest[0]}", rest[1:]
-    return load(COMMANDS[name])(rest)
+    try:
+        return load(COMMANDS[name])(rest)
+    except KeyboardInterrupt:
+        print(f"hopsum {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=default_address(),
         help="address of the switch's P4Runtime server, HOST:PORT or unix:PATH (default %(default)s)",
     )
-    parser.add_argument("--device-id", type=int, default=0, help="device id of the switch (default %(default)s)")
+    parser.add_argument(
+        "--device-id", type=int, default=0, help="P4Runtime device id of the switch (default %(default)s)"
+    )
     parser.add_argument(
         "--election-id",
         type=_election_id,

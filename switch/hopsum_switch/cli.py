@@ -178,7 +178,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         type=_checked(_seed),
         default=0,
         metavar="N",
-        help=f"start of the numbers of random(), 0..{MASK} (default 0); equal seeds give equal numbers",
+        help=f"seed of random(), 0..{MASK} (default 0); equal seeds give equal numbers",
     )
     parser.add_argument(
         "--grpc",
@@ -228,7 +228,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PORT@NAME",
-        help="a switch port over a network interface, needs root; may be repeated",
+        help="network interface of a switch port, needs root; may be repeated",
     )
     parser.add_argument(
         "--metrics",
@@ -240,7 +240,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         "--pcap",
         type=Path,
         metavar="DIR",
-        help="write every port's frames, both directions, to DIR/portN.pcapng for Wireshark, scapy and"
+        help="folder for every port's frames, both directions, in portN.pcapng for Wireshark, scapy and"
         " `hopsum packet decode`",
     )
     traces = parser.add_mutually_exclusive_group()

@@ -55,7 +55,7 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     changes = compare(Snapshot.load(arguments.old), Snapshot.load(arguments.new))
     for change in changes:
-        print(_shown(change, full=arguments.full))
+        print(_shown(change, full=arguments.no_truncate))
     return 1 if changes else 0
 
 
@@ -95,7 +95,7 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
     comparison = commands.add_parser("compare", help="list the cells that differ between two snapshots")
     comparison.add_argument("old", type=Path, help="snapshot to compare with")
     comparison.add_argument("new", type=Path, help="snapshot to compare")
-    comparison.add_argument("--full", action="store_true", help="print long values in full")
+    comparison.add_argument("--no-truncate", action="store_true", help="print long values in full")
     return parser
 
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from hopsum_cli.main import COMMANDS, GROUPS, SECTIONS, Command, build_parser, load, main
+from hopsum_cli.main import COMMANDS, EXIT_STATUSES, GROUPS, INTERRUPTED, SECTIONS, Command, build_parser, load, main
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +53,43 @@ def test_every_command_explains_itself(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert f"usage: hopsum {name}" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupted_command_ends_with_130(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hopsum_cli.main.load", lambda _: interrupted)
+    assert main(name.split()) == INTERRUPTED == 128 + signal.SIGINT
+    assert capsys.readouterr().err == f"hopsum {name}: interrupted\n"
+
+
+def test_ctrl_c_ends_a_command_that_waits() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "hopsum_cli.main", "top", "--controller", at]
+        asking = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            with connection:
+                asking.send_signal(signal.SIGINT)
+                _, errors = asking.communicate(timeout=60)
+        finally:
+            asking.kill()
+            asking.wait()
+    assert (asking.returncode, errors.splitlines()[-1]) == (INTERRUPTED, "hopsum top: interrupted")
+
+
+def test_the_manual_has_the_exit_statuses_of_the_help() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
+    listed = re.findall(r"^  (\d+) +(.*)$", EXIT_STATUSES, re.MULTILINE)
+    assert [status for status, _ in listed] == ["0", "1", "2", "130"]
+    table = "".join(f"| {status} | {meaning} |\n" for status, meaning in listed)
+    assert f"| exit status | means |\n|---|---|\n{table}\n" in page
 
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

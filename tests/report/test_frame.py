@@ -76,7 +76,7 @@ def test_a_report_says_what_made_it(report: dict[str, Any]) -> None:
 
 
 def test_the_page_follows_from_the_json_alone(written: Path, tmp_path: Path) -> None:
-    assert command.main(["--from", str(written / "report.json"), "--output-dir", str(tmp_path)]) == 0
+    assert command.main(["--read", str(written / "report.json"), "--output-dir", str(tmp_path)]) == 0
     names = sorted(path.name for path in written.iterdir())
     assert sorted([*(path.name for path in tmp_path.iterdir()), "report.json"]) == names
     assert "error-bits-gradient.svg" in names
@@ -168,7 +168,7 @@ def test_infinity_becomes_null(tmp_path: Path) -> None:
 )
 def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
     (tmp_path / "bad.json").write_text(text)
-    assert command.main(["--from", str(tmp_path / "bad.json"), "--output-dir", str(tmp_path / "out")]) == 1
+    assert command.main(["--read", str(tmp_path / "bad.json"), "--output-dir", str(tmp_path / "out")]) == 1
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -178,7 +178,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["--sections", "error,nonsense"], "nonsense"),
         (["--seed", "-1"], "seed"),
-        (["--markdown", "x.md"], "--from"),
+        (["--markdown", "x.md"], "--read"),
         (["--scale", "huge"], "huge"),
     ],
 )
@@ -198,7 +198,7 @@ def test_streams_differ_by_name_number_and_seed_and_nothing_else() -> None:
 
 
 def test_the_results_of_the_documentation_are_those_of_its_json() -> None:
-    """Else: hopsum report --from docs/results.json --markdown docs/results.md."""
+    """Else: hopsum report --read docs/results.json --markdown docs/results.md."""
     made = make_markdown(collect.read_report(DOCS / "results.json"), "results.json")
     assert (DOCS / "results.md").read_text() == made
 

@@ -82,7 +82,7 @@ def _add_send(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     way = word.add_mutually_exclusive_group(required=True)
     way.add_argument("--to", type=parse_address, metavar="IP:PORT", help="send a UDP datagram to this address")
-    way.add_argument("--interface", metavar="NAME", help="send a whole frame on this network interface; needs root")
+    way.add_argument("--interface", metavar="NAME", help="network interface to send a whole frame on; needs root")
     word.add_argument(
         "--from",
         dest="source",

@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="time between two snapshots (default %(default)s)",
     )
     parser.add_argument(
-        "--window",
+        "--rate-window",
         type=float,
         default=15.0,
         metavar="SECONDS",
@@ -61,11 +61,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command until it is interrupted; 0, or 1 when the controller refuses or --once finds none."""
+    """Run the command until it is interrupted, or --once; 0, or 1 when the controller refuses or --once finds none."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.interval <= 0 or (not options.once and options.window < options.interval):
-        parser.error("--interval is more than 0 seconds, --window no less than --interval")
+    if options.interval <= 0 or (not options.once and options.rate_window < options.interval):
+        parser.error("--interval is more than 0 seconds, --rate-window no less than --interval")
     try:
         with operator(options) as client:
             if options.once:
@@ -75,8 +75,6 @@ def main(arguments: Sequence[str]) -> int:
     except HopsumError as error:
         print(f"hopsum top: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        pass
     return 0
 
 
@@ -113,7 +111,7 @@ def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[dict
     while True:
         time.sleep(options.interval)
         snapshots.append(take_snapshot(client))
-        _forget(snapshots, options.window)
+        _forget(snapshots, options.rate_window)
         yield document(snapshots[0], snapshots[-1])
 
 

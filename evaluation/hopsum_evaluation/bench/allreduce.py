@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--elements",
         type=int,
         default=ELEMENTS,
-        help="float32 elements of a tensor (default %(default)s); documented figures: 25000000",
+        help="number of float32 elements of a tensor (default %(default)s); documented figures: 25000000",
     )
     parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
     parser.add_argument("--window", type=int, default=512, help="packets in flight per worker (default %(default)s)")
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         choices=SUBJECTS,
         metavar="SUBJECT",
-        help=f"subject to measure, of {', '.join(SUBJECTS)}; may be repeated",
+        help=f"part to measure, of {', '.join(SUBJECTS)}; may be repeated",
     )
     parser.add_argument(
         "--codec",

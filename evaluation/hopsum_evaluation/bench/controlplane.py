@@ -46,9 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench controlplane", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--only", choices=TARGETS, help="target to measure (default: all that are installed)")
+    parser.add_argument("--target", choices=TARGETS, help="switch to measure on (default: all that are installed)")
     parser.add_argument("--jobs", type=int, default=MAX_JOBS, help="jobs at a time (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=8, help="workers of each job (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=8, help="number of workers of each job (default %(default)s)")
     parser.add_argument(
         "--iterations",
         type=int,
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"1 to {MAX_JOBS} jobs of 1 to {MAX_WORKERS} workers, not {options.jobs} of {options.workers}")
     if options.iterations < 1 or options.runs < 1:
         parser.error("at least once, and one run")
-    names = [name for name in available() if options.only in (None, name)]
+    names = [name for name in available() if options.target in (None, name)]
     start = time.perf_counter()
     try:
         with ExitStack() as stack:

@@ -49,10 +49,14 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench lossless", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--elements", type=int, default=ELEMENTS, help="elements of the vector (default %(default)s)")
+    parser.add_argument(
+        "--elements", type=int, default=ELEMENTS, help="number of elements of the vector (default %(default)s)"
+    )
     parser.add_argument("--density", type=float, default=0.05, help="share of nonzero elements (default %(default)s)")
     parser.add_argument("--index", default="auto", help="index: auto, bitmap or bloom (default %(default)s)")
-    parser.add_argument("--backend", default="auto", help="back end: numpy, numba or auto (default %(default)s)")
+    parser.add_argument(
+        "--codec-backend", default="auto", help="back end of the codec: numpy, numba or auto (default %(default)s)"
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads (default 1 2)")
     parser.add_argument("--runs", type=int, default=7, help="runs of each subject (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the vector (default %(default)s)")
@@ -123,7 +127,9 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _setting(options: argparse.Namespace, gamma: float, threads: int) -> LosslessSetting:
-    made = make_codec("lossless", workers=1, backend=options.backend, threads=threads, gamma=gamma, index=options.index)
+    made = make_codec(
+        "lossless", workers=1, backend=options.codec_backend, threads=threads, gamma=gamma, index=options.index
+    )
     assert isinstance(made, Lossless)
     return LosslessSetting(made, gamma, threads)
 

@@ -64,7 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--identical", action="store_true", help="give all workers the same vector, and compare with theory"
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="all-reduces per figure (default %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="number of all-reduces per figure (default %(default)s)"
+    )
     parser.add_argument(
         "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
     )

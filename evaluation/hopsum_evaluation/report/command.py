@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="complete the report.json that is there")
     parser.add_argument("--seed", type=int, default=1, help="seed of everything random (default %(default)s)")
     parser.add_argument(
-        "--from", type=Path, dest="source", metavar="JSON", help="show this report.json, and run nothing"
+        "--read", type=Path, dest="source", metavar="JSON", help="report.json to show, in place of a run"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write only this page for docs/, with --from")
     parser.set_defaults(size=Size.DEFAULT)
@@ -58,9 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.seed < 0 or (options.markdown is not None and options.source is None):
-        parser.error("a seed of at least 0; --markdown goes with --from")
+        parser.error("a seed of at least 0; --markdown goes with --read")
     if options.resume and options.source is not None:
-        parser.error("--from runs nothing, --resume goes on running")
+        parser.error("--read runs nothing, --resume goes on running")
     if options.markdown is None and not find_spec("matplotlib"):
         parser.exit(1, "hopsum report: plots need matplotlib: pip install 'hopsum[plot]'\n")
     try:

@@ -19,7 +19,7 @@ def make_markdown(report: dict[str, Any], source: str) -> str:
     lines = [
         "# Results",
         "",
-        f"<!-- Generated: hopsum report --from docs/{source} --markdown docs/results.md -->",
+        f"<!-- Generated: hopsum report --read docs/{source} --markdown docs/results.md -->",
         "",
         f"What `hopsum report` found in the run of `docs/{source}`; this page is generated from that file, and a test "
         "fails when it is not.",

@@ -36,7 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--target", choices=("native", "bmv2"), default="native", help="switch (default %(default)s)")
     parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 15 (default %(default)s)")
-    parser.add_argument("--elements", type=int, default=65536, help="length of every vector (default %(default)s)")
+    parser.add_argument(
+        "--elements", type=int, default=65536, help="number of elements of every vector (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     add_link_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"at least {MIN_RUNS} runs of whole blocks of {THC_BLOCK}, not {options.runs} of {elements} elements"
         )
     try:
-        codec = TorchThc(options.workers, device=options.device, backend=options.backend)
+        codec = TorchThc(options.workers, device=options.device, backend=options.codec_backend)
     except CodecError as error:
         parser.error(str(error))
     if codec.backend == TritonKernels.name:
@@ -114,7 +114,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=device, help="default: cuda where there is one, else cpu")
-    parser.add_argument("--backend", default="auto", help="auto, torch or triton (default %(default)s)")
+    parser.add_argument(
+        "--codec-backend", default="auto", help="back end of the codec: auto, torch or triton (default %(default)s)"
+    )
     parser.add_argument("--elements", type=int, help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
     parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
     parser.add_argument(
