@@ -8,8 +8,6 @@ is a summary of what the compiler and, where it is installed, the assembler said
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 import os
 import re
@@ -27,6 +25,8 @@ from p4_build import (
     argument_parser,
     check_build,
     exit_status,
+    hash_of,
+    hashes_of_sources,
     version_of,
     write_build,
 )
@@ -74,40 +74,9 @@ RESOURCES = "resources.json"
 ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
 
 
-RENAMED_SINCE = {"epoch": "generation"}
-"""Names that were changed by text since p4c-barefoot last compiled: in its sources, and in what it made of them.
-
-The manifests keep the hashes of what was compiled. With these changes undone, sources and artefacts have those hashes,
-byte for byte. A compile ends this: it empties the table, and writes the manifests anew.
-"""
-
-
-def as_compiled(path: Path) -> bytes:
-    """Return a source or an artefact as it was when p4c-barefoot last compiled."""
-    data = path.read_bytes()
-    is_packed = path.suffix == ".gz"
-    text = (gzip.decompress(data) if is_packed else data).decode()
-    for old, new in RENAMED_SINCE.items():
-        text = re.sub(rf"\b([Aa]) {new}", rf"\1{'n' if old[0] in 'aeiou' else ''} {old}", text)
-        text = text.replace(new, old).replace(new.upper(), old.upper()).replace(new.capitalize(), old.capitalize())
-    return gzip.compress(text.encode(), 9, mtime=0) if is_packed else text.encode()
-
-
-def require_no_renames() -> None:
-    """Raise CompileError while RENAMED_SINCE has names: a manifest of a new compile has nothing to undo."""
-    if RENAMED_SINCE:
-        raise CompileError("compile_tna.py: empty RENAMED_SINCE, then compile: what is compiled now has these names")
-
-
-def hash_as_compiled(path: Path) -> str:
-    """Return the SHA-256 of `as_compiled`."""
-    return hashlib.sha256(as_compiled(path)).hexdigest()
-
-
 def source_hashes() -> dict[str, str]:
-    """Return SHA-256 of all P4 sources as compiled, by path relative to p4/, sorted."""
-    paths = sorted(path for folder in SOURCE_FOLDERS for path in folder.glob("*.p4"))
-    return {str(path.relative_to(P4)): hash_as_compiled(path) for path in paths}
+    """Return SHA-256 of all P4 sources by path relative to p4/, sorted."""
+    return hashes_of_sources(SOURCE_FOLDERS, P4)
 
 
 def flags() -> dict[str, list[str]]:
@@ -230,7 +199,7 @@ def manifest(version: str | None) -> dict[str, object]:
         "version": version,
         "flags": flags(),
         "sources": source_hashes(),
-        "artefacts": {name: hash_as_compiled(BUILD / name) for name in ARTEFACTS},
+        "artefacts": {name: hash_of(BUILD / name) for name in ARTEFACTS},
     }
 
 
@@ -241,7 +210,6 @@ def make(*, check: bool) -> int:
         compile_into(made)
         if check:
             return check_build(made, BUILD, ARTEFACTS, "make p4-tna")
-        require_no_renames()
         write_build(made, BUILD, ARTEFACTS, lambda: manifest(compiler_version()))
     return 0
 

@@ -6,7 +6,7 @@ The programs have the same controls, tables and keys, but for two things:
 - lookup: v1model's broadcasts a polynomial to all lanes of a vector. Tofino's has tables of half-words, each of which
   turns two codes into two lanes: as many as half a pass consumes, in ingress and once more in egress. Under one number,
   `table_id`, all of them have the same entries, and table `lookup` gives the number to a job's generation;
-- trees of switches: a program without the tables `leaves`, `parents` and `climb` is a root only.
+- trees of switches: a program without the tables `leaves`, `parents` and `parent_rewrite` is a root only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
 HALF_WORD_CODES: Final = 2
 PAIRS: Final = 256
 """Entries that a job has in each of them: one for every two codes of 4 bits."""
-TREE_TABLES: Final = ("leaves", "parents", "climb")
+TREE_TABLES: Final = ("leaves", "parents", "parent_rewrite")
 BASE_TABLES: Final = ("jobs", "workers", "lookup", "rewrite")
 
 

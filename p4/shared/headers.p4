@@ -62,7 +62,7 @@ header hopsum_h {
     bit<8>  op;                 // OP_*; 0 in PROBE; STATE: that of the held round
     bit<16> worker;             // rank (a leaf's number): the sender's in UPDATE, PARTIAL and PROBE, the receiver's in replies
     bit<16> slot;               // position mod S
-    bit<32> generation;              // incarnation of the job, never 0, never reused
+    bit<32> generation;         // incarnation of the job, never 0, never reused
     bit<32> round;              // use count of the slot, from 1; in replies: the round asked for
     bit<32> held;               // STALE, STATE: the round that the slot's copy holds; else 0
     bit<64> contributors;       // workers in the sum (STALE, STATE: in the held sum); 0 in UPDATE and PROBE

@@ -3,11 +3,13 @@
 // need a static neighbour entry for its address.
 
 control Address(inout headers_t hdr, out bool is_local) {
-    action local(mac_t mac) {}
+    @brief("An address of this switch.")
+    action set_switch_mac(mac_t mac) {}
 
+    @brief("The addresses of the aggregation service.")
     table switch_address {
         key = { hdr.ipv4.dst : exact @name("address"); }
-        actions = { local; NoAction; }
+        actions = { set_switch_mac; NoAction; }
         const default_action = NoAction;
         size = 4;
     }

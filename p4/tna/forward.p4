@@ -3,14 +3,17 @@
 
 control Forward(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig,
                 inout ingress_intrinsic_metadata_for_tm_t to_tm) {
-    action forward(bit<9> port) { to_tm.ucast_egress_port = port; }
-    action flood(bit<16> group) {
+    @brief("Send to one port.")
+    action forward(port_t port) { to_tm.ucast_egress_port = port; }
+    @brief("Send to all ports of a multicast group but the one it came from.")
+    action flood(group_t group) {
         to_tm.mcast_grp_a = group;
         hdr.pass.step = STEP_FLOOD;
         hdr.pass.port = ig.ingress_port;
     }
     action no_route() { meta.drop_reason = DROP_NO_ROUTE; }
 
+    @brief("Plain frames by destination MAC address; any other is dropped as NO_ROUTE.")
     table l2 {
         key = { hdr.ethernet.dst : exact @name("dst"); }
         actions = { forward; flood; @defaultonly no_route; }

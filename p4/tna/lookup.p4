@@ -3,16 +3,18 @@
 // job has 256 entries in each table of LookupWords. Lookup (first pass) finds which of the TABLES tables is the job's.
 
 control Lookup(inout headers_t hdr, inout metadata_t meta) {
+    @brief("Which of the tables of LookupWords is the job's.")
     action load_table8(bit<8> table_id) {
         meta.has_table = 1;
         hdr.pass.table_id = table_id;
     }
     action no_table() { hdr.pass.table_id = TABLE_LANES; }
 
+    @brief("Lookup tables of jobs.")
     table lookup {
         key = {
             hdr.hopsum.generation : exact @name("generation");
-            hdr.hopsum.op    : exact @name("op");
+            hdr.hopsum.op         : exact @name("op");
         }
         actions = { load_table8; @defaultonly no_table; }
         const default_action = no_table;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// In-network aggregation on Tofino (TNA). This file only wires; how a packet goes from pass to pass stands in pass.p4.
-// p4c-barefoot takes the program preprocessed (tools/compile_tna.py), with __TARGET_TOFINO__ and CODES_HALF of the
-// chip.
+// In-network aggregation on Tofino (TNA). This file instantiates the controls; pass.p4 says how a packet goes from pass
+// to pass. Consuming passes that harvest values on the way out are SwitchML's (Sapio et al., NSDI 2021); codes that the
+// switch looks up and adds are THC's (Li et al., NSDI 2024). Rules in brackets (S1, ...) stand in docs/protocol.md.
+// p4c-barefoot takes the program preprocessed (tools/compile_tna.py), with __TARGET_TOFINO__ and CODES_HALF of the chip.
 
 #include "payload.p4"
 #include "placement.p4"
@@ -20,6 +21,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
                       in ingress_intrinsic_metadata_from_parser_t from_parser,
                       inout ingress_intrinsic_metadata_for_deparser_t to_deparser,
                       inout ingress_intrinsic_metadata_for_tm_t to_tm) {
+    @brief("Dropped frames, by DROP_*.")
     Counter<bit<32>, bit<8>>((bit<32>) DROP_REASONS, CounterType_t.PACKETS) drops;
     Address() address;
     Lookup() lookup;

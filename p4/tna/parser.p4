@@ -34,10 +34,10 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         packet.extract(ig);
         packet.advance(PORT_METADATA_SIZE);
         meta.drop_reason = DROP_NONE;
-        meta.form_reason = DROP_NONE;
+        meta.header_reason = DROP_NONE;
         meta.step = STEP_FORWARD;
         meta.access = ACCESS_NONE;
-        meta.asks = ACCESS_NONE;
+        meta.requested_access = ACCESS_NONE;
         meta.checksum_error = false;
         meta.has_job = 0;
         meta.has_worker = 0;

@@ -27,7 +27,7 @@ control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_de
         hdr.pass.step = STEP_REPLY;
         to_tm.ucast_egress_port = hdr.pass.port;
     }
-    action turn() {
+    action start_harvest() {
         hdr.pass.step = STEP_HARVEST;
         hdr.pass.operation = OPERATION_READ;
         hdr.pass.table_id = TABLE_NOTHING;
@@ -36,20 +36,21 @@ control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_de
     }
     action harvest() { to_tm.ucast_egress_port = RECIRCULATE; }
 
+    @brief("How a packet goes on from ingress.")
     table next_pass {
         key = {
             hdr.pass.step        : ternary @name("step");
             hdr.pass.passes_left : ternary @name("passes_left");
             hdr.pass.reply       : ternary @name("reply");
         }
-        actions = { consume; finish; stale; turn; harvest; }
+        actions = { consume; finish; stale; start_harvest; harvest; }
         const default_action = consume;
         size = 4;
         const entries = {
             (STEP_HARVEST, _, _)  : harvest();
             (_, 1, REPLY_NONE)    : finish();
             (_, 1, REPLY_STALE)   : stale();
-            (_, 1, _)             : turn();
+            (_, 1, _)             : start_harvest();
         }
     }
 
@@ -66,6 +67,7 @@ control EgressPass(inout headers_t hdr) {
     }
     action harvest_first_block() { hdr.pass.step = STEP_LAST; }     // row is the copy again
 
+    @brief("How a packet goes on from egress.")
     table next_half {
         key = {
             hdr.pass.step        : ternary @name("step");

@@ -24,9 +24,9 @@ header pass_h {
     bit<8>  passes_left;        // of consuming or harvesting, this one included
     bit<16> row;                // pass * COPIES + copy; the copy in the first pass and in the last
     bit<16> cell;               // of job_events: job_index * JOB_EVENTS + event
-    bit<16> group;              // multicast group of the job
+    group_t group;              // multicast group of the job
     bit<7>  padding;
-    bit<9>  port;               // where the packet came from
+    port_t   port;               // where the packet came from
 }
 
 // How a frame goes on.
@@ -70,17 +70,17 @@ struct headers_t {
 
 struct metadata_t {
     bit<8>   drop_reason;               // DROP_*
-    bit<8>   form_reason;               // DROP_* of its form
+    bit<8>   header_reason;               // DROP_* of its form
     bit<8>   access;                    // ACCESS_*
     bit<8>   step;                      // STEP_*, if it is admitted
-    bit<8>   asks;                      // ACCESS_* of a well-formed packet
+    bit<8>   requested_access;                     // ACCESS_* of a well-formed packet
     bit<8>   combine;                   // OPERATION_* of the op
     bool     checksum_error;
     bit<1>   has_job;
     bit<1>   has_worker;
     bit<1>   has_table;
     // from the tables of Admit
-    bit<16>  room;                      // slots - slot: positive in the job's range
+    bit<16>  slots_left;                     // slots - slot: positive in the job's range
     int<8>   quorum;
     int<8>   min_quorum;
     bit<32>  bit_low;                   // the sender's bit of the bitmaps, 0 of observers

@@ -3,7 +3,7 @@
 // headers (those of the packet stayed in the first pass); Rewrite addresses every copy to its worker.
 
 control ReplyHeader(inout headers_t hdr, in egress_intrinsic_metadata_t eg) {
-    action lower_headers() {
+    action set_l3_l4_headers() {
         hdr.ethernet.setValid();
         hdr.ethernet.ethertype = ETHERTYPE_IPV4;
         hdr.ipv4.setValid();
@@ -24,8 +24,8 @@ control ReplyHeader(inout headers_t hdr, in egress_intrinsic_metadata_t eg) {
         hdr.hopsum.kind = KIND_RESULT;
         hdr.hopsum.held = 0;
         hdr.hopsum.length = LANES_BYTES;
-        hdr.ipv4.total_length = 1084;   // 20 bytes IPv4, 8 UDP, 32 hopsum
-        hdr.udp.length = 1064;
+        hdr.ipv4.total_length = LANES_BYTES + IPV4_OVERHEAD_BYTES;
+        hdr.udp.length = LANES_BYTES + UDP_OVERHEAD_BYTES;
     }
     action result_to_all() {
         result();
@@ -34,10 +34,11 @@ control ReplyHeader(inout headers_t hdr, in egress_intrinsic_metadata_t eg) {
     action short_reply(bit<8> kind) {
         hdr.hopsum.kind = kind;
         hdr.hopsum.length = 0;
-        hdr.ipv4.total_length = 60;
-        hdr.udp.length = 40;
+        hdr.ipv4.total_length = IPV4_OVERHEAD_BYTES;
+        hdr.udp.length = UDP_OVERHEAD_BYTES;
     }
 
+    @brief("Header of each kind of reply: constant entries.")
     table reply_header {
         key = { hdr.pass.reply : exact @name("reply"); }
         actions = { result; result_to_all; short_reply; @defaultonly NoAction; }
@@ -52,12 +53,13 @@ control ReplyHeader(inout headers_t hdr, in egress_intrinsic_metadata_t eg) {
     }
 
     apply {
-        lower_headers();
+        set_l3_l4_headers();
         reply_header.apply();
     }
 }
 
 control Rewrite(inout headers_t hdr, inout egress_intrinsic_metadata_for_deparser_t to_deparser) {
+    @brief("Address a reply to a worker.")
     action to_worker(mac_t src_mac, mac_t dst_mac, ipv4_t src_ip, ipv4_t dst_ip, bit<16> dst_port) {
         hdr.ethernet.src = src_mac;
         hdr.ethernet.dst = dst_mac;
@@ -67,14 +69,15 @@ control Rewrite(inout headers_t hdr, inout egress_intrinsic_metadata_for_deparse
     }
     action no_worker() { to_deparser.drop_ctl = 1; }
 
+    @brief("Addresses of the workers of a job.")
     table rewrite {
         key = {
-            hdr.hopsum.generation  : exact @name("generation");
-            hdr.hopsum.worker : exact @name("worker");
+            hdr.hopsum.generation : exact @name("generation");
+            hdr.hopsum.worker     : exact @name("worker");
         }
         actions = { to_worker; @defaultonly no_worker; }
         const default_action = no_worker;
-        size = 4160;                    // MAX_JOBS * (MAX_WORKERS + an observer)
+        size = (bit<32>) MAX_JOBS * ((bit<32>) MAX_WORKERS + 1);    // and an observer
     }
 
     apply { rewrite.apply(); }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slot protocol: which of a slot's two copies, what the copy holds, and what this packet means to it.
 //
-// tag = generation, round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
-// Nobody but this control writes these registers. Each is accessed at most once per pass, in this order: tag, op, seen
-// (two), ctr, contributors (two). The tables between them have constant entries; `class` says more with each.
+// tag = generation, round is the only validity information: when it differs, everything else in the copy is dead (S2,
+// S3). Nobody but this control writes these registers. Each is accessed at most once per pass, in this order: tag, op,
+// seen (two), ctr, contributors (two). The tables between them have constant entries; `class` says more with each.
 //
 // A packet comes here twice if its RESULT has values: in its first pass, which decides, and in its last, when all lanes
 // are there.
@@ -35,7 +35,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
              inout ingress_intrinsic_metadata_for_tm_t to_tm) {
     bit<8>  class_;
     bit<8>  mismatch;                   // 1: the copy has another op
-    bit<8>  share;                      // OPERATION_* on contributors
+    bit<8>  contributors_op;            // OPERATION_* on contributors
     bit<32> difference;                 // of the held round and this one
     bit<32> before_low;                 // seen, before this packet; 0: another round
     bit<32> before_high;
@@ -233,19 +233,19 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     action subtract() { remainder = (bit<8>) old - (bit<8>) threshold; old_bits = (bit<8>) old; }
 
     // ---- the decision
-    action go_on(bit<8> operation, bit<8> share_, bit<8> reply, bit<4> event) {
+    action recirculate_with(bit<8> operation, bit<8> contributors_op_, bit<8> reply, bit<4> event) {
         hdr.pass.operation = operation;
-        share = share_;
+        contributors_op = contributors_op_;
         hdr.pass.reply = reply;
         hdr.pass.cell[3:0] = event;
         to_tm.ucast_egress_port = RECIRCULATE;
     }
-    action open()       { go_on(OPERATION_WRITE, OPERATION_WRITE, REPLY_NONE, (bit<4>) EVENT_ADDED); }
-    action open_close() { go_on(OPERATION_WRITE, OPERATION_WRITE, REPLY_RESULT, (bit<4>) EVENT_ADDED); }
-    action add()        { go_on(meta.combine, OPERATION_ADD, REPLY_NONE, (bit<4>) EVENT_ADDED); }
-    action add_close()  { go_on(meta.combine, OPERATION_ADD, REPLY_RESULT, (bit<4>) EVENT_ADDED); }
+    action open()       { recirculate_with(OPERATION_WRITE, OPERATION_WRITE, REPLY_NONE, (bit<4>) EVENT_ADDED); }
+    action open_close() { recirculate_with(OPERATION_WRITE, OPERATION_WRITE, REPLY_RESULT, (bit<4>) EVENT_ADDED); }
+    action add()        { recirculate_with(meta.combine, OPERATION_ADD, REPLY_NONE, (bit<4>) EVENT_ADDED); }
+    action add_close()  { recirculate_with(meta.combine, OPERATION_ADD, REPLY_RESULT, (bit<4>) EVENT_ADDED); }
     action nothing_new(bit<8> reply, bit<4> event) {
-        go_on(OPERATION_READ, OPERATION_READ, reply, event);
+        recirculate_with(OPERATION_READ, OPERATION_READ, reply, event);
         hdr.pass.table_id = TABLE_NOTHING;
     }
     action close()      { nothing_new(REPLY_RESULT, 15); }      // counted when the RESULT leaves
@@ -259,13 +259,14 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         hdr.pass.cell[3:0] = NO_EVENT;
         meta.drop_reason = DROP_OP_MISMATCH;
     }
-    action report(bit<8> share_, bit<16> state) {
-        share = share_;
+    action report(bit<8> contributors_op_, bit<16> state) {
+        contributors_op = contributors_op_;
         hdr.pass.reply = REPLY_STATE;
         hdr.pass.cell[3:0] = (bit<4>) EVENT_PROBED;
         hdr.hopsum.count = state;
         to_tm.ucast_egress_port = ig.ingress_port;
     }
+    @brief("What a packet means to its slot: constant entries.")
     SLOT_STAGE(9) table decide {
         key = {
             class_          : ternary @name("class");
@@ -313,7 +314,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         hdr.pass.cell[3:0] = (bit<4>) EVENT_STALE;
         to_tm.ucast_egress_port = RECIRCULATE;
     }
-    table conclude {
+    @brief("Last pass: a RESULT leaves, or is consumed again as STALE.")
+    table finish_result {
         key = {
             difference     : ternary @name("difference");
             hdr.pass.reply : ternary @name("reply");
@@ -346,7 +348,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     SLOT_STAGE(10) table contribute_##half { \
         key = { \
             meta.access : ternary @name("access"); \
-            share       : ternary @name("operation"); \
+            contributors_op : ternary @name("operation"); \
         } \
         actions = { do_write_##half; do_add_##half; do_read_##half; do_clear_##half; @defaultonly NoAction; } \
         const default_action = NoAction; \
@@ -363,11 +365,12 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     CONTRIBUTORS(low, 31:0)
     CONTRIBUTORS(high, 63:32)
 
+    @brief("Events by job, job_index * 16 + EVENT_*.")
     Counter<bit<32>, bit<16>>((bit<32>) MAX_JOBS * (bit<32>) JOB_EVENTS, CounterType_t.PACKETS) job_events;
 
     apply {
         mismatch = 0;
-        share = 0;
+        contributors_op = 0;
         class_ = 0;
         need.apply();
         first_need.apply();
@@ -375,7 +378,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         access_op.apply();
         compare_rounds();
         if (meta.access == ACCESS_LAST) {
-            conclude.apply();
+            finish_result.apply();
         } else {
             see_low.apply();
             see_high.apply();

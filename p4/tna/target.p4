@@ -6,12 +6,13 @@
 #define HOPSUM_TARGET_P4
 
 #include <core.p4>
+#include "../shared/types.p4"
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
-const bit<9> RECIRCULATE = 6;           // the recirculation port of pipe 0
+const port_t RECIRCULATE = 6;           // the recirculation port of pipe 0
 #else
 #include <tna.p4>
-const bit<9> RECIRCULATE = 68;
+const port_t RECIRCULATE = 68;
 #endif
 
 #ifndef CODES_HALF

@@ -15,16 +15,18 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     ipv4_t   address;
     bit<17>  sum;
 
-    action local(mac_t mac) { mac_ = mac; }
+    @brief("An address of this switch: ARP and echo are answered with this MAC address.")
+    action set_switch_mac(mac_t mac) { mac_ = mac; }
 
+    @brief("The addresses of the aggregation service.")
     table switch_address {
         key = { address : exact @name("address"); }
-        actions = { local; NoAction; }
+        actions = { set_switch_mac; NoAction; }
         const default_action = NoAction;
         size = 4;
     }
 
-    action back() {                     // to where it came from
+    action return_to_sender() {
         hdr.ethernet.dst = hdr.ethernet.src;
         hdr.ethernet.src = mac_;
         standard_metadata.egress_spec = standard_metadata.ingress_port;
@@ -37,7 +39,7 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.arp.target_ip = hdr.arp.sender_ip;
         hdr.arp.sender_mac = mac_;
         hdr.arp.sender_ip = address;
-        back();
+        return_to_sender();
     }
 
     action answer_echo() {
@@ -49,7 +51,7 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ipv4.src = address;
         hdr.ipv4.ttl = REPLY_TTL;
         meta.new_ipv4 = 1;
-        back();
+        return_to_sender();
     }
 
     apply {
@@ -70,7 +72,7 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         }
         if (is_asked == 1) {
             switch (switch_address.apply().action_run) {
-                local: {
+                set_switch_mac: {
                     if (hdr.udp.isValid()) {
                         meta.destination = DESTINATION_SERVICE;
                     } else if (hdr.arp.isValid()) {

@@ -15,9 +15,9 @@
 
 // All four vectors of a copy, one after the other, in one action: a software switch pays for every table and condition.
 #define COMBINE_VECTOR(combine, values, lanes) \
-    values.read(held, meta.copy); \
+    values.read(held, meta.slot_index); \
     combine(lanes) \
-    values.write(meta.copy, lanes);
+    values.write(meta.slot_index, lanes);
 #define COMBINE(combine) { \
     COMBINE_VECTOR(combine, values0, hdr.lanes.v0) \
     COMBINE_VECTOR(combine, values1, hdr.lanes.v1) \
@@ -26,23 +26,27 @@
 }
 
 control Aggregate(inout headers_t hdr, in metadata_t meta) {
+    @brief("Lanes of a copy: the first quarter.")
     register<vector_t>(COPIES) values0;
+    @brief("Lanes of a copy: the second quarter.")
     register<vector_t>(COPIES) values1;
+    @brief("Lanes of a copy: the third quarter.")
     register<vector_t>(COPIES) values2;
+    @brief("Lanes of a copy: the last quarter.")
     register<vector_t>(COPIES) values3;
     vector_t held;
 
     action write() {
-        values0.write(meta.copy, hdr.lanes.v0);
-        values1.write(meta.copy, hdr.lanes.v1);
-        values2.write(meta.copy, hdr.lanes.v2);
-        values3.write(meta.copy, hdr.lanes.v3);
+        values0.write(meta.slot_index, hdr.lanes.v0);
+        values1.write(meta.slot_index, hdr.lanes.v1);
+        values2.write(meta.slot_index, hdr.lanes.v2);
+        values3.write(meta.slot_index, hdr.lanes.v3);
     }
     action read() {
-        values0.read(hdr.lanes.v0, meta.copy);
-        values1.read(hdr.lanes.v1, meta.copy);
-        values2.read(hdr.lanes.v2, meta.copy);
-        values3.read(hdr.lanes.v3, meta.copy);
+        values0.read(hdr.lanes.v0, meta.slot_index);
+        values1.read(hdr.lanes.v1, meta.slot_index);
+        values2.read(hdr.lanes.v2, meta.slot_index);
+        values3.read(hdr.lanes.v3, meta.slot_index);
     }
     action add8()  COMBINE(ADD8)
     action add16() COMBINE(ADD16)

@@ -2,13 +2,16 @@
 // Plain layer-2 forwarding of everything that is not for the aggregation service.
 
 control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    action forward(bit<9> port) { standard_metadata.egress_spec = port; }
-    action flood(bit<16> group) {
+    @brief("Send to one port.")
+    action forward(port_t port) { standard_metadata.egress_spec = port; }
+    @brief("Send to all ports of a multicast group but the one it came from.")
+    action flood(group_t group) {
         standard_metadata.mcast_grp = group;
         meta.flood = 1;
     }
     action no_route() { meta.drop_reason = DROP_NO_ROUTE; }
 
+    @brief("Plain frames by destination MAC address; any other is dropped as NO_ROUTE.")
     table l2 {
         key = { hdr.ethernet.dst : exact @name("dst"); }
         actions = { forward; flood; @defaultonly no_route; }

@@ -31,6 +31,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
     vector_t m0;
     vector_t m1;
 
+    @brief("Coefficients of the table of LOOKUP_ADD8, in each 8-bit lane.")
     action load_table8(TABLE_PARAMETERS) {
         hdr.lanes.setValid();
         LOOKUP_VECTOR(hdr.codes8.group0, 4, LOW8, HIGH8, hdr.lanes.v0)
@@ -39,6 +40,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         LOOKUP_VECTOR(hdr.codes8.group1, 0, LOW8, HIGH8, hdr.lanes.v3)
         hdr.codes8.setInvalid();
     }
+    @brief("Coefficients of the table of LOOKUP_ADD16, in each 16-bit lane.")
     action load_table16(TABLE_PARAMETERS) {
         hdr.lanes.setValid();
         LOOKUP_VECTOR(hdr.codes16.group0, 12, LOW16, HIGH16, hdr.lanes.v0)
@@ -50,10 +52,11 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
     action no_table() { meta.drop_reason = DROP_NO_TABLE; }
 
     // An entry with the action of the other op would look up lanes that are not there: builders never write one.
+    @brief("Lookup tables of jobs; a code of a job without one is dropped as NO_TABLE.")
     table lookup {
         key = {
             hdr.hopsum.generation : exact @name("generation");
-            hdr.hopsum.op    : exact @name("op");
+            hdr.hopsum.op         : exact @name("op");
         }
         actions = { load_table8; load_table16; @defaultonly no_table; }
         const default_action = no_table;

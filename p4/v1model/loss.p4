@@ -4,18 +4,21 @@
 
 const bit<32> LOSS_PORTS = 512;
 
-control Loss(in bit<9> port, out bit<1> is_lost) {
+control Loss(in port_t port, out bit<1> is_lost) {
+    @brief("Frames that simulated loss dropped, by port.")
     counter(LOSS_PORTS, CounterType.packets) lost;
     bit<32> drawn;
 
-    action lose(bit<32> threshold) {        // probability = threshold / 2^32
+    @brief("Drop with probability threshold / 2^32.")
+    action drop_with_probability(bit<32> threshold) {     // probability = threshold / 2^32
         random(drawn, (bit<32>) 0, (bit<32>) 0xffffffff);
         is_lost = (bit<1>) (drawn < threshold);
     }
 
+    @brief("Simulated loss of a port; a port without an entry loses nothing.")
     table loss {
         key = { port : exact @name("port"); }
-        actions = { lose; NoAction; }
+        actions = { drop_with_probability; NoAction; }
         const default_action = NoAction;
         size = LOSS_PORTS;
     }

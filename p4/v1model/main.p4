@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// In-network aggregation on v1model. This file only wires; a packet's life is drawn in ../README.md.
+// In-network aggregation on v1model. This file instantiates the controls; ../README.md has the packet walkthrough.
+//
+// Rules in brackets (S1, T3, ...) stand in docs/protocol.md. Two copies of a slot with a bitmap of who was seen, and a
+// RESULT to all by multicast, are SwitchML's (Sapio et al., "Scaling Distributed Machine Learning with In-Network
+// Aggregation", NSDI 2021). Codes that the switch looks up and adds, and sums without some workers, are THC's (Li et al.,
+// "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression", NSDI 2024).
 
 #include <core.p4>
 #include <v1model.p4>
@@ -18,10 +23,11 @@
 #include "deparser.p4"
 
 control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    @brief("Dropped frames, by DROP_*.")
     counter((bit<32>) DROP_REASONS, CounterType.packets) drops;
     Loss() ingress_loss;
     Address() address;
-    Relatives() relatives;
+    TreePeers() tree_peers;
     Admit() admit;
     Lookup() lookup;
     Slot() slot;
@@ -38,7 +44,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         } else {
             address.apply(hdr, meta, standard_metadata);
             if (meta.destination == DESTINATION_SERVICE) {
-                relatives.apply(hdr, meta);
+                tree_peers.apply(hdr, meta);
                 admit.apply(hdr, meta, standard_metadata);
                 if (meta.drop_reason == DROP_NONE) {
                     lookup.apply(hdr, meta);
@@ -63,7 +69,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
 control HopsumEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Rewrite() rewrite;
-    Climb() climb;
+    ParentRewrite() parent_rewrite;
     PruneFlood() prune_flood;
     Loss() egress_loss;
     bit<1> is_pruned;
@@ -76,7 +82,7 @@ control HopsumEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             if (is_lost == 1) {
                 mark_to_drop(standard_metadata);
             } else if (meta.reply == REPLY_PARTIAL) {
-                climb.apply(hdr, standard_metadata);
+                parent_rewrite.apply(hdr, standard_metadata);
             } else if (meta.reply != REPLY_NONE) {
                 rewrite.apply(hdr, meta, standard_metadata);
             }

@@ -68,19 +68,19 @@ struct metadata_t {
     bit<16>  slots;
     bit<8>   quorum;
     bit<8>   min_quorum;
-    bit<16>  group;
+    group_t  group;
     bit<1>   has_parent;                // this switch is a leaf to the job
-    bit<9>   parent_port;
+    port_t   parent_port;
     bitmap_t worker_bit;                // the sender's, 0 of observers and of the parent
-    bit<9>   worker_port;
+    port_t   worker_port;
     ipv4_t   worker_address;
     bit<16>  worker_udp_port;
-    bitmap_t inside;                    // workers in the values that the packet brings
-    // from Relatives
-    bit<1>   is_relative;               // comes from a leaf, or from the parent
+    bitmap_t packet_contributors;       // workers in the values that the packet brings
+    // from TreePeers
+    bit<1>   is_tree_peer;              // comes from a leaf, or from the parent
     bitmap_t members;                   // a leaf's: the workers below it
     // from Slot
-    bit<32>  copy;                      // register index of (slot, version)
+    bit<32>  slot_index;                // register index of (slot, version)
     bit<8>   operation;                 // OPERATION_*
     bit<8>   reply;                     // REPLY_*
     bit<32>  held;                      // STALE, STATE: round of the copy

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE, STATE or PARTIAL and chooses multicast or unicast; it
-// writes all that is the same in every copy. Rewrite (egress) addresses every copy to its worker or leaf.
-
-// 20 bytes IPv4 + 8 UDP + 32 hopsum; 14 more of Ethernet make the frame.
-const bit<16> UDP_OVERHEAD_BYTES   = 40;
-const bit<16> IPV4_OVERHEAD_BYTES  = 60;
-const bit<32> FRAME_OVERHEAD_BYTES = 74;
+// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE, STATE or PARTIAL, writes all that is the same in
+// every copy, and chooses multicast or unicast. Rewrite (egress) addresses every copy to its worker or leaf.
 
 control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action result() {
@@ -34,7 +29,7 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
         hdr.hopsum.count = meta.state;
     }
 
-    action lower_headers() {
+    action set_l3_l4_headers() {
         meta.new_ipv4 = 1;
         hdr.ipv4.tos = 0;
         hdr.ipv4.identification = 0;
@@ -64,7 +59,7 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
                     stale();
                 }
             }
-            lower_headers();
+            set_l3_l4_headers();
             if (meta.reply == REPLY_RESULT || meta.reply == REPLY_RELAY) {
                 standard_metadata.mcast_grp = meta.group;
             } else if (meta.reply == REPLY_PARTIAL) {
@@ -77,6 +72,7 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
 }
 
 control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    @brief("Address a reply to a worker or a leaf.")
     action to_worker(mac_t src_mac, mac_t dst_mac, ipv4_t src_ip, ipv4_t dst_ip, bit<16> dst_port) {
         hdr.ethernet.src = src_mac;
         hdr.ethernet.dst = dst_mac;
@@ -86,10 +82,11 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
     action no_worker() { mark_to_drop(standard_metadata); }
 
+    @brief("Addresses of the workers and leaves of a job.")
     table rewrite {
         key = {
-            hdr.hopsum.generation  : exact @name("generation");
-            hdr.hopsum.worker : exact @name("worker");
+            hdr.hopsum.generation : exact @name("generation");
+            hdr.hopsum.worker     : exact @name("worker");
         }
         actions = { to_worker; @defaultonly no_worker; }
         const default_action = no_worker;

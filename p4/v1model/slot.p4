@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slot protocol: which of a slot's two copies, what the copy holds, and what this packet means to it. A switch with
-// a parent (a leaf) closes a round where a root completes it; RESULT and STALE come from the parent alone. Each register is read and written at most once per packet.
+// a parent (a leaf) closes a round where a root completes it; RESULT and STALE come from the parent alone.
 //
-// tag = generation ++ round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
-// Nobody but this control writes these registers.
+// tag = generation ++ round is the only validity information: when it differs, everything else in the copy is dead (S2,
+// S3). Nobody but this control writes these registers. Each register is read and written at most once for a packet, in
+// this order: read all, classify, decide, adjust the decision where this switch is a leaf, write, count.
 
 const bit<32> COPIES = 2 * (bit<32>) MAX_SLOTS;
 
@@ -18,11 +19,17 @@ const bit<2> CLASS_SAME = 1;            // the round that the copy holds
 const bit<2> CLASS_OLD  = 2;            // an older round
 
 control Slot(inout headers_t hdr, inout metadata_t meta) {
+    @brief("Generation and round that a copy holds.")
     register<bit<64>>(COPIES) tag;
+    @brief("Operation of the held round.")
     register<bit<8>>(COPIES) op;
+    @brief("Children that arrived for the held round.")
     register<bitmap_t>(COPIES) seen;
+    @brief("How many are in; 254 closed, 255 complete.")
     register<bit<8>>(COPIES) ctr;
+    @brief("Workers in the values.")
     register<bitmap_t>(COPIES) contributors;
+    @brief("Events by job, job_index * 16 + EVENT_*.")
     counter((bit<32>) MAX_JOBS * (bit<32>) JOB_EVENTS, CounterType.packets) job_events;
 
     bit<2>   class_;
@@ -53,6 +60,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     //   final   the round is complete, or closed
     //   last    with this packet `need` are in
     //   enough  FLUSH, and min_quorum are in without this packet
+    @brief("What a packet means to its slot: constant entries.")
     table decide {
         key = {
             class_    : exact   @name("class");
@@ -81,19 +89,19 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     action resend()  { meta.reply = REPLY_PARTIAL; event = EVENT_RESENT; }
 
     // RESULT of the parent, of a round that is not complete here (T1, T2).
-    action take() {
+    action store_parent_result() {
         meta.operation = OPERATION_WRITE;
         meta.reply = REPLY_RESULT;
-        meta.contributors = meta.inside;
-        contributors.write(meta.copy, meta.inside);
-        ctr.write(meta.copy, COUNT_FINAL);
+        meta.contributors = meta.packet_contributors;
+        contributors.write(meta.slot_index, meta.packet_contributors);
+        ctr.write(meta.slot_index, COUNT_FINAL);
         event = EVENT_TAKEN;
     }
     // STALE of the parent (T6).
     action relay() {
         meta.reply = REPLY_RELAY;
         meta.held = hdr.hopsum.held;
-        meta.contributors = meta.inside;
+        meta.contributors = meta.packet_contributors;
         event = EVENT_RELAYED;
     }
 
@@ -103,12 +111,12 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     }
 
     action read() {
-        meta.copy = (((bit<32>) meta.slot_base + (bit<32>) hdr.hopsum.slot) << 1) + (hdr.hopsum.round & 1);
-        tag.read(held_tag, meta.copy);
-        op.read(held_op, meta.copy);
-        seen.read(new_seen, meta.copy);
-        ctr.read(new_ctr, meta.copy);
-        contributors.read(new_contributors, meta.copy);
+        meta.slot_index = (((bit<32>) meta.slot_base + (bit<32>) hdr.hopsum.slot) << 1) + (hdr.hopsum.round & 1);
+        tag.read(held_tag, meta.slot_index);
+        op.read(held_op, meta.slot_index);
+        seen.read(new_seen, meta.slot_index);
+        ctr.read(new_ctr, meta.slot_index);
+        contributors.read(new_contributors, meta.slot_index);
         meta.held = held_tag[31:0];
     }
 
@@ -144,6 +152,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             event = EVENT_PROBED;
             count();
         } else {
+            // Classify: is the round new, the one that the copy holds, or an older one?
             class_ = CLASS_OLD;
             if (held_tag[63:32] != hdr.hopsum.generation || hdr.hopsum.round > held_tag[31:0]) {
                 class_ = CLASS_NEW;
@@ -161,17 +170,19 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             if (class_ == CLASS_SAME && held_op != hdr.hopsum.op) {
                 meta.drop_reason = DROP_OP_MISMATCH;
             } else if (hdr.hopsum.kind == KIND_RESULT) {
+                // The parent's result: stored once (T1), else known.
                 event = EVENT_KNOWN;
                 if (class_ != CLASS_OLD && new_ctr != COUNT_FINAL) {
-                    take();
+                    store_parent_result();
                     if (class_ == CLASS_NEW) {
-                        tag.write(meta.copy, hdr.hopsum.generation ++ hdr.hopsum.round);
-                        op.write(meta.copy, hdr.hopsum.op);
-                        seen.write(meta.copy, ALL_CHILDREN);
+                        tag.write(meta.slot_index, hdr.hopsum.generation ++ hdr.hopsum.round);
+                        op.write(meta.slot_index, hdr.hopsum.op);
+                        seen.write(meta.slot_index, ALL_CHILDREN);
                     }
                 }
                 count();
             } else {
+                // Decide.
                 need = meta.quorum;
                 is_enough = 0;
                 if ((hdr.hopsum.flags & FLAG_FLUSH) != 0) {
@@ -184,6 +195,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 is_final = (bit<1>) (new_ctr >= COUNT_CLOSED);
                 is_last = (bit<1>) (new_ctr + 1 >= need);
                 decide.apply();
+                // A leaf sends PARTIAL to its parent where a root would send RESULT to all (T3).
                 if (meta.has_parent == 1 && new_ctr != COUNT_FINAL) {
                     if (meta.reply == REPLY_ANSWER) {
                         resend();
@@ -196,17 +208,18 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 }
                 count();
 
+                // Write what the decision changes, and count what it completed.
                 if (class_ == CLASS_NEW) {
-                    tag.write(meta.copy, hdr.hopsum.generation ++ hdr.hopsum.round);
-                    op.write(meta.copy, hdr.hopsum.op);
+                    tag.write(meta.slot_index, hdr.hopsum.generation ++ hdr.hopsum.round);
+                    op.write(meta.slot_index, hdr.hopsum.op);
                 }
                 if (class_ != CLASS_OLD) {
-                    seen.write(meta.copy, new_seen | meta.worker_bit);
+                    seen.write(meta.slot_index, new_seen | meta.worker_bit);
                 }
                 if (event == EVENT_ADDED) {             // contributors change only with the values (S4)
                     new_ctr = new_ctr + 1;
-                    new_contributors = new_contributors | meta.inside;
-                    contributors.write(meta.copy, new_contributors);
+                    new_contributors = new_contributors | meta.packet_contributors;
+                    contributors.write(meta.slot_index, new_contributors);
                     if (meta.reply == REPLY_RESULT) {
                         event = EVENT_COMPLETED;
                         count();
@@ -221,7 +234,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                     new_ctr = COUNT_CLOSED;
                 }
                 if (event == EVENT_ADDED || event == EVENT_COMPLETED || event == EVENT_CLOSED) {
-                    ctr.write(meta.copy, new_ctr);
+                    ctr.write(meta.slot_index, new_ctr);
                 }
                 meta.contributors = new_contributors;
             }

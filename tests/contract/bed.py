@@ -92,7 +92,7 @@ class Bed:
         """End all jobs and begin these, which may have the slots of the others but none of their generations."""
         for old in self.jobs:
             self.oracle.remove_job(old.generation)
-        for name in ("jobs", "workers", "lookup", "rewrite", "leaves", "parents", "climb"):
+        for name in ("jobs", "workers", "lookup", "rewrite", "leaves", "parents", "parent_rewrite"):
             table = self.engine.tables[one(PROGRAM.tables, name)]
             for entry in table.entries():
                 table.delete(entry.handle)
@@ -108,7 +108,7 @@ class Bed:
 
     def lose(self, direction: str, port: int, threshold: int) -> None:
         """Let the loss simulator `ingress_loss` or `egress_loss` drop a port's frames: threshold of 2^32."""
-        self._insert(f"{direction}.loss", (port,), f"{direction}.lose", threshold)
+        self._insert(f"{direction}.loss", (port,), f"{direction}.drop_with_probability", threshold)
 
     def lost(self, direction: str) -> dict[int, int]:
         return self._counter(f"{direction}.lost")
@@ -145,7 +145,7 @@ class Bed:
 
     def configure(self) -> None:
         """Write all entries and groups into the engine, whose tables are empty."""
-        self._insert("switch_address", (SWITCH.ip,), "local", SWITCH.mac)
+        self._insert("switch_address", (SWITCH.ip,), "set_switch_mac", SWITCH.mac)
         for mac, port in SWITCH.forwarding.items():
             self._insert("l2", (mac,), "forward", port)
         for mac, ports in SWITCH.floods.items():
@@ -163,7 +163,7 @@ class Bed:
             self._insert("jobs", (job.generation,), "leaf_job", *params, above.port)
             self._insert("parents", (job.generation,), "parent", above.port, above.ip)
             self._insert(
-                "climb", (job.generation,), "to_parent", above.rank, SWITCH.mac, above.mac, SWITCH.ip, above.ip
+                "parent_rewrite", (job.generation,), "to_parent", above.rank, SWITCH.mac, above.mac, SWITCH.ip, above.ip
             )
         self.engine.multicast.insert(group, [PortCopy(w.port, w.rank) for w in job.children])
         for below in job.leaves:

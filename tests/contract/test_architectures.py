@@ -11,7 +11,7 @@ import pytest
 from hopsum_controlplane.devices.tofino import OPS
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program_reader import read_program
-from hopsum_wire import CODE_GROUPS, MAX_SLOTS, Op, up_bytes
+from hopsum_wire import CODE_GROUPS, MAX_SLOTS, Op, _layout, up_bytes
 from hopsum_wire._layout import CODES8_BYTES, LANES_BYTES
 
 from .architectures import (
@@ -29,7 +29,7 @@ LOSS = "the loss simulator is for networks in software; a chip's ports lose noth
 WIDE = "no 16-bit lanes: a register holds four lanes of 8 bits, or one of 32"
 HALF_WORDS = "no operation on wide fields: two codes are looked up at a time, exactly, in place of a polynomial"
 ONE_TABLE_EACH = "checks side by side in tables that collect, judged by one: a chain of ifs is a chain of stages"
-SLOT = "a register is accessed once a packet, by an action that a table picks; the truth table is the same"
+SLOT = "a register is accessed once a packet, by an action that a table picks; the decision table is the same"
 HALVES = "registers of 32 bits: bitmaps of 64 workers are two"
 PASSES = "a packet takes several passes, and what follows one is a table"
 UNIT = "an access to a register is an action of a table that is picked by the operation"
@@ -37,8 +37,8 @@ UNIT = "an access to a register is an action of a table that is picked by the op
 DIFFERENCES = {
     "v1model: table *gress_loss.loss": LOSS,
     "v1model: counter *gress_loss.lost of 512": LOSS,
-    "v1model: table relatives.*": TREES,
-    "v1model: table climb.climb": TREES,
+    "v1model: table tree_peers.*": TREES,
+    "v1model: table parent_rewrite.parent_rewrite": TREES,
     "v1model: entry of admit.jobs: leaf_job(*)": TREES,
     "v1model: entry of lookup.lookup: load_table16(*)": WIDE,
     "v1model: entry of lookup.lookup: load_table8(c0: 2048, *, c15: 2048)": HALF_WORDS,
@@ -51,8 +51,8 @@ DIFFERENCES = {
     "tna: default of admit.jobs: NoAction()": ONE_TABLE_EACH,
     "v1model: default of admit.workers: unknown_worker()": ONE_TABLE_EACH,
     "tna: default of admit.workers: NoAction()": ONE_TABLE_EACH,
-    "tna: table admit.form": ONE_TABLE_EACH,
-    "tna: table admit.verdict": ONE_TABLE_EACH,
+    "tna: table admit.validate_header": ONE_TABLE_EACH,
+    "tna: table admit.admission": ONE_TABLE_EACH,
     "v1model: key of slot.decide: *": SLOT,
     "tna: key of slot.decide: *": SLOT,
     "v1model: size of slot.decide: 1024": SLOT,
@@ -160,9 +160,9 @@ def test_halves_of_passes_make_whole_payloads(chip: str, tna: P4Info) -> None:
 
 
 def test_payload_sizes_of_admission_are_the_wires() -> None:
-    """Length, IPv4 and UDP lengths in the entries of `form`, for each op that the driver declares."""
-    entries = re.findall(r"KIND_UPDATE,[^,]+, OP_(\w+), (\d+), (\d+), (\d+)\)\s*:\s*update", sources("tna"))
-    sizes = {name: tuple(map(int, numbers)) for name, *numbers in entries}
-    wanted = {op.name: (up_bytes(op), up_bytes(op) + 60, up_bytes(op) + 40) for op in OPS}
+    """Payload bytes in the entries of `validate_header`, for each op that the driver declares."""
+    entries = re.findall(r"KIND_UPDATE,[^,]+, OP_(\w+), LENGTHS\((\w+)\)\)\s*:\s*update", sources("tna"))
+    sizes = {name: getattr(_layout, payload_bytes) for name, payload_bytes in entries}
+    wanted = {op.name: up_bytes(op) for op in OPS}
     assert sizes == wanted
     assert {f"OP_{op.name}" for op in set(Op) - set(OPS)} == {name for name in CONSTANTS if name.startswith("OP_")}

@@ -53,7 +53,7 @@ STRANGERS: list[Entity] = [
     TableEntry("rewrite", {"generation": 5, "worker": 0}, "to_worker", {"dst_port": 1}),
     TableEntry("jobs", {"generation": 5}, "job", {"slot_base": 0}),
     MulticastGroup(9, (Replica(1, 1),)),
-    TableEntry("switch_address", {"address": 1}, "local", {"mac": 2}),
+    TableEntry("switch_address", {"address": 1}, "set_switch_mac", {"mac": 2}),
 ]
 
 

@@ -253,7 +253,7 @@ def test_the_switch_address_is_written_once(connect: Connect) -> None:
     connect(device)
     connect(device)
     assert device.read_table("switch_address") == [
-        TableEntry("switch_address", {"address": 0x0A0000FE}, "local", {"mac": 0x0200000000AA})
+        TableEntry("switch_address", {"address": 0x0A0000FE}, "set_switch_mac", {"mac": 0x0200000000AA})
     ]
     assert device.updates == 1
 

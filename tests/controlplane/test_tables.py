@@ -31,7 +31,7 @@ def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, obse
 
 def test_address(job: Job) -> None:
     assert address.switch_address(job.switch) == TableEntry(
-        "switch_address", {"address": 0x0A0000FE}, "local", {"mac": 0x0200000000AA}
+        "switch_address", {"address": 0x0A0000FE}, "set_switch_mac", {"mac": 0x0200000000AA}
     )
 
 
@@ -119,7 +119,7 @@ def test_a_job_has_the_lookup_of_its_table_alone(
 )
 def test_loss(probability: float, threshold: int, direction: Direction, name: str) -> None:
     assert loss.loss(direction, 510, probability) == [
-        TableEntry(f"{name}.loss", {"port": 510}, f"{name}.lose", {"threshold": threshold})
+        TableEntry(f"{name}.loss", {"port": 510}, f"{name}.drop_with_probability", {"threshold": threshold})
     ]
     assert loss.loss(direction, 510, 0) == []
 

@@ -83,5 +83,5 @@ def test_the_truth_table_is_the_programs() -> None:
     entry = re.compile(r"\((CLASS_\w+),\s*(.),\s*(.),\s*(.),\s*(.)\)\s*:\s*(\w+)\(\);")
     found = entry.findall((P4 / "v1model" / "slot.p4").read_text())
     expected = [[classes[kind], *(bits[bit] for bit in cells), f"`{action}`"] for kind, *cells, action in found]
-    assert [row[:6] for row in section("The truth table")] == expected
+    assert [row[:6] for row in section("The decision table")] == expected
     assert len(expected) == 8

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -49,7 +50,7 @@ def test_manifest_names_the_flags_of_the_tool() -> None:
 
 
 def test_artefacts_are_the_ones_of_the_manifest() -> None:
-    hashes = {a: TOOL.hash_as_compiled(BUILD / a) for a in TOOL.ARTEFACTS}
+    hashes = {a: hashlib.sha256((BUILD / a).read_bytes()).hexdigest() for a in TOOL.ARTEFACTS}
     assert manifest()["artefacts"] == hashes
 
 

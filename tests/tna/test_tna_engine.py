@@ -163,7 +163,7 @@ def test_names_numbers_and_parameters_are_checked() -> None:
         with pytest.raises(TnaError, match=message):
             control.write("l2", match, action, params)
     with pytest.raises(TnaError, match="own entries"):
-        control.write("slot.conclude", {}, "too_late")
+        control.write("slot.finish_result", {}, "too_late")
 
 
 def test_a_register_is_touched_once_by_a_packet() -> None:

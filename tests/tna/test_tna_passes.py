@@ -133,7 +133,7 @@ def forgotten_duplicates(loaded: Node) -> None:
 
 def no_last_look(loaded: Node) -> None:
     """A RESULT leaves, whatever the copy holds by then."""
-    _any(loaded, "slot.conclude", 0)
+    _any(loaded, "slot.finish_result", 0)
 
 
 def nothing_is_stale(loaded: Node) -> None:

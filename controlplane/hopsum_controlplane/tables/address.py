@@ -13,4 +13,4 @@ SWITCH_ADDRESS = "switch_address"
 def switch_address(switch: SwitchEndpoint) -> TableEntry:
     """Build the entry that makes packets to the switch's address the service's, and answers ARP and ping for it."""
     match = {"address": ipv4_to_int(switch.ip)}
-    return TableEntry(SWITCH_ADDRESS, match, "local", {"mac": mac_to_int(switch.mac)})
+    return TableEntry(SWITCH_ADDRESS, match, "set_switch_mac", {"mac": mac_to_int(switch.mac)})

@@ -32,7 +32,7 @@ class Direction(enum.Enum):
     @property
     def action(self) -> str:
         """Return the name of its table's action."""
-        return f"{self.value}.lose"
+        return f"{self.value}.drop_with_probability"
 
 
 def loss(direction: Direction, port: int, probability: float) -> list[TableEntry]:

@@ -9,7 +9,7 @@ from hopsum_controlplane.jobs import Job
 
 LEAVES = "leaves"
 PARENTS = "parents"
-CLIMB = "climb"
+PARENT_REWRITE = "parent_rewrite"
 
 
 def leaves(job: Job) -> list[TableEntry]:
@@ -46,5 +46,5 @@ def parent(job: Job) -> list[TableEntry]:
         TableEntry(
             PARENTS, {"generation": job.generation}, "parent", {"port": above.port, "address": ipv4_to_int(above.ip)}
         ),
-        TableEntry(CLIMB, {"generation": job.generation}, "to_parent", upward),
+        TableEntry(PARENT_REWRITE, {"generation": job.generation}, "to_parent", upward),
     ]

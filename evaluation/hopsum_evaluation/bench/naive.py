@@ -20,14 +20,14 @@ from hopsum_controlplane.entries import (
     Update,
 )
 from hopsum_controlplane.tables.lookup import LOOKUP, polynomial
-from hopsum_controlplane.tables.tree import CLIMB, LEAVES, PARENTS
+from hopsum_controlplane.tables.tree import LEAVES, PARENT_REWRITE, PARENTS
 from hopsum_evaluation.bench.traffic import CODES
 from hopsum_wire import TABLE_ENTRIES
 
 SLOTS = 8
 """Outstanding per worker: a packet takes the program milliseconds."""
 _BUILD = Path(__file__).resolve().parents[2] / "naive" / "build"
-_LACKS = (LOOKUP, LEAVES, PARENTS, CLIMB)
+_LACKS = (LOOKUP, LEAVES, PARENTS, PARENT_REWRITE)
 _WRITE_UPDATES = 2048
 _BYTE = 0xFF
 
