@@ -15,7 +15,7 @@ from hopsum_cli.main import main
 
 
 def solve(capsys: pytest.CaptureFixture[str], bits: int, granularity: int, inverse: float) -> dict[str, object]:
-    words = ["--bits", str(bits), "--granularity", str(granularity), "--inv-p", str(inverse), "--json"]
+    words = ["--bits", str(bits), "--granularity", str(granularity), "--truncation", f"1/{inverse}", "--json"]
     assert main(["table", "solve", *words]) == 0
     answer: dict[str, object] = json.loads(capsys.readouterr().out)
     return answer
@@ -57,7 +57,7 @@ def test_solve_of_eight_bits_takes_a_fine_grid(capsys: pytest.CaptureFixture[str
 
 
 def test_solve_draws_the_values(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["table", "solve", "--bits", "2", "--granularity", "8", "--inv-p", "32"]) == 0
+    assert main(["table", "solve", "--bits", "2", "--granularity", "8", "--truncation", "1/32"]) == 0
     text = capsys.readouterr().out
     assert "granularity 8, p = 1/32" in text
     assert [line.split("│")[2].strip() for line in text.splitlines() if line.startswith("│")] == ["0", "3", "5", "8"]
@@ -77,7 +77,7 @@ def test_search_prints_the_front(capsys: pytest.CaptureFixture[str], workers: in
     assert [row["workers_per_lane"] for row in report["front"]] == [point.workers_per_lane for point in front]
     chosen = [row for row in report["front"] if row["default"]]
     table = best_table(workers, error_feedback=bool(feedback))
-    assert [(tuple(row["table"]), 1 / row["inv_p"], row["t_p"]) for row in chosen] == [
+    assert [(tuple(row["table"]), row["truncation"], row["t_p"]) for row in chosen] == [
         (table.values, pytest.approx(table.truncated), table.bound)
     ]
     assert (report["published"] is None) == (workers * 30 > 255)
@@ -107,12 +107,17 @@ def test_search_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["solve", "--granularity", "14", "--inv-p", "32"], "granularity 14 for the 16 values of 4 bits: at least 15"),
-        (["solve", "--granularity", "30", "--inv-p", "1"], "--inv-p 1: one coordinate of P is truncated"),
-        (["solve", "--granularity", "30", "--inv-p", "inf"], "--inv-p inf"),
-        (["solve", "--granularity", "30", "--inv-p", "nan"], "--inv-p nan"),
-        (["solve", "--granularity", "30", "--inv-p", "1.001"], "fraction 0.999"),
-        (["solve", "--bits", "9", "--granularity", "600", "--inv-p", "32"], "9 bits: 1 to 8 bits"),
+        (
+            ["solve", "--granularity", "14", "--truncation", "1/32"],
+            "granularity 14 for the 16 values of 4 bits: at least 15",
+        ),
+        (["solve", "--granularity", "30", "--truncation", "1"], "--truncation 1: a share below 1"),
+        (["solve", "--granularity", "30", "--truncation", "0"], "--truncation 0"),
+        (["solve", "--granularity", "30", "--truncation", "nan"], "--truncation nan"),
+        (["solve", "--granularity", "30", "--truncation", "1/0"], "invalid share value: '1/0'"),
+        (["solve", "--granularity", "30", "--truncation", "-1/512"], "expected one argument"),
+        (["solve", "--granularity", "30", "--truncation", "0.999"], "fraction 0.999"),
+        (["solve", "--bits", "9", "--granularity", "600", "--truncation", "1/32"], "9 bits: 1 to 8 bits"),
         (["search", "--workers", "18"], "take bits=3 (up to 36 workers), bits=2 (up to 85 workers)"),
         (["search", "--workers", "0"], "0 workers"),
         (["search", "--workers", "8", "--lane-bits", "64"], "lanes of 64 bits: 1 to 32"),

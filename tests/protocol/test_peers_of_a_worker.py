@@ -319,7 +319,7 @@ def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
     for ranks in ((0, 1), (2, 3), (3,)):  # its own rank among them; again
         worker.handle_timer(1.1)
         assert (worker.statistics.updates, worker.repair.everybody_left) == (2, False)
-        worker.repair.do_without(ranks)
+        worker.repair.on_ranks_lost(ranks)
         if 3 in ranks:
             break
     worker.handle_timer(1.1)

@@ -91,7 +91,7 @@ class Entering(Around):
         self.membership = membership
         self.note("enter", membership.generation)
 
-    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         self.note("do without", generation, ranks)
 
 

@@ -68,7 +68,7 @@ def search(bits: int, workers: int, lane_bits: int, error_feedback: bool) -> dic
 def _row(table: LookupTable, counted: int, lane_max: int) -> dict[str, Any]:
     return {
         "granularity": table.granularity,
-        "inv_p": 1 / table.truncated,
+        "truncation": table.truncated,
         "t_p": table.bound,
         "expected_nmse": expected_nmse(table, counted),
         "workers_per_lane": lane_max // table.granularity,
@@ -104,7 +104,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 def _cells(row: dict[str, Any]) -> list[str]:
     return [
         str(row["granularity"]),
-        f"{row['inv_p']:.1f}",
+        f"{1 / row['truncation']:.1f}",
         f"{row['t_p']:.4f}",
         f"{row['expected_nmse']:.4g}",
         str(row["workers_per_lane"]),

@@ -18,7 +18,8 @@ from hopsum.codec import CodecError, LookupTable
 from hopsum.codec.table import cell_errors, optimal_table, rounding_error, truncation_error
 
 SUMMARY: Final = "the best table of a given size and truncation"
-MAX_INV_P: Final = 1e12
+MOST_PER_TRUNCATED: Final = 1e12
+"""Coordinates of which one is truncated, at most."""
 _BAR: Final = 24
 
 
@@ -29,30 +30,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--granularity", type=int, required=True, metavar="G", help="granularity, the table's last value"
     )
     parser.add_argument(
-        "--inv-p",
-        type=float,
+        "--truncation",
+        type=share,
         required=True,
         metavar="P",
-        help="inverse of the truncated share p: one of P coordinates is truncated, P above 1",
+        help="share p of the coordinates that are truncated, such as 1/512",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Solve, print, and return 0."""
-    if not 1 < options.inv_p <= MAX_INV_P:
+    if not 1 / MOST_PER_TRUNCATED <= options.truncation < 1:
         options.parser.error(
-            f"--inv-p {options.inv_p:g}: one coordinate of P is truncated; above 1, such as 32, to {MAX_INV_P:g}"
+            f"--truncation {options.truncation:g}: a share below 1, such as 1/32, and at least 1/{MOST_PER_TRUNCATED:g}"
         )
     try:
-        values = optimal_table(options.granularity, 1 / options.inv_p, options.bits)
+        values = optimal_table(options.granularity, options.truncation, options.bits)
     except CodecError as error:
         options.parser.error(str(error))
-    table = LookupTable(values, 1 / options.inv_p)
+    table = LookupTable(values, options.truncation)
     if options.json:
         print(json.dumps({"table": values, "mse": rounding_error(values, table.bound), "t_p": table.bound}))
     else:
         show(table, Console())
     return 0
+
+
+def share(text: str) -> float:
+    """Return the value of "1/512" or "0.001953125". Raises ValueError for other texts, which argparse reports."""
+    numerator, slash, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(numerator)
+    except ZeroDivisionError:
+        raise ValueError(text) from None
 
 
 def show(table: LookupTable, console: Console) -> None:

@@ -208,10 +208,10 @@ class PeerRepair:
             for rank in self.peers:
                 self._say(rank, PeerKind.DONE, value=position)
 
-    def do_without(self, ranks: Sequence[int]) -> None:
+    def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Take the controller's word that workers were given up: keep nothing for them, await no LEAVE."""
         others = [rank for rank in self.peers if rank in ranks]
-        self.store.do_without(others)
+        self.store.on_ranks_lost(others)
         for rank in others:
             self._left |= 1 << rank
             self._statistics.given_up |= 1 << rank

@@ -18,7 +18,7 @@ Rules
     -           void, or skipped                        DROPPED
     KEPT        everybody proved, it is the oldest      DROPPED
     KEPT        given up on the others, here or by      DROPPED: a FETCH of it is answered GONE
-                the controller (do_without)
+                the controller (on_ranks_lost)
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ResultStore:
         self._drop()
         return lacking
 
-    def do_without(self, ranks: Sequence[int]) -> None:
+    def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Need no proof of workers that were given up elsewhere."""
         self._out[list(ranks)] = True
         self._drop()

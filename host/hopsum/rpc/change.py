@@ -44,7 +44,7 @@ class Changing(Protocol):
     def enter(self, membership: JobMembership) -> None:
         """Go on in another generation."""
 
-    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for these workers, as long as this generation lasts."""
 
     @property
@@ -89,7 +89,7 @@ class GenerationChange:
         """Let heartbeats name the agent's generation, and hear when it is over."""
         generation = self._agent.membership.generation
         self._lease.enter(
-            generation, self._statistics, self._begin, self._lose, partial(self._agent.do_without, generation)
+            generation, self._statistics, self._begin, self._lose, partial(self._agent.on_ranks_lost, generation)
         )
 
     def stop(self) -> None:

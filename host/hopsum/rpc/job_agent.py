@@ -86,9 +86,9 @@ class JobAgent(Agent):
         super()._fail(error)
         self._lease.abandon(why_unfinished(error))
 
-    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this generation goes on. Any thread."""
-        self._transport.do_without(generation, ranks)
+        self._transport.on_ranks_lost(generation, ranks)
 
     @property
     def switch_patience_s(self) -> float:

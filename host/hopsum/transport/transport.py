@@ -224,12 +224,12 @@ class Transport:
             self.worker.go_on(start_generation, start)
             self._say()
 
-    def do_without(self, generation: int, ranks: Sequence[int]) -> None:
+    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this generation goes on, if it is still ours. Any thread.
         """
         with self._changed:
             if self.worker.repair is not None and self.worker.membership.generation == generation:
-                self.worker.repair.do_without(ranks)
+                self.worker.repair.on_ranks_lost(ranks)
                 self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
                 self._changed.notify_all()
         self.wake()
