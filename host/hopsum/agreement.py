@@ -21,6 +21,7 @@ def shared_settings(config: Config) -> dict[str, str]:
         "codec": _told(f"{config.codec}({options})"),
         "seed": str(config.seed),
         "on_nonfinite": config.on_nonfinite,
+        "overlap": str(config.overlap).lower(),
         "version": _told(hopsum_version()),
     }
 

@@ -155,6 +155,18 @@ class Config:
             _text("fast", "scapy"), "what carries datagrams; scapy packets are slow and can be seen (file, udp and raw)"
         ),
     )
+    gso: str = field(
+        default="auto",
+        metadata=_about(
+            _text("auto", "on", "off"), "many datagrams a system call: where the kernel can, always, never (UDP)"
+        ),
+    )
+    overlap: bool = field(
+        default=True,
+        metadata=_about(
+            _FLAG, "whether the codec works on one vector while the network has another; the same on all ranks"
+        ),
+    )
     pcap: str = field(default="", metadata=_about(_text(), 'file for all packets, with link="scapy"'))
     show: bool = field(default=False, metadata=_about(_FLAG, 'whether one line a packet is printed, with link="scapy"'))
 

@@ -19,14 +19,14 @@ from functools import partial
 from importlib import import_module
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent
 from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, make_codec
-from hopsum.communicator import Communicator
+from hopsum.communicator import Communicator, Span
 from hopsum.config import DEFAULT_CODEC, Config, ConfigError, nearest, resolve
 from hopsum.memory import InProcessGroupOptions, MemoryCommunicator
 from hopsum.notice import telling
@@ -42,6 +42,14 @@ class UrlError(ConfigError):
     """A URL that names nothing that sums. The message shows what one looks like."""
 
 
+class Hooks(NamedTuple):
+    """The arguments of `connect` that no text can name."""
+
+    group: Any = None
+    on_packet: Callable[[Any, bool], None] | None = None
+    trace: Callable[[Span], None] | None = None
+
+
 _settings: Final[WeakKeyDictionary[Any, Config]] = WeakKeyDictionary()
 
 
@@ -51,6 +59,7 @@ def connect(
     config_file: str | Path | None = None,
     group: Any = None,
     on_packet: Callable[[Any, bool], None] | None = None,
+    trace: Callable[[Span], None] | None = None,
     **settings: Any,
 ) -> Communicator:
     """Take part as one worker; close what is returned, or use it in a `with` statement.
@@ -62,6 +71,8 @@ def connect(
             `deadline_s`; one of all ranks is made if left out, so all ranks call this at the same point.
         on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
             of the network.
+        trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
+            thread; `hopsum.agent.timeline.draw` makes lines of text of them.
         settings: see `hopsum.config.Config`; they come before the file, the environment and defaults.
 
     Raises:
@@ -74,23 +85,21 @@ def connect(
         ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
         OSError: no socket at this rank's address, or the pcap file cannot be written.
     """
-    return open_config(resolve({"url": url, **settings}, file=config_file), group, on_packet)
+    return open_config(resolve({"url": url, **settings}, file=config_file), Hooks(group, on_packet, trace))
 
 
-def open_config(
-    config: Config, group: Any = None, on_packet: Callable[[Any, bool], None] | None = None
-) -> Communicator:
+def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
     """Take part as one worker, with settings that are resolved; see `connect`."""
     parts = _split(config)
-    if group is not None and parts.scheme != "collective":
+    if hooks.group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
+    if parts.scheme not in (*_MEMBERSHIPS, "hopsum") and (hooks.trace is not None or not config.overlap):
+        raise ConfigError(f"trace and overlap with URL {config.url!r}: only workers at a switch have them")
     if parts.scheme != "hopsum":  # whose job may record a codec
         config = replace(config, codec=config.codec or DEFAULT_CODEC)
-    _require_packets(config, parts, on_packet)
-    if config.link == "scapy":
-        opened: Communicator = _open_scapy(config, parts, on_packet)
-    else:
-        opened = _OPENERS[parts.scheme](config, parts, group)
+    _require_packets(config, parts, hooks)
+    opener = _open_scapy if config.link == "scapy" else _OPENERS[parts.scheme]
+    opened = opener(config, parts, hooks)
     _settings[opened] = config
     return opened
 
@@ -173,45 +182,45 @@ def membership_at(location: str) -> JobMembership:
     return _MEMBERSHIPS[parts.scheme](config, parts)
 
 
-def _open_file(config: Config, parts: SplitResult, group: Any) -> Communicator:
-    return _open_agent(config, _file_membership(config, parts))
+def _open_file(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
+    return _open_agent(config, hooks, _file_membership(config, parts))
 
 
-def _open_udp(config: Config, parts: SplitResult, group: Any) -> Communicator:
-    return _open_agent(config, _udp_membership(config, parts))
+def _open_udp(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
+    return _open_agent(config, hooks, _udp_membership(config, parts))
 
 
-def _open_raw(config: Config, parts: SplitResult, group: Any) -> Communicator:
+def _open_raw(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     membership = _raw_membership(config, parts)
     via = _query(config, parts, _RAW_PARAMETERS).get("via")
 
     def link(seat: RankEndpoint) -> DatagramLink:
         return RawLink(parts.netloc, seat.endpoint.address, seat.send_to.address, via=None if via is None else str(via))
 
-    return _open_agent(config, membership, make_link=link)
+    return _open_agent(config, hooks, membership, make_link=link)
 
 
-def _require_packets(config: Config, parts: SplitResult, on_packet: Callable[[Any, bool], None] | None) -> None:
+def _require_packets(config: Config, parts: SplitResult, hooks: Hooks) -> None:
     """Refuse settings of packets where no packets can be seen."""
     if config.link == "scapy" and parts.scheme not in _MEMBERSHIPS:
         able = ", ".join(f"{scheme}://" for scheme in _MEMBERSHIPS)
         raise ConfigError(f'link="scapy" with URL {config.url!r}: only {able} have it')
-    if config.link != "scapy" and (config.pcap or config.show or on_packet is not None):
+    if config.link != "scapy" and (config.pcap or config.show or hooks.on_packet is not None):
         raise ConfigError('pcap, show and on_packet: only link="scapy" has packets to show')
 
 
-def _open_scapy(config: Config, parts: SplitResult, on_packet: Callable[[Any, bool], None] | None) -> Communicator:
+def _open_scapy(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     membership = _MEMBERSHIPS[parts.scheme](config, parts)
     interface, via = None, None
     if parts.scheme == "raw":
         interface, via = parts.netloc, _query(config, parts, _RAW_PARAMETERS).get("via")
-    view = PacketView(config.pcap or None, on_packet, config.show)
+    view = PacketView(config.pcap or None, hooks.on_packet, config.show)
 
     def link(seat: RankEndpoint) -> DatagramLink:
         router = None if via is None else str(via)
         return ScapyLink(seat.endpoint.address, seat.send_to.address, interface=interface, via=router, view=view)
 
-    return _open_agent(config, membership, make_link=link)
+    return _open_agent(config, hooks, membership, make_link=link)
 
 
 def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
@@ -311,17 +320,18 @@ def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]
     return rpc, address, job, token
 
 
-def _open_controller(config: Config, parts: SplitResult, group: Any) -> Communicator:
+def _open_controller(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     rpc, address, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    factories = rpc.Factories(codec=_codec_for, agent=partial(_open_agent, patient))
+    factories = rpc.Factories(codec=_codec_for, agent=partial(_open_agent, patient, hooks))
     opened: Communicator = rpc.open_job(config, address, job, token, factories)
     return opened
 
 
 def _open_agent(
     config: Config,
+    hooks: Hooks,
     membership: JobMembership,
     rank: int | None = None,
     *,
@@ -339,17 +349,20 @@ def _open_agent(
         deadline_s=config.deadline_s,
         unreachable_s=config.unreachable_s,
     )
+    given |= {"timing": timing, "seed": config.seed, "overlap": config.overlap, "trace": hooks.trace}
     if make_link is not None:
         given["link"] = make_link(seat)
+    if "link" not in given:
+        given["gso"] = config.gso
     try:
-        return make(membership, seat.rank, codec=codec, timing=timing, seed=config.seed, **given)
+        return make(membership, seat.rank, codec=codec, **given)
     except BaseException:
         if make_link is not None:
             given["link"].close()
         raise
 
 
-def _open_memory(config: Config, parts: SplitResult, group: Any) -> Communicator:
+def _open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     query = _query(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
     name, workers = parts.netloc + parts.path, query.get("workers")
     if not name or workers is None:
@@ -373,7 +386,7 @@ def _open_memory(config: Config, parts: SplitResult, group: Any) -> Communicator
     )
 
 
-def _open_collective(config: Config, parts: SplitResult, group: Any) -> Communicator:
+def _open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     _query(config, parts, {})
     kinds = ("gloo", "nccl")
     if parts.netloc not in kinds or parts.path:
@@ -384,7 +397,7 @@ def _open_collective(config: Config, parts: SplitResult, group: Any) -> Communic
         raise UrlError(f"URL {config.url!r} needs torch: pip install 'hopsum[torch]' ({error})") from error
     facts = facts_of(shared_settings(config))
     opened: Communicator = module.open_collective(
-        parts.netloc, config, make=lambda workers: codec_of(config, workers), facts=facts, group=group
+        parts.netloc, config, make=lambda workers: codec_of(config, workers), facts=facts, group=hooks.group
     )
     return opened
 
@@ -395,7 +408,7 @@ _MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] =
     "udp": _udp_membership,
     "raw": _raw_membership,
 }
-_OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Communicator]]] = {
+_OPENERS: Final[dict[str, Callable[[Config, SplitResult, Hooks], Communicator]]] = {
     "udp": _open_udp,
     "file": _open_file,
     "hopsum": _open_controller,

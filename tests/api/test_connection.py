@@ -7,16 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hopsum
 from hopsum.agent import Agent
-from hopsum.communicator import Communicator
+from hopsum.agent.timeline import overlap_s
+from hopsum.communicator import Communicator, Span
 from hopsum.config import Config, ConfigError
 from hopsum.connection import UrlError, _codec_for, settings_of
 from hopsum.errors import AllReduceTimeoutError
+from hopsum.transport.offload import PLAIN
+from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import MembershipError
 
 from ..torch.job import serve_job
@@ -114,6 +118,31 @@ def test_deadlines_reach_the_agent(tmp_path: Path) -> None:
         with pytest.raises(AllReduceTimeoutError):
             hopsum.allreduce(np.ones(3, np.float32), job)
         assert settings_of(job).deadline_s == 0.3
+
+
+def test_spans_of_time_and_how_datagrams_move(tmp_path: Path) -> None:
+    path, spans = tmp_path / "membership.json", list[Span]()
+    given: dict[str, Any] = {"rank": 0, "codec": "fixed", "backend": "numpy"}
+    with serve_job(path, 1), hopsum.connect(path.as_uri(), gso="off", trace=spans.append, **given) as comm:
+        assert hopsum.allreduce(np.float32([1, 2]), comm).tolist() == [1, 2]
+        assert isinstance(comm, Agent)
+        assert isinstance(comm._transport._link, UdpLink)
+        assert comm._transport._link.offload == PLAIN
+    assert {"prepare", "network MAX32", "encode", "network ADD32", "decode"} <= {span.stage for span in spans}
+
+
+def test_all_reduces_strictly_one_after_the_other(tmp_path: Path) -> None:
+    path, spans = tmp_path / "membership.json", list[Span]()
+    given: dict[str, Any] = {"rank": 0, "codec": "fixed", "backend": "numpy", "trace": spans.append}
+    with serve_job(path, 1), hopsum.connect(path.as_uri(), overlap=False, **given) as comm:
+        futures = [hopsum.allreduce(np.ones(9000, np.float32), comm, async_op=True) for _ in range(4)]
+        for future in futures:
+            future.result(60)
+    assert {span.number for span in spans} == {0, 1, 2, 3}
+    assert overlap_s(spans) == 0
+    for arguments in ({"overlap": False}, {"trace": print}):
+        with pytest.raises(ConfigError, match="only workers at a switch have them"):
+            hopsum.connect("memory://one-after-the-other?workers=1", rank=0, **arguments)
 
 
 def test_a_missing_membership_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hopsum.agent import Agent
 from hopsum.agreement import hopsum_version, shared_settings
@@ -32,6 +32,7 @@ from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Location, MemberClient
+from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
 
@@ -64,7 +65,7 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, f
         config = with_codec_of(located, config, job)
         send_to = leaf_of(located, config.ip)
         codec = factories.codec(config, located.workers)  # what does not fit the job takes no rank
-        link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
+        link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to, gso=cast(Gso, config.gso))
         stack.callback(link.close)
         ip = link.local[0]
         side = stack.enter_context(listen_tcp(ip))
