@@ -45,7 +45,7 @@ driver = "native"
 address = "{grpc}"
 mac = "02:00:00:00:00:fe"
 ip = "10.0.0.254"
-send_to = "{udp}"
+service_address = "{udp}"
 ports = [{{port = 1, network = "127.0.0.0/8"}}]
 """
 

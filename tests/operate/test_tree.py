@@ -53,7 +53,7 @@ mac = "02:00:00:00:00:f{number}"
 ip = "10.0.0.{number}"
 {workers}
 """
-WORKERS_AT = """send_to = "{bound}"
+WORKERS_AT = """service_address = "{bound}"
 ports = [{{port = 1, network = "127.0.{number}.0/24"}}]"""
 LINK = '[[link]]\nleaf = "{name}"\nleaf_port = 9\nspine = "spine"\nspine_port = {number}\n'
 

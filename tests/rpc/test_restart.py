@@ -108,7 +108,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         host, port = switch.bound.split(":")
         rules = (PortRule(PORT, IPv4Network("127.0.0.0/8")),)
         config = ClusterConfig(
-            (SwitchConfig("leaf", "native", switch.grpc, 0, SERVICE, rules, send_to=(host, int(port))),),
+            (SwitchConfig("leaf", "native", switch.grpc, 0, SERVICE, rules, service_address=(host, int(port))),),
             tmp_path / "state.sqlite",
             lease_s=60.0,  # a killed worker is known by its connection; a slow one is none that was lost
             heartbeat_s=0.2,

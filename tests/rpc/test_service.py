@@ -36,7 +36,7 @@ ADMIN = "the-administrator-s-token"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    switch = switch_config(networks={1: "127.0.0.0/8"}, send_to=("127.0.0.1", 47500))
+    switch = switch_config(networks={1: "127.0.0.0/8"}, service_address=("127.0.0.1", 47500))
     found = Cluster(tmp_path, (switch,), {switch.name: FakeDevice()})
     found.start()
     yield found

@@ -20,7 +20,7 @@
   device_id = 0
   mac = "02:00:00:00:00:fe"                  # of the aggregation service
   ip = "10.0.0.254"
-  send_to = "127.0.0.1:47500"                # where workers send to, if not to `ip`
+  service_address = "127.0.0.1:47500"        # where workers send to, if not to `ip`
   slots = 2048
   election_id = 1                            # the highest of several controllers has the switch
   l2_forwarding = false                      # also carry what workers send to each other, see forwarding
@@ -81,11 +81,11 @@ class PortRule:
 class SwitchConfig:
     """One switch: how it is reached, what its service is called, who stands behind its ports.
 
-    `driver` names a target, `address` its P4Runtime server. `send_to` is the (IPv4 address, UDP port) that workers
-    send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers the one
-    with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is
-    its workers' Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's
-    output, for a driver whose program is not installed with this package.
+    `driver` names a target, `address` its P4Runtime server. `service_address` is the (IPv4 address, UDP port) that
+    workers send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers
+    the one with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is its workers'
+    Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's output, for a
+    driver whose program is not installed with this package.
     """
 
     name: str
@@ -94,7 +94,7 @@ class SwitchConfig:
     device_id: int
     endpoint: SwitchEndpoint
     ports: tuple[PortRule, ...]
-    send_to: tuple[str, int] | None = None
+    service_address: tuple[str, int] | None = None
     slots: int = MAX_SLOTS
     election_id: int = CONTROLLER_ELECTION_ID[0]
     l2_forwarding: bool = False
@@ -103,7 +103,7 @@ class SwitchConfig:
     @property
     def service(self) -> tuple[str, int]:
         """Return where workers send to: IPv4 address and UDP port."""
-        return self.send_to or (self.endpoint.ip, HOPSUM_UDP_PORT)
+        return self.service_address or (self.endpoint.ip, HOPSUM_UDP_PORT)
 
     def port_of(self, ip: IPv4Address) -> int | None:
         """Return the switch port of a worker's address, None when no rule has it."""
@@ -249,14 +249,14 @@ def _link(entry: Any, where: str) -> LinkConfig:
 
 
 def _switch(entry: Any, where: str) -> SwitchConfig:
-    kinds = {"name": str, "driver": str, "address": str, "device_id": int, "mac": str, "ip": str, "send_to": str}
+    kinds = {**dict.fromkeys(("name", "driver", "address", "mac", "ip", "service_address"), str), "device_id": int}
     required = ("name", "driver", "address", "mac", "ip")
     values = _take(_table(entry, where), {**kinds, **_MORE_OF_SWITCH}, where, required)
-    send_to = values.pop("send_to", None)
+    service_address = values.pop("service_address", None)
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
     ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports", [])))
-    address = None if send_to is None else parse_address(send_to)
-    return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, send_to=address)
+    address = None if service_address is None else parse_address(service_address)
+    return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, service_address=address)
 
 
 _MORE_OF_SWITCH: dict[str, type] = {

@@ -67,7 +67,7 @@ driver = "{driver}"
 address = "{address}"
 mac = "{mac}"
 ip = "{ip}"
-{send_to}
+{service}
 ports = [{ports}]
 """
 
@@ -147,7 +147,7 @@ class DrillTestbed:
             address=self.network.grpc_address if self.proxy is None else self.proxy.address,
             mac=SERVICE_MAC,
             ip=SERVICE_IP,
-            send_to=f'send_to = "{self.network.send_to}"' if self.network.send_to else "",
+            service=f'service_address = "{self.network.service_address}"' if self.network.service_address else "",
             ports=ports,
         )
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")

@@ -37,7 +37,7 @@ class TestbedNetwork(Protocol):
     controller_address: str
     page_address: str
     """For the controller's page, where it is to have one."""
-    send_to: str | None
+    service_address: str | None
     """Where workers send to, if not to SERVICE_IP."""
     ports: list[tuple[int, str]]
     """Switch ports, and the networks of the workers behind them."""
@@ -60,12 +60,12 @@ class LoopbackNetwork:
         self.grpc_address = f"{_LOCALHOST}:{grpc}"
         self.controller_address = f"{_LOCALHOST}:{controller}"
         self.page_address = f"{_LOCALHOST}:{free_port()}"
-        self.send_to: str | None = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
+        self.service_address: str | None = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
         self.ports = [(1, "127.0.0.0/8")]
 
     def switch_command(self, driver: str, python: str) -> list[str]:
         """Return what starts the switch, which is native."""
-        udp = f"1={self.send_to},as={SERVICE_IP}:{HOPSUM_UDP_PORT}"
+        udp = f"1={self.service_address},as={SERVICE_IP}:{HOPSUM_UDP_PORT}"
         return [python, "-m", "hopsum_switch", "--grpc", self.grpc_address, "--udp", udp]
 
     def namespace_of(self, seat: int) -> str | None:
@@ -88,7 +88,7 @@ class VethNetwork:
         self.grpc_address = f"{_LOCALHOST}:{_GRPC_PORT}"
         self.controller_address = f"10.9.0.1:{_CONTROLLER_PORT}"
         self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
-        self.send_to: str | None = None
+        self.service_address: str | None = None
         self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
         try:
             self.middle = self._stack.enter_context(Namespace())

@@ -99,7 +99,8 @@ class _Way:
         """Make the checks of WAY in their order."""
         switch, own = self._found.send_to, self._own
         if own is None:
-            fix = f"add a route to {switch.ip}, or have the switch's send_to mended in the controller's configuration"
+            mended = "have the switch's service_address mended in the controller's configuration"
+            fix = f"add a route to {switch.ip}, or {mended}"
             missing = failed("address", f"this host has no way to {switch.ip}, where workers send to", fix)
             return [missing, *(skipped(check, "nothing to be learnt without address") for check in WAY[1:])]
         rows = [host_checks.check_address(own)]
@@ -158,7 +159,7 @@ class _Way:
         where = self._found.send_to
         client.ask([(0, 1)], wait_s=self._patience.answer_s)
         if errno.ECONNREFUSED in client.unreachable:
-            fix = "start the switch (hopsum switch), or see whether send_to of the controller's configuration is right"
+            fix = "start the switch (hopsum switch), or correct its service_address in the controller's configuration"
             return failed("switch", f"{where}: port unreachable, nobody listens there", fix)
         if client.unreachable:
             fix = "check what is between: routers, firewalls, the switch"

@@ -61,7 +61,7 @@ class NativeGround:
 
     def config(self) -> SwitchConfig:
         host, port = self.bound.split(":")
-        config = switch_config(1, {PORT: "127.0.0.0/8"}, send_to=(host, int(port)))
+        config = switch_config(1, {PORT: "127.0.0.0/8"}, service_address=(host, int(port)))
         return replace(config, driver="native", endpoint=SWITCH)
 
     def seat(self, rank: int) -> Seat:

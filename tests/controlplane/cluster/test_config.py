@@ -41,7 +41,7 @@ address = "127.0.0.1:9559"
 device_id = 3
 mac = "02:00:00:00:00:fe"
 ip = "10.0.0.254"
-send_to = "127.0.0.1:47500"
+service_address = "127.0.0.1:47500"
 slots = 512
 election_id = 9
 l2_forwarding = true
@@ -74,7 +74,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         device_id=3,
         endpoint=SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"),
         ports=(PortRule(1, IPv4Network("10.0.0.0/24")), PortRule(2, IPv4Network("10.0.0.128/25"))),
-        send_to=("127.0.0.1", 47500),
+        service_address=("127.0.0.1", 47500),
         slots=512,
         election_id=9,
         l2_forwarding=True,

@@ -281,7 +281,7 @@ def test_joins_that_are_refused(
 
 
 def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
-    config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, send_to=("127.0.0.1", 47500))
+    config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, service_address=("127.0.0.1", 47500))
     cluster = make_cluster(config)
     first, second = crew = cluster.make()
     assert cluster.controller.locate("job", first.token).send_to == ("127.0.0.1", 47500)

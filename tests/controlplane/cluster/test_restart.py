@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def cluster(machine: Machine, tmp_path: Path) -> Iterator[Cluster]:
-    config = switch_config(1, {PORT: "127.0.0.0/8"}, send_to=(LOCALHOST, machine.udp_port))
+    config = switch_config(1, {PORT: "127.0.0.0/8"}, service_address=(LOCALHOST, machine.udp_port))
     cluster = Cluster(tmp_path, (replace(config, address=machine.address),), {})
     cluster.config = replace(cluster.config, lease_s=DEADLINE_S)
     pipeline = PipelineConfig.load(*artifacts.compiled_program())
