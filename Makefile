@@ -54,7 +54,7 @@ p4-tna-dump: setup-dev ## write again what p4c-barefoot's front end makes of p4/
 
 generate: setup-dev ## rewrite what is generated: Python and wire page from p4/shared, parts of docs/protocol.md
 	@$(PY) tools/generate_wire.py && $(PY) tools/generate_wire_page.py && $(PY) tools/generate_dissector.py
-	@$(PY) -m tests.model --write
+	@$(PY) -m tests.system.model --write
 
 vectors: setup-dev ## record every case on bmv2 again (needs root and simple_switch_grpc)
 	@$(PY) tools/record_vectors.py

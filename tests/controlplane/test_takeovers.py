@@ -32,7 +32,7 @@ from hopsum_controlplane.tables import admit, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
-from ..black_holes import BlackHoles
+from ..support.black_holes import BlackHoles
 from .test_audit import STRANGERS, altered, desired
 
 DEADLINE_S = 60.0

@@ -28,8 +28,8 @@ from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import Event, Op
 from hopsum_wire.membership import membership_document
 
-from ..protocol.jobs import TABLE, TABLE16
-from ..protocol.network import Network, Weather, make_task
+from ..host.protocol.jobs import TABLE, TABLE16
+from ..host.protocol.network import Network, Weather, make_task
 from .tree_bed import CLOCK_S, Fabric, endpoint, worker_at
 
 SCALE = int(os.environ.get("TEST_SCALE", "1"))

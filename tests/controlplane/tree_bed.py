@@ -38,7 +38,7 @@ from hopsum_switch.state.multicast import PortCopy
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 
-from ..protocol.network import TIMING, Generation, Network, Task
+from ..host.protocol.network import TIMING, Generation, Network, Task
 
 CLOCK_S = 1_000_000.0
 UPLINK = 1

@@ -35,7 +35,7 @@ _REASONS = {
         "tree.SpineAnswersItsLeaves", "tree.SpineWithAWorkerOfItsOwn", "tree.AMiddleSwitchHasBoth",
         "tree.StrangersToTheTree", "tree.WhoMayBeInAPartialSum", "tree.EveryOperationInATree",
     ),
-    "all operations, and sums of ADD8 that carry: tests/tna has streams of what the program has": (
+    "all operations, and sums of ADD8 that carry: tests/system/tna has streams of what the program has": (
         "random_traffic.MostlyGoodTraffic", "random_traffic.MostlyBrokenTraffic",
         "random_traffic.TrafficWithSmallQuorum",
     ),

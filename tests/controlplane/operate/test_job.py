@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum job` at a cluster in memory behind its service."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hopsum.codec import job_tables, make_codec
+from hopsum.diagnosis.controller_side import examine_controller
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.job import main
+from hopsum_cli.operator import take_snapshot
+from hopsum_cli.top.screen import screen
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.cluster.errors import InvalidRequestError
+from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire.watch.rates import document
+
+from ..cluster.noted import noted_tree
+from ..cluster.world import LEASE_S, Cluster, enter, switch_config
+
+ADMIN = "administrators-token-of-a-test"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def at(cluster: Cluster) -> Iterator[list[str]]:
+    with Service(cluster.controller, "127.0.0.1:0") as service:
+        yield ["--controller", service.address]
+
+
+def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
+    cluster: Cluster, at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "digits.token"
+    assert main(["create", "digits", "--workers", "4", "--codec", "thc", "--token-file", str(path), *at]) == 0
+    told = capsys.readouterr().out
+    token = path.read_text().strip()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert token not in told
+    assert f"hopsum://{at[1]}/digits?token_file={path}" in told
+    assert cluster.controller.locate("digits", token).workers == 4
+    request = cluster.controller._cache.get("digits").request
+    assert {"table": request.table} == job_tables(make_codec("thc", workers=4, backend="numpy"))
+    assert request.slots == 32
+    located = cluster.controller.locate("digits", token)
+    assert (located.codec, located.codec_options) == ("thc", "")
+
+
+def test_the_job_records_its_codec_with_its_options(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["create", "job", "--workers", "4", "--codec", "uhc:bits=8", *at]
+    assert main(asked) == 0
+    capsys.readouterr()
+    assert main(["show", "job", *at]) == 0
+    assert re.search(r'^codec +uhc \{"bits": 8\}', capsys.readouterr().out, re.MULTILINE)
+    assert main(["show", "job", "--json", *at]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["codec"], shown["codec_options"]) == ("uhc", '{"bits": 8}')
+    request = cluster.controller._cache.get("job").request
+    kept = request_to_json(request)
+    assert request_from_json(kept) == request
+    older = {key: value for key, value in json.loads(kept).items() if not key.startswith("codec")}
+    assert request_from_json(json.dumps(older)) == replace(request, codec="", codec_options="")
+
+
+@pytest.mark.parametrize(
+    ("codec", "options", "message"),
+    [
+        ("two words", "", "codec 'two words'"),
+        ("", '{"bits": 8}', "without a codec"),
+        ("uhc", "[8]", "they are a JSON object"),
+        ("uhc", "{bits", "they are a JSON object"),
+        ("uhc", '{"name": "%s"}' % ("x" * 5000), "5012 characters"),
+    ],
+)
+def test_a_codec_that_cannot_be_recorded_is_refused(codec: str, options: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        JobRequest("job", 2, 16, codec=codec, codec_options=options).check()
+
+
+def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    table = list(range(16))
+    words = f"--workers 3 --slots 16 --quorum 2 --min-quorum 2 --observers 1 --switch s1 --lease 30 --table16 {table}"
+    asked = ["create", "odd", *words.replace("[", "").replace(", ", ",").replace("]", "").split(), "--json", *at]
+    assert main(asked) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["slots"], made["switch"], made["url"]) == (16, "s1", f"hopsum://{at[1]}/odd")
+    request = cluster.controller._cache.get("odd").request
+    assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
+    assert (request.lease_s, request.table, request.table16) == (30, None, tuple(table))
+    assert cluster.controller.locate("odd", made["token"]).workers == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["--workers", "2", "--slots", "4000"], "4000 slots"),
+        (["--workers", "2", "--switch", "elsewhere"], "no switch 'elsewhere'; there are s1"),
+        (["--workers", "2", "--quorum", "3"], "quorum 3"),
+        (["--workers", "200"], "200 workers"),
+    ],
+)
+def test_a_refusal_has_the_numbers_and_leaves_no_file(
+    at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str], why: str
+) -> None:
+    path = tmp_path / "job.token"
+    assert main(["create", "job", *asked, "--token-file", str(path), *at]) == 1
+    assert why in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_token_file_that_is_there_is_kept(
+    cluster: Cluster, at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.token"
+    path.write_text("of another job\n")
+    assert main(["create", "job", "--workers", "2", "--token-file", str(path), *at]) == 1
+    assert "no job was made" in capsys.readouterr().err
+    assert path.read_text() == "of another job\n"
+    assert cluster.controller.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["--codec", "thc", "--table", ",".join("0" * 16)], "not allowed with"),
+        (["--codec", "thc", "--table16", ",".join("0" * 16)], "leave --table16 out"),
+        (["--codec", "thc:colour=1"], "colour"),
+        (["--codec", "thc:bits 8"], "'bits 8' is no OPTION=VALUE, as in thc:bits=2"),
+        (["--codec", "thc:bits=3"], "thc with codes of 3 bits"),
+        (["--table", "1,2,3"], "3 values: a table has 16"),
+    ],
+)
+def test_arguments_that_do_not_fit_reach_no_controller(
+    capsys: pytest.CaptureFixture[str], asked: list[str], why: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["create", "job", "--workers", "2", "--controller", "127.0.0.1:1", *asked])
+    assert stop.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_list_and_show_tell_what_there_is(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", *at]) == 0
+    assert capsys.readouterr().out == "no jobs\n"
+    crew = cluster.make("train", workers=3, slots=16)
+    crew[1].join()
+    assert main(["list", *at]) == 0
+    (_, line, below) = capsys.readouterr().out.splitlines()
+    assert line.split() == ["train", "forming,", "waiting", "s1", "0-15", "1/3", "-"]
+    assert below == "train: waits for ranks 0, 2 of 3 to join"
+    enter(crew)
+    assert main(["show", "train", *at]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in ("running", "3/3, quorum 3", f"lease {LEASE_S:g} s", "10.0.1.3:4002", "counted by the switch"):
+        assert words in shown
+    assert main(["show", "train", "--json", *at]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert main(["list", "--json", *at]) == 0
+    (same,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert one["state"] == same["state"] == "running"
+    assert one["generation"] == same["generation"] > 0
+    assert [member["rank"] for member in one["members"]] == [0, 1, 2]
+
+
+def test_show_has_conditions_and_events(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    crew = cluster.make("train", workers=3, slots=16)
+    for _ in range(2):
+        with pytest.raises(ControlPlaneError):
+            crew[0].join(ip="192.0.2.1")
+    crew[1].join()
+    cluster.clock.sleep(7)
+    assert main(["show", "train", *at]) == 0
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "condition status since reason message" in shown
+    assert "MembersJoined false 7 s ago Missing 1 of 3 workers: ranks 0, 2 are not there" in shown
+    assert "Normal 7 s ago Created 3 workers, switch s1" in shown
+    assert any(line.startswith("Warning 7 s ago (2 times) JoinRefused") for line in shown)
+    assert main(["show", "train", "--json", *at]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert {each["type"]: each["status"] for each in one["conditions"]} == {
+        "MembersJoined": False,
+        "SwitchReady": True,
+        "EntriesInstalled": False,
+        "Ready": False,
+    }
+    assert [each["reason"] for each in one["events"]] == ["Created", "JoinRefused", "MemberJoined"]
+
+
+def test_a_tree_is_shown_with_all_its_switches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    cluster = noted_tree(tmp_path)
+    cluster.start()
+    with Service(cluster.controller, "127.0.0.1:0") as service:
+        at = ["--controller", service.address]
+        assert main(["create", "train", "--workers", "3", "--slots", "16", "--tree", "--switch", "s3", *at]) == 0
+        told = "job 'train' on s1: slots 0 to 15; s2: slots 0 to 15; then s3: slots 0 to 15, forming"
+        assert capsys.readouterr().out.splitlines()[0] == told
+        assert main(["create", "odd", "--workers", "3", "--quorum", "2", *at]) == 1
+        assert "over a tree of switches: quorum 2 of 3 workers" in capsys.readouterr().err
+        assert main(["list", *at]) == 0
+        assert "train  forming, idle  s1, s2, then s3  0-15" in capsys.readouterr().out
+        cluster.controller.delete_job("train")
+        cluster.run("train", 3, 16)
+        assert main(["show", "train", *at]) == 0
+        shown = capsys.readouterr().out
+        assert all(f"{name}, slots 0-15, job index 0" in shown for name in ("s1", "s2", "s3"))
+        assert "counted by the switches  s1  s2  s3" in shown
+        with Channel(ControllerAddress.of(service.address)) as channel:
+            cluster.make("other", 2, 16, switch="s1")
+            snapshot = take_snapshot(JobsClient(channel))
+        rows = examine_controller(snapshot, snapshot, where="here", now_s=cluster.clock.now_s, job="train").rows
+        told = {row.check: row.finding for row in rows}
+        assert told["job"].startswith("running on switches s1, s2, then s3, 3 workers, 16 slots, generation ")
+        assert told["switches"] == "s1 32 of 2048 slots, s2 16 of 2048 slots, s3 16 of 2048 slots"
+        Console().print(screen(document(snapshot, snapshot)))
+        assert re.search(r"^train +s1, s2, then s3 +running", capsys.readouterr().out, re.MULTILINE)
+    cluster.stop()
+
+
+def test_delete_says_what_is_gone(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b", "c"):
+        cluster.make(name)
+    assert main(["delete", "a", "nobody", "b", *at]) == 1
+    told = capsys.readouterr()
+    assert told.out == "job 'a' is gone\n"
+    assert "no job 'nobody'" in told.err
+    assert main(["delete", "b", "c", "--json", *at]) == 0
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["b", "c"]}
+    assert cluster.controller.jobs() == []
+
+
+def test_a_job_with_workers_is_deleted_only_when_told_so(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run("busy")
+    cluster.make("idle")
+    generation = cluster.controller.job("busy").generation
+    assert main(["delete", "idle", "busy", *at]) == 1  # nobody at the terminal
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "job 'busy' is running, with ranks 0, 1 in it; nothing was deleted: give --yes" in told.err
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for answer in ("", "n\n"):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        assert main(["delete", "idle", "busy", *at]) == 1
+        assert "End it? [y/N]" in capsys.readouterr().err
+        assert len(cluster.controller.jobs()) == 2
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert main(["delete", "idle", "busy", *at]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"job 'idle' is gone\njob 'busy' is gone: ended for ranks 0, 1, generation {generation}\n"
+    )
+    cluster.run("busy")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["delete", "busy", "--yes", "--json", *at]) == 0
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["busy"]}
+
+
+def test_the_administrators_token_comes_from_a_file_that_others_cannot_read(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "admin.token"
+    path.write_text(ADMIN)
+    path.chmod(0o644)
+    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as service:
+        at = ["--controller", service.address]
+        assert main(["list", *at]) == 1
+        assert "this call has no token" in capsys.readouterr().err
+        assert main(["list", *at, "--admin-token-file", str(path)]) == 1
+        assert "others can read it" in capsys.readouterr().err
+        path.chmod(0o600)
+        assert main(["list", *at, "--admin-token-file", str(path)]) == 0
+        assert capsys.readouterr() == ("no jobs\n", "")
+
+
+def test_a_controller_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--controller", f"unix:{tmp_path}/nobody"]) == 1
+    assert "check that it runs there" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum report`: from arguments to files, the page from the JSON alone, and the page of the documentation."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_evaluation.report import collect, command
+from hopsum_evaluation.report.claims import Verdict
+from hopsum_evaluation.report.markdown import make_markdown
+from hopsum_evaluation.report.page import make_page
+from hopsum_evaluation.report.sections import SECTIONS
+from hopsum_evaluation.report.settings import NotRunError, Settings, Size
+from hopsum_evaluation.report.shown import Plot
+
+from ...controlplane.operate.browser import Browser, find_browser
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def no_drawing(plot: Plot) -> str:
+    return f"<svg xmlns='http://www.w3.org/2000/svg'><title>{plot.name}</title></svg>"
+
+
+class Calls:
+    """In the place of a section's `run`: counts, and does something else."""
+
+    def __init__(self, does: Callable[[], dict[str, Any]]) -> None:
+        self.does, self.count = does, 0
+
+    def __call__(self, settings: Settings, tell: object) -> dict[str, Any]:
+        self.count += 1
+        return self.does()
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, section: str, does: Callable[[], dict[str, Any]]) -> Calls:
+    calls = Calls(does)
+    monkeypatch.setattr(importlib.import_module(SECTIONS[section].module), "run", calls)
+    return calls
+
+
+def raise_(error: BaseException | type[BaseException]) -> Callable[[], dict[str, Any]]:
+    def does() -> dict[str, Any]:
+        raise error
+
+    return does
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of the cheapest section."""
+    folder = tmp_path_factory.mktemp("report")
+    assert command.main(["--size", "small", "--sections", "error", "--output-dir", str(folder), "--seed", "3"]) == 0
+    return folder
+
+
+@pytest.fixture
+def report(written: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((written / "report.json").read_text())
+    return found
+
+
+def test_a_report_says_what_made_it(report: dict[str, Any]) -> None:
+    assert (report["seed"], report["size"]) == (3, "small")
+    assert re.fullmatch("[0-9a-f]{64}", report["p4_manifest_sha256"])
+    assert report["versions"]["numpy"]
+    assert report["machine"]["cores"] >= 1
+    assert set(report["sections"]) == {"error"}
+
+
+def test_the_page_follows_from_the_json_alone(written: Path, tmp_path: Path) -> None:
+    assert command.main(["--read", str(written / "report.json"), "--output-dir", str(tmp_path)]) == 0
+    names = sorted(path.name for path in written.iterdir())
+    assert sorted([*(path.name for path in tmp_path.iterdir()), "report.json"]) == names
+    assert "error-bits-gradient.svg" in names
+    for path in tmp_path.iterdir():
+        assert path.read_text() == (written / path.name).read_text(), path.name
+
+
+def test_a_changed_figure_changes_the_verdict(report: dict[str, Any]) -> None:
+    before = {each.claim.name: each.verdict for each in collect.shown(report, "error")[1]}
+    assert before["homomorphic"] is Verdict.REPRODUCED
+    report["sections"]["error"]["homomorphic"] = [1e-3, 1.1e-3]
+    after = {each.claim.name: each.verdict for each in collect.shown(report, "error")[1]}
+    assert after["homomorphic"] is Verdict.NOT_REPRODUCED
+    assert {name for name in after if after[name] is not before[name]} == {"homomorphic"}
+    assert "not-reproduced" in make_page(report, no_drawing)
+
+
+def test_claims_of_what_was_not_asked_for_are_not_run(report: dict[str, Any]) -> None:
+    part, judged = collect.shown(report, "loss")
+    assert part.words == ["Not run: not asked for."]
+    assert {each.verdict for each in judged} == {Verdict.NOT_RUN}
+    assert len(judged) == len(SECTIONS["loss"].load().CLAIMS)
+
+
+def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(settings: Settings, tell: object) -> dict[str, Any]:
+        raise NotRunError("no such switch <here>")
+
+    monkeypatch.setattr(importlib.import_module(SECTIONS["dataplane"].module), "run", cannot)
+    monkeypatch.setattr(importlib.import_module(SECTIONS["lossless"].module), "run", lambda *_: {"speed": []})
+    from rich.console import Console
+
+    made = collect.collect(Settings(1, Size.SMALL), ("lossless", "dataplane"), Console(stderr=True, quiet=True))
+    assert made["sections"]["dataplane"]["not_run"] == "no such switch <here>"
+    assert made["sections"]["lossless"]["speed"] == []
+    made["sections"].pop("lossless")
+    assert "no such switch &lt;here&gt;" in make_page(made, no_drawing)
+
+
+def test_a_run_that_was_stopped_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sections that are done are in the file and are not run again; those that could not run are."""
+    calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
+    cannot = count_calls(monkeypatch, "estimation", raise_(NotRunError("no package")))
+    stopped = count_calls(monkeypatch, "dataplane", raise_(KeyboardInterrupt))
+    arguments = ["--size", "small", "--sections", "error,estimation,dataplane", "--output-dir", str(tmp_path)]
+    assert command.main(arguments) == 130
+    assert "--resume" in capsys.readouterr().err
+    before = collect.read_report(tmp_path / "report.json")
+    assert set(before["sections"]) == {"error", "estimation"}
+    monkeypatch.setattr(command, "write_all", lambda *_, **__: None)
+    monkeypatch.setattr(command, "_say", lambda *_: None)
+    cannot.does = stopped.does = lambda: {"runs": []}
+    assert command.main([*arguments, "--resume"]) == 0
+    after = collect.read_report(tmp_path / "report.json")
+    assert (calls.count, cannot.count, stopped.count) == (1, 2, 2)
+    assert after["sections"]["error"] == before["sections"]["error"]
+    assert after["begun"] == before["begun"]
+    assert after["sections"]["dataplane"]["load_1min"] >= 0
+    assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
+
+
+def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").write_text((written / "report.json").read_text())
+    before = (tmp_path / "report.json").read_bytes()
+    assert command.main(["--size", "small", "--seed", "4", "--resume", "--output-dir", str(tmp_path)]) == 1
+    assert "seed 3, now 4" in capsys.readouterr().err
+    assert command.main(["--size", "full", "--seed", "3", "--resume", "--output-dir", str(tmp_path)]) == 1
+    assert "size small, now full" in capsys.readouterr().err
+    assert (tmp_path / "report.json").read_bytes() == before
+
+
+def test_infinity_becomes_null(tmp_path: Path) -> None:
+    collect.write_report(
+        {"format": collect.FORMAT, "sections": {}, "x": [1.5, float("nan"), {"y": float("inf")}]}, tmp_path / "r"
+    )
+    assert collect.read_report(tmp_path / "r")["x"] == [1.5, None, {"y": None}]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "Expecting"),
+        ("[]", "format"),
+        ('{"format": 99}', "format"),
+        ('{"format": 1, "sections": {"x": {}}}', "sections x"),
+    ],
+)
+def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    assert command.main(["--read", str(tmp_path / "bad.json"), "--output-dir", str(tmp_path / "out")]) == 1
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--sections", "error,nonsense"], "nonsense"),
+        (["--seed", "-1"], "seed"),
+        (["--markdown", "x.md"], "--read"),
+        (["--scale", "huge"], "huge"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert says in capsys.readouterr().err
+
+
+def test_streams_differ_by_name_number_and_seed_and_nothing_else() -> None:
+    settings = Settings(1, Size.SMALL)
+    names = [("data",), ("loss",), ("batch",), ("codec",), ("data", 0), ("data", 1), ("data", 0, 1), ("data", 1, 0)]
+    seeds = [settings.stream(*name) for name in names] + [Settings(2, Size.SMALL).stream("data")]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds[0] == Settings(1, Size.FULL).stream("data")
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+def test_the_results_of_the_documentation_are_those_of_its_json() -> None:
+    """Else: hopsum report --read docs/results.json --markdown docs/results.md."""
+    made = make_markdown(collect.read_report(DOCS / "results.json"), "results.json")
+    assert (DOCS / "results.md").read_text() == made
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium")
+def test_a_browser_shows_the_page_without_complaint(written: Path, tmp_path: Path) -> None:
+    with Browser(str(find_browser()), tmp_path) as browser:
+        browser.go((written / "report.html").as_uri())
+        images = "[...document.images]"
+        assert browser.value(f"{images}.length") == len(list(written.glob("*.svg")))
+        assert browser.value(f"{images}.every(i => i.complete && i.naturalWidth > 100)")
+        assert browser.value("document.querySelectorAll('td.reproduced').length") >= 1
+        assert browser.value("document.querySelectorAll('h2').length") == len(SECTIONS)
+        assert (
+            browser.value("performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
+            == 0
+        )
+        assert browser.complaints == []

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paired codes: `thc` with `bits=2` puts two codes into a symbol and two sums into a lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.host.codec.vectors import layered, nmse, normal
+
+from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec.base import job_tables
+from hopsum.codec.pairs import pair_codes, pair_table, split_codes, split_sums
+from hopsum.codec.range_codec import RangeCodec, RangeReduction
+from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.table import LookupTable, expected_nmse, paired_table
+from hopsum_controlplane.lanes import check_lane_overflow
+from hopsum_wire import CODE_GROUPS, Op
+
+CONTEXT = ReductionContext(seed=5, step=2, rank=0)
+SIZES = (1, 1023, 1024, 1025, 2047, 2048, 2049, 3 * 1024, 5 * 1024 + 7)
+"""Odd and even numbers of blocks, with a last block that is whole, nearly whole, or nearly empty."""
+
+
+def paired(workers: int, backend: str = "numpy", **options: Any) -> RangeCodec:
+    made = make_codec("thc", workers=workers, bits=2, backend=backend, **options)
+    assert isinstance(made, RangeCodec)
+    return made
+
+
+def begin(
+    codec: RangeCodec, vectors: list[NDArray[np.float32]], kept: list[ErrorFeedback]
+) -> list[RangeReduction]:
+    return [
+        codec.start(x, ReductionContext(1, 2, rank), feedback)
+        for rank, (x, feedback) in enumerate(zip(vectors, kept, strict=True))
+    ]
+
+
+def summed(
+    reductions: list[RangeReduction], present: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    phases = [each.phase for each in reductions if each.phase is not None]
+    return simulate_switch(phases[0].op, [each.payloads for each in phases], reductions[0].codec.lookup, present)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    workers=st.integers(1, 7), chunks=st.integers(1, 3), group=st.sampled_from(CODE_GROUPS), seed=st.integers(0, 999)
+)
+def test_half_lanes_hold_the_sums_of_each_block(workers: int, chunks: int, group: int, seed: int) -> None:
+    values = paired_table(workers).values
+    codes = np.random.default_rng(seed).integers(0, len(values), (workers, 2 * chunks, 1024), dtype=np.uint8)
+    payloads = [pair_codes(own, group) for own in codes]
+    for own, payload in zip(codes, payloads, strict=True):
+        assert payload.shape == (chunks, 512)
+        np.testing.assert_array_equal(split_codes(payload, group), own)
+    results, _ = simulate_switch(Op.LOOKUP_ADD8, payloads, pair_table(values), code_group=group)
+    np.testing.assert_array_equal(split_sums(results), np.array(values)[codes].sum(axis=0))
+
+
+@pytest.mark.parametrize("workers", range(1, 8))
+def test_no_half_lane_overflows_and_the_controller_can_prove_it(workers: int) -> None:
+    values = paired_table(workers).values
+    assert len(values) == (4 if workers <= 5 else 3)
+    assert workers * values[-1] <= 15
+    check_lane_overflow(workers, max(pair_table(values)), lane_bits=8)
+
+
+def test_seven_workers_are_the_most() -> None:
+    with pytest.raises(CodecError, match="8 workers with bits=2: half a lane holds the sum of at most 7 with codes"):
+        paired(8)
+    refused = LookupTable((0, 1, 2, 3), 0.1)
+    with pytest.raises(CodecError, match=r"6 workers \* granularity 3 = 18 overflows a lane, whose maximum is 15"):
+        paired(6, table=refused)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 3}, "thc with codes of 3 bits: 2 or 4"),
+        ({"bits": 2, "lane_bits": 16}, "paired codes in lanes of 16 bits"),
+        ({"bits": 2, "table": LookupTable(tuple(range(8)), 0.1)}, "a table of 8 values up to 7 for paired codes"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        make_codec("thc", workers=2, backend="numpy", **options)
+
+
+def test_bits_4_is_thc_as_it_is_without() -> None:
+    plain, said = make_codec("thc", workers=4), make_codec("thc", workers=4, bits=4)
+    assert job_tables(plain) == job_tables(said)
+    assert plain.lookup != paired(4).lookup
+
+
+@pytest.mark.parametrize("elements", SIZES)
+def test_two_bits_an_element_up_and_four_down(elements: int) -> None:
+    codec = paired(4)
+    reductions = begin(codec, [normal(elements)] * 4, [ErrorFeedback(elements) for _ in range(4)])
+    ranges, everybody = summed(reductions)
+    for each in reductions:
+        each.take(ranges, everybody)
+    phase = reductions[0].phase
+    assert phase is not None
+    chunks = -(-elements // 2048)
+    assert phase.payloads.shape == (chunks, 512)
+    in_use = phase.counts()
+    assert in_use[:-1].tolist() == [1024] * (chunks - 1)
+    assert in_use[-1] == min(1024, elements - 2048 * (chunks - 1))
+    results, everybody = summed(reductions)
+    assert results.shape == (chunks, 1024)
+    for each in reductions:
+        each.take(results, everybody)
+    assert reductions[0].contributors.tolist() == [15] * -(-elements // 1024), "by block"
+
+
+@pytest.mark.parametrize("options", [{}, {"rotation": "full"}, {"rotation": "none"}, {"scale": "tensor"}])
+@pytest.mark.parametrize("elements", SIZES)
+def test_backends_and_threads_give_equal_bytes(elements: int, options: dict[str, str]) -> None:
+    pytest.importorskip("numba")
+    found = []
+    for backend, threads in (("numpy", 1), ("numba", 1), ("numba", 2)):
+        codec = paired(3, backend, threads=threads, **options)
+        kept = [ErrorFeedback(elements) for _ in range(3)]
+        vectors = [layered(elements, seed=rank) for rank in range(3)]
+        means = simulate_allreduce(codec, vectors, seed=5, step=1, feedback=kept)
+        assert means is not None
+        assert len({mean.tobytes() for mean in means}) == 1
+        found.append((means[0].tobytes(), *(each.residual.tobytes() for each in kept)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes do not depend on how many blocks are worked on at a time."""
+    x, found = layered(9 * 1024 + 5), []
+    for blocks in (2, 4, 512):
+        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_BLOCKS", blocks)
+        codec, kept = paired(2), [ErrorFeedback(x.size) for _ in range(2)]
+        means = simulate_allreduce(codec, [x, -x[::-1].copy()], seed=1, step=1, feedback=kept)
+        assert means is not None
+        found.append((means[0].tobytes(), kept[0].residual.tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("workers", "kept"), [(4, False), (4, True), (7, False)])
+def test_the_error_of_the_mean_is_that_of_theory(workers: int, kept: bool) -> None:
+    codec = paired(workers, error_feedback=kept)
+    x = normal(64 * 1024)
+    errors = []
+    for step in range(12):
+        means = simulate_allreduce(codec, [x] * workers, seed=1, step=step)
+        assert means is not None
+        errors.append(nmse(means[0], x))
+    expected = expected_nmse(paired_table(workers, kept), workers)
+    assert np.mean(errors) == pytest.approx(expected, rel=0.05)
+
+
+def test_the_figures_of_the_tables() -> None:
+    assert expected_nmse(paired_table(4, error_feedback=False), 4) == pytest.approx(0.0760, abs=5e-4)
+    assert expected_nmse(paired_table(4), 1) == pytest.approx(0.1767, abs=5e-4)
+    assert expected_nmse(paired_table(4), 1) < expected_nmse(paired_table(4, error_feedback=False), 1)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_what_went_in_came_out_or_is_in_the_residuals(loss: float, backend: str) -> None:
+    codec, elements, steps = paired(4, backend), 5 * 1024 + 100, 12
+    rng, kept = np.random.default_rng(4), [ErrorFeedback(elements) for _ in range(4)]
+    put_in, came_out = np.zeros(elements), np.zeros(elements)
+    for step in range(steps):
+        vectors = [layered(elements, seed=100 * step + rank) for rank in range(4)]
+        present = rng.random((4, 3)) >= loss
+        present[step % 4] = True
+        means = simulate_allreduce(codec, vectors, seed=1, step=step, feedback=kept, present=present)
+        assert means is not None
+        put_in += np.sum(vectors, axis=0, dtype=np.float64)
+        came_out += means[0].astype(np.float64) * present.sum(axis=0).repeat(2048)[:elements]
+    left = np.sum([feedback.residual for feedback in kept], axis=0, dtype=np.float64)
+    scale = np.maximum.accumulate(np.abs(put_in)) + np.abs(left).max() * 1e-3
+    assert np.all(np.abs(put_in - came_out - left) < 1e-5 * scale)
+
+
+def test_a_rank_that_is_missing_from_a_chunk_keeps_both_of_its_blocks() -> None:
+    codec, x, kept = paired(3), layered(5000), [ErrorFeedback(5000) for _ in range(3)]
+    reductions = begin(codec, [x] * 3, kept)
+    ranges, everybody = summed(reductions)
+    for each in reductions:
+        each.take(ranges, everybody)
+    present = np.ones((3, 3), np.bool_)
+    present[2, 1] = False
+    results, contributors = summed(reductions, present)
+    for each in reductions:
+        each.take(results, contributors)
+    rows = slice(2048, 4096)
+    assert kept[2].residual[rows].tobytes() == x[rows].tobytes()
+    assert kept[1].residual[rows].tobytes() != x[rows].tobytes()
+    assert reductions[0].contributors.tolist() == [7, 7, 3, 3, 7]
+
+
+def test_lost_sums_are_zero_in_both_blocks_and_count_as_delivered() -> None:
+    codec, x, kept = paired(3), layered(5000), [ErrorFeedback(5000) for _ in range(3)]
+    reductions = begin(codec, [x] * 3, kept)
+    ranges, everybody = summed(reductions)
+    for each in reductions:
+        each.take(ranges, everybody)
+    results, contributors = summed(reductions)
+    lost = np.array([False, True, False])
+    mine = np.where(lost[:, None], np.uint8(0), results)
+    reductions[0].take(results, contributors)
+    reductions[1].take(mine, np.where(lost, np.uint64(0), contributors), lost)
+    right, mean = reductions[0].mean, reductions[1].mean
+    assert right is not None
+    assert mean is not None
+    assert not mean[2048:4096].any()
+    assert mean[:2048].tobytes() == right[:2048].tobytes()
+    assert mean[4096:].tobytes() == right[4096:].tobytes()
+    assert np.linalg.norm(kept[1].residual[2048:4096]) < np.linalg.norm(x[2048:4096])
+    assert reductions[1].contributors.tolist() == [7, 7, 0, 0, 7]
+
+
+def test_sums_of_another_table_are_refused() -> None:
+    codec, x = paired(2), normal(4096)
+    reductions = begin(codec, [x] * 2, [ErrorFeedback(x.size) for _ in range(2)])
+    ranges, everybody = summed(reductions)
+    for each in reductions:
+        each.take(ranges, everybody)
+    results, contributors = summed(reductions)
+    results[1, 9] = 0x07  # the lower half: the sum of 2 workers is at most 6
+    with pytest.raises(CodecError, match="chunk 1: a lane of 7 from 2 workers, but the table ends at 3"):
+        reductions[0].take(results, contributors)
+
+
+def test_a_vector_that_is_not_finite_is_skipped_on_all_ranks() -> None:
+    x = normal(3000)
+    x[2999] = np.nan
+    assert simulate_allreduce(paired(2), [x, normal(3000)], seed=1, step=1) is None
+
+
+def test_what_a_rank_sends_is_what_its_contribution_says() -> None:
+    codec, x = paired(1), layered(3 * 1024 + 5)
+    own = codec.ranges(x)
+    reduction = codec.start(x, CONTEXT)
+    ranges, alone = summed([reduction])
+    reduction.take(ranges, alone)
+    assert reduction.phase is not None
+    payloads = reduction.phase.payloads
+    results, alone = summed([reduction])
+    reduction.take(results, alone)
+    mine = codec.contribution(payloads, SharedRanges(own.view(np.float32).copy()), x.size, CONTEXT)
+    assert reduction.mean is not None
+    np.testing.assert_array_equal(mine, reduction.mean)

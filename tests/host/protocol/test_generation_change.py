@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of generation: all workers that stay end alike whatever happens when, and not without the rules that see to
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopsum.protocol import generation_change
+from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.generation_change import JoinPoint
+from hopsum.protocol.stream_state import StreamState
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
+from hopsum.protocol.worker_state import AllReduce, WorkerPhase
+from hopsum_wire import Header, Kind, Op
+from hopsum_wire.generations import Decided, Sealed
+
+from .change_world import POLICY, TIMING, ChangeWorld, Plan, change_scenario, decide
+
+MODES: dict[str, dict[str, Any]] = {"n": {}, "n - 1": {"quorum_below": 1}, "FLUSH": {"flush_after_s": 0.3}}
+LOSSES = (0.0, 0.01, 0.1)
+SEEDS = range(8)
+SEEDS_MAX = 40
+Patch = pytest.MonkeyPatch
+
+
+def plan_of(seed: int, mode: str = "n") -> Plan:
+    plan = Plan(LOSSES[seed % 3], workers=3 + seed % 2, slots=1 + seed % 3)
+    return replace(plan, **MODES[mode])
+
+
+@cache
+def world_of(seed: int, mode: str) -> ChangeWorld:
+    return change_scenario(seed, plan_of(seed, mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_that_stay_end_alike(seed: int, mode: str) -> None:
+    world_of(seed, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_members_that_stay_see_nothing_of_a_restart(mode: str) -> None:
+    for seed in (0, 4, 8):
+        world = change_scenario(seed, replace(plan_of(seed, mode), replaced=0.0))
+        assert world.generation > 7
+        assert not any(isinstance(end, AllReduceFailed) for seat in world.seats for end in seat.outcomes.values())
+
+
+def test_enough_happened() -> None:
+    """Else the tests above say nothing."""
+    met: Counter[str] = Counter()
+    for seed in SEEDS:
+        for mode in MODES:
+            world = world_of(seed, mode)
+            met["changes in changes"] += world.interrupted
+            met["replaced"] += sum(seat.incarnation for seat in world.seats)
+            for seat in world.seats:
+                assert seat.worker is not None
+                met["repaired"] += seat.worker.statistics.repaired
+                met["void"] += sum(isinstance(end, AllReduceFailed) for end in seat.outcomes.values())
+                met["of other generations"] += seat.worker.statistics.peers_ignored["generation"]
+    wanted = {"changes in changes": 3, "replaced": 10, "repaired": 30, "void": 30, "of other generations": 30}
+    assert all(met[name] >= least for name, least in wanted.items()), met
+
+
+# ---- rules taken away -------------------------------------------------------------------------------
+
+
+def no_seal(patch: Patch) -> None:
+    """Report, but go on as before until the new generation."""
+    seal = Worker.seal
+
+    def leak(self: Worker) -> Sealed:
+        sealed = seal(self)
+        self.phase = WorkerPhase.RUN
+        return sealed
+
+    patch.setattr(Worker, "seal", leak)
+
+
+def undecided_kept(patch: Patch) -> None:
+    """Keep what came after the report, too."""
+    no_seal(patch)
+    patch.setattr(AllReduce, "discard", lambda self, chosen: None)
+
+
+def void_on_some(patch: Patch) -> None:
+    """One rank waits for what is void."""
+    voids = JoinPoint.voids
+
+    def some(self: JoinPoint, first: int, end: int, decided: DecidedRanges | None) -> bool:
+        return self._repair is not None and self._repair._own.rank != 0 and voids(self, first, end, decided)
+
+    patch.setattr(JoinPoint, "voids", some)
+
+
+def not_restamped(patch: Patch) -> None:
+    patch.setattr(generation_change, "restamp_datagrams", lambda datagrams, generation, rounds: datagrams.copy())
+
+
+def old_rounds(patch: Patch) -> None:
+    """Stamp the new generation, but leave the rounds of the old one."""
+    restamp = generation_change.restamp_datagrams
+
+    def stamped(datagrams: NDArray[np.uint8], *, generation: int, rounds: NDArray[np.int64]) -> NDArray[np.uint8]:
+        old = np.ascontiguousarray(datagrams[:, 12:16]).view(">u4")[:, 0]
+        return restamp(datagrams, generation=generation, rounds=old)
+
+    patch.setattr(generation_change, "restamp_datagrams", stamped)
+
+
+def decided_sent(patch: Patch) -> None:
+    """Send what others hold already, and do not ask them."""
+    not_fetched(patch)
+    patch.setattr(StreamState, "next_open_many", _deaf(StreamState.next_open_many))
+    patch.setattr(StreamState, "next_open", _deaf(StreamState.next_open))
+
+
+def _deaf(original: Callable[..., object]) -> Callable[..., object]:
+    def without(self: StreamState, *arguments: object) -> object:
+        decided, self.decided = self.decided, None
+        try:
+            return original(self, *arguments)
+        finally:
+            self.decided = decided
+
+    return without
+
+
+def not_fetched(patch: Patch) -> None:
+    patch.setattr("hopsum.protocol.result_fetcher.ResultFetcher.want", lambda self, positions, now: None)
+    patch.setattr("hopsum.protocol.repair.PeerRepair.ask_about", lambda self, late, now: None)
+
+
+def gaps(patch: Patch) -> None:
+    """Do not tell the store what is void: it waits for that for ever, and all-reduces are held back."""
+    patch.setattr("hopsum.protocol.result_store.ResultStore.skip", lambda self, first, end: None)
+
+
+def failure_of(plan: Callable[[int], Plan]) -> str:
+    """Return how the first scenario fails."""
+    for seed in range(SEEDS_MAX):
+        try:
+            change_scenario(seed, plan(seed))
+        except (AssertionError, ValueError) as failure:
+            return str(failure)
+    return f"nothing was missed in {SEEDS_MAX} scenarios"
+
+
+@pytest.mark.parametrize(
+    ("take_away", "mode", "failure", "seed"),
+    [
+        (void_on_some, "n", "fell behind|not done", 4),
+        (not_restamped, "n", "not done", 2),
+        (old_rounds, "n", "not done", 6),
+        (decided_sent, "FLUSH", r"position \d+", 2),
+        (not_fetched, "n", "not done", 2),
+        (gaps, "n", "not done", 4),
+    ],
+)
+def test_a_rule_less_is_found(
+    take_away: Callable[[Patch], None], mode: str, failure: str, seed: int, monkeypatch: Patch
+) -> None:
+    """`seed`: where to begin to look: there or soon after it is found."""
+    take_away(monkeypatch)
+    monkeypatch.setattr("tests.host.protocol.change_world.STEPS_MAX", 2_500)
+    assert re.search(failure, failure_of(lambda number: plan_of(seed + number, mode)))
+
+
+def late_result(chunks: int) -> None:
+    """Rule E2's trace: a result is on its way when all report that they lack it; then it is redone with others."""
+    workers = [Worker(Membership(7, rank, 3, 2), TIMING, repair=POLICY) for rank in range(3)]
+    for each in workers:
+        each.submit(Op.ADD32, np.zeros((chunks, 1024), np.uint8), now=0.0)
+        each.datagrams_to_send(0.0)
+    late = result(0, 7, contributors=0b011, fill=5)
+    reports = {each.membership.rank: each.seal() for each in workers}
+    workers[0].receive_datagram(late, 0.1)
+    resume = decide(reports, [], 8, 2, None)
+    for each in workers:
+        each.resume(8, resume, 0.2, (0, 1, 2))
+        assert (each.membership.generation, each.membership.rack) == (8, (0, 1, 2)), "who is where may change"
+        each.receive_datagram(late, 0.3)
+    for rank, each in enumerate(workers):
+        for slot in range(chunks):
+            each.receive_datagram(result(rank, 8, slot, contributors=0b110, fill=9), 0.4)
+    events = [each.next_event() for each in workers]
+    assert [isinstance(event, AllReduceDone) and int(event.contributors[0]) for event in events] == [0b110] * 3
+
+
+def result(rank: int, generation: int, slot: int = 0, *, contributors: int, fill: int) -> bytes:
+    header = Header(
+        kind=Kind.RESULT, op=Op.ADD32, worker=rank, slot=slot, generation=generation, round=1,
+        contributors=contributors,
+        length=1024,
+    )  # fmt: skip
+    return header.pack() + bytes([fill]) * 1024
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_result_that_comes_after_the_report_is_too_late(chunks: int) -> None:
+    late_result(chunks)
+
+
+def test_what_is_undecided_is_discarded(monkeypatch: Patch) -> None:
+    """As long as it is not delivered."""
+    no_seal(monkeypatch)
+    late_result(2)
+
+
+@pytest.mark.parametrize(("take_away", "chunks"), [(no_seal, 1), (undecided_kept, 2)])
+def test_a_result_that_is_taken_after_the_report_is_a_second_one(
+    take_away: Callable[[Patch], None], chunks: int, monkeypatch: Patch
+) -> None:
+    take_away(monkeypatch)
+    with pytest.raises(AssertionError, match="3, 6, 6"):
+        late_result(chunks)
+
+
+def test_the_world_itself_sees_a_second_result() -> None:
+    """A check that cannot fail would find no rule missing."""
+    world = ChangeWorld(1, plan_of(1))
+    world.run()
+    first, done = next((first, end) for first, end in world.seats[0].outcomes.items() if hasattr(end, "results"))
+    other = done.results.copy()
+    other[0, 0] ^= 1
+    world.seats[0].outcomes[first] = replace(done, results=other)
+    with pytest.raises(AssertionError, match=f"position {first}"):
+        world.check()
+
+
+def test_decided_runs() -> None:
+    runs = DecidedRanges([Decided(3, 5, (1,)), Decided(5, 6, (0, 2)), Decided(9, 11, (2,))])
+    covered = runs.covers(np.arange(13))
+    assert np.flatnonzero(covered).tolist() == [3, 4, 5, 9, 10]
+    assert [runs.holders(position) for position in (3, 4, 5, 10)] == [0b10, 0b10, 0b101, 0b100]
+    assert (runs.end, DecidedRanges(()).end) == (11, 0)
+    assert not DecidedRanges(()).covers(np.arange(3)).any()
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [Decided(3, 3, (0,))],
+        [Decided(5, 3, (0,))],
+        [Decided(-1, 3, (0,))],
+        [Decided(0, 3, ())],
+        [Decided(0, 3, (0,)), Decided(2, 4, (0,))],
+    ],
+)
+def test_runs_that_are_none(runs: list[Decided]) -> None:
+    with pytest.raises(ValueError, match="sorted, disjoint, not empty"):
+        DecidedRanges(runs)

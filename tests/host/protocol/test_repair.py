@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results from peers: all replicas end alike over a bad network, and not without the rules that see to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hopsum.protocol.peer_messages import PeerMessage
+from hopsum.protocol.repair import PeerRepair
+from hopsum.protocol.result_store import ResultStore
+from hopsum.protocol.worker import Timing, Worker
+from hopsum.protocol.worker_state import AllReduce
+from hopsum_wire import Header
+
+from .repair_world import POLICY, TIMING, Plan, repair_scenario
+
+LOSSES = (0.0, 0.01, 0.05, 0.2)
+SEEDS = range(12)
+SEEDS_MAX = 60
+FLUSHING = replace(TIMING, flush_after_s=0.3)
+Patch = pytest.MonkeyPatch
+
+
+def plan_of(seed: int, loss: float, timing: Timing = TIMING) -> Plan:
+    return Plan(loss, workers=3 + seed % 2, slots=1 + seed % 3, timing=timing)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_replicas_end_alike(seed: int, loss: float) -> None:
+    repair_scenario(seed, plan_of(seed, loss))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_flush_with_everybody_needed(loss: float) -> None:
+    """The quorum is n: only FLUSH lets the others go on, and peers catch the slow one up."""
+    for seed in SEEDS:
+        generations = repair_scenario(seed, replace(plan_of(seed, loss, FLUSHING), quorum_below=0, stall_s=3.0))
+        flushed = [each.statistics.flushes for generation in generations for each in generation.workers]
+        assert sum(flushed) > 0
+    assert any((event.contributors != 7).any() for done in generations[0].done for event in done)
+
+
+def test_the_network_was_bad() -> None:
+    """Else the tests above say nothing."""
+    statistics = [
+        each.statistics
+        for seed in SEEDS
+        for generation in repair_scenario(seed, plan_of(seed, 0.2))
+        for each in generation.workers
+    ]
+    assert sum(each.repaired for each in statistics) > 100
+    assert sum(each.fetches for each in statistics) > sum(each.repaired for each in statistics)
+    assert sum(each.duplicates for each in statistics) > 100
+    assert sum(each.peers_ignored["generation"] for each in statistics) > 20
+    assert sum(each.retransmits for each in statistics) > 100
+    assert {reason for each in statistics for reason in each.peers_ignored} == {"generation"}
+    assert sum(each.given_up for each in statistics) == 0
+
+
+def stale_settles(patch: Patch) -> None:
+    """Take zeros for what the switch no longer has, as published systems do."""
+
+    def zeros(self: Worker, header: Header, position: int, now: float) -> None:
+        if position in self._queue.positions():
+            self._acceptor.accept_zeros(position, now)
+
+    patch.setattr(Worker, "_on_stale", zeros)
+
+
+def fetch_generation(patch: Patch) -> None:
+    """Take what peers say of any generation."""
+    receive = Worker.receive_peer
+
+    def any_generation(self: Worker, message: PeerMessage, now: float) -> None:
+        receive(self, message._replace(generation=self.membership.generation), now)
+
+    patch.setattr(Worker, "receive_peer", any_generation)
+
+
+def retain(patch: Patch) -> None:
+    """Drop an all-reduce when it is delivered."""
+    keep = ResultStore.keep
+
+    def drop(self: ResultStore, reduce: AllReduce, now: float) -> None:
+        keep(self, reduce, now)
+        self.give_up()
+
+    patch.setattr(ResultStore, "keep", drop)
+
+
+def stale_fetch(patch: Patch) -> None:
+    """Ask nobody."""
+    patch.setattr(PeerRepair, "_ask", lambda self, position, asked, now: None)
+
+
+def held_back(patch: Patch) -> None:
+    """Never hold an all-reduce back: the memory would grow without bound."""
+    keep = ResultStore.keep
+
+    def bounded(self: ResultStore, reduce: AllReduce, now: float) -> None:
+        keep(self, reduce, now)
+        assert len(self) <= POLICY.unproved_max, "more kept than may be"
+
+    patch.setattr(ResultStore, "keep", bounded)
+    patch.setattr(PeerRepair, "may_open", lambda self, active_before: True)
+
+
+def failure_of(plan: Callable[[int], Plan]) -> str:
+    """Return how the first scenario fails."""
+    for seed in range(SEEDS_MAX):
+        try:
+            repair_scenario(seed, plan(seed))
+        except AssertionError as failure:
+            return str(failure)
+    return f"nothing was missed in {SEEDS_MAX} scenarios"
+
+
+@pytest.mark.parametrize(
+    ("take_away", "failure"),
+    [
+        (stale_settles, r"rank \d, all-reduce \d"),
+        (fetch_generation, r"all-reduce \d"),
+        (retain, r"rank \d fell behind"),
+        (stale_fetch, "not done after 5000 steps"),
+        (held_back, "more kept than may be"),
+    ],
+)
+def test_a_rule_less_is_found(take_away: Callable[[Patch], None], failure: str, monkeypatch: Patch) -> None:
+    take_away(monkeypatch)
+    monkeypatch.setattr("tests.host.protocol.repair_world.STEPS_MAX", 5_000)
+    assert re.search(failure, failure_of(lambda seed: plan_of(seed, LOSSES[seed % len(LOSSES)])))
+
+
+def test_no_more_is_kept_than_may_be(monkeypatch: Patch) -> None:
+    may_open = PeerRepair.may_open
+    held_back(monkeypatch)
+    monkeypatch.setattr(PeerRepair, "may_open", may_open)
+    for seed in SEEDS:
+        repair_scenario(seed, plan_of(seed, 0.05))
+
+
+def test_without_peers_the_generation_is_over() -> None:
+    assert "no longer has it" in failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=None))
+
+
+def test_a_straggler_that_is_given_up_on_fell_behind() -> None:
+    """Those that went on say so by name; it is told what to do."""
+    hasty = replace(POLICY, straggler_s=0.5)
+    failure = failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=hasty, stall_s=5.0))
+    assert re.search(r"rank \d fell behind in generation 7: .*load parameters and optimiser", failure)

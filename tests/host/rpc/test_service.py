@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service in front of a real cluster controller, whose switches are in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
+from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.member import MemberClient
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.service.access import read_admin_token
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import WIRE_VERSION
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import message_to_dict
+from hopsum_wire.membership import JobMembership, MembershipError
+
+from ...controlplane.cluster.world import Cluster, switch_config
+from .desk import TOKEN, desk_service
+
+ADMIN = "the-administrator-s-token"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    switch = switch_config(networks={1: "127.0.0.0/8"}, service_address=("127.0.0.1", 47500))
+    found = Cluster(tmp_path, (switch,), {switch.name: FakeDevice()})
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def service(cluster: Cluster) -> Iterator[Service]:
+    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as found:
+        yield found
+
+
+@pytest.fixture
+def channel(service: Service) -> Iterator[Channel]:
+    with Channel(ControllerAddress.of(service.address)) as found:
+        yield found
+
+
+@pytest.fixture
+def operator(channel: Channel) -> JobsClient:
+    return JobsClient(channel, ADMIN)
+
+
+def _join_all(channel: Channel, name: str, token: str, workers: int = 2) -> list[tuple[MemberClient, JobMembership]]:
+    members = [MemberClient(channel, name, token, version="1.2.3") for _ in range(workers)]
+    for rank, member in enumerate(members):
+        member.join(("127.0.0.1", 5000 + rank), 5.0, rank=rank, side_port=6000 + rank)
+    return [(member, member.membership(20.0)) for member in members]
+
+
+def _code(error: pytest.ExceptionInfo[ControllerError]) -> str:
+    return error.value.code
+
+
+def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16, table=range(16), quorum=1)
+    assert (made.name, made.switch, made.slots, made.workers) == ("train", "s1", 16, 2)
+    assert MemberClient(channel, "train", made.token).locate(5.0) == (("127.0.0.1", 47500), 2, (), "", "")
+    (first, membership), (second, same) = _join_all(channel, "train", made.token)
+    assert membership == same
+    assert (membership.job, membership.quorum, membership.table) == ("train", 1, tuple(range(16)))
+    assert [worker.endpoint.udp_port for worker in membership.workers] == [5000, 5001]
+    assert membership.side_channels == {0: ("127.0.0.1", 6000), 1: ("127.0.0.1", 6001)}
+    beat = first.heartbeat(membership.generation, {"retransmits": 3.0})
+    assert (beat.state, beat.generation, beat.reason) == (pb.JOB_STATE_RUNNING, membership.generation, "")
+    shown = message_to_dict(operator.job("train"))
+    assert (shown["state"], shown["generation"], shown["slots"]) == ("running", membership.generation, 16)
+    assert shown["members"][0]["statistics"] == {"retransmits": 3.0}
+    assert [member["phase"] for member in shown["members"]] == ["in", "in"]
+    assert shown["members"][1]["endpoint"] == {"ip": "127.0.0.1", "udp_port": 5001}
+    assert shown["members"][0]["version"] == "1.2.3"
+    [switch] = operator.switches()
+    assert (switch.name, switch.jobs, switch.slots_used, switch.reachable) == ("s1", 1, 16, True)
+    operator.delete("train")
+    assert operator.jobs() == []
+    for member in (first, second):
+        with pytest.raises(ControllerError, match="no job 'train'") as raised:
+            member.heartbeat(membership.generation, {})
+        assert _code(raised) == "NOT_FOUND"
+
+
+def test_a_jobs_token_shows_this_job_and_nothing_else(operator: JobsClient, channel: Channel) -> None:
+    mine, other = operator.create("mine", 2, 16), operator.create("other", 2, 16)
+    holder = JobsClient(channel, mine.token)
+    assert (holder.job("mine").name, holder.job("mine").workers) == ("mine", 2)
+    with pytest.raises(ControllerError, match="wrong token for job 'other'") as raised:
+        holder.job("other")
+    assert _code(raised) == "UNAUTHENTICATED"
+    for refused in (holder.jobs, holder.switches, lambda: holder.delete("mine"), lambda: holder.create("more", 2, 16)):
+        with pytest.raises(ControllerError, match="jobs are for the administrator") as raised:
+            refused()
+        assert _code(raised) == "UNAUTHENTICATED"
+    assert [job.name for job in operator.jobs()] == ["mine", "other"]
+    assert JobsClient(channel, other.token).job("other").name == "other"
+    assert operator.job("other").name == "other"
+
+
+def test_what_a_worker_says_is_no_order_to_a_terminal(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    loud = MemberClient(channel, "train", made.token, version="\x1b]0;owned\x07\x1b[31m1.0\nrow\u202e\x9b2J")
+    with pytest.raises(ControllerError, match="send printable characters"):
+        loud.join(("127.0.0.1", 5000), 60.0, rank=0)
+    shown = message_to_dict(operator.job("train"))
+    assert shown["members"] == []
+    assert shown["last_refusal"].isprintable()
+    raw = pb.Job(name="train", reason="\x1b[2J", last_refusal="a\nb", members=[pb.Member(version="\x07é")])
+    values = message_to_dict(raw)
+    assert (values["reason"], values["last_refusal"]) == ("\\x1b[2J", "a\\nb")
+    assert values["members"][0]["version"] == "\\x07é"
+
+
+def test_a_job_forms_again_after_all_have_left(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    (first, before), (second, _) = _join_all(channel, "train", made.token)
+    first.leave()
+    assert second.heartbeat(before.generation, {}).generation == before.generation  # R3: its entries stay
+    second.leave()
+    second.leave()
+    (_, after), _ = _join_all(channel, "train", made.token)
+    assert after.generation > before.generation
+
+
+def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    member = MemberClient(channel, "train", made.token)
+    seat = member.join(("127.0.0.1", 5000), 5.0)
+    channel.call("MembershipService", "Leave", pb.LeaveRequest(job="train", rank=seat.rank), secret=seat.secret)
+    member.leave()  # as if the first answer was lost
+    with pytest.raises(MembershipError, match="join first"):
+        member.registration  # noqa: B018
+    assert not operator.job("train").members
+
+
+def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    (first, membership), (second, _) = _join_all(channel, "train", made.token)
+    seat = first.registration
+    assert first.join(("127.0.0.1", 5000), 5.0, rank=0, side_port=6000) == seat
+    assert second.heartbeat(membership.generation, {}).generation == membership.generation  # and nothing else happened
+    restarted = MemberClient(channel, "train", made.token)
+    assert restarted.join(("127.0.0.1", 5002), 5.0, rank=0).rank == 0
+    assert "rank 0 was started again" in second.heartbeat(membership.generation, {}).reason
+    for call in (
+        lambda: first.heartbeat(membership.generation, {}),
+        lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0),
+    ):
+        with pytest.raises(ControllerError, match="another") as raised:
+            call()
+        assert _code(raised) == "UNAUTHENTICATED"
+
+
+def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    requests = [
+        pb.JoinRequest(
+            job="train",
+            rank=rank,
+            endpoint=pb.Endpoint(ip="127.0.0.1", udp_port=5000 + rank),
+            incarnation=bytes([rank + 1] * 16),
+            wire_version=WIRE_VERSION,
+        )
+        for rank in range(2)
+    ]
+
+    def join(rank: int) -> str:
+        return str(
+            channel.call("MembershipService", "Join", requests[rank], secret=made.token, timeout_s=60.0).secret.hex()
+        )
+
+    def ask(rank: int, secret: str) -> dict[str, Any]:
+        request = pb.AwaitMembershipRequest(job="train", rank=rank, timeout_s=60.0)
+        reply = channel.call("MembershipService", "AwaitMembership", request, secret=secret, timeout_s=90.0)
+        return dict(json.loads(reply.membership))
+
+    seats = [join(rank) for rank in range(2)]
+    generation = ask(0, seats[0])["generation"]
+    requests[1].incarnation = b"another" + bytes(9)
+    seats[1] = join(1)
+    with pytest.raises(ControllerError, match=f"was in generation {generation}, of which it reports nothing") as raised:
+        join(0)
+    assert _code(raised) == "UNAUTHENTICATED"
+    report = pb.Report(generation=generation, delivered_to=20, submitted_to=1 << 40, allreduces_begun=7)
+    report.held.add(first=18, end=25)
+    report.held.add(first=20, end=21)
+    requests[0].report.CopyFrom(report)
+    with pytest.raises(ControllerError, match=r"a run of results 20 \.\. 21 after 25") as raised:
+        join(0)
+    assert _code(raised) == "INVALID_ARGUMENT"
+    requests[0].report.held[1].CopyFrom(pb.Report.Run(first=25, end=(1 << 33) + 1))
+    assert join(0) == seats[0]
+    found = ask(1, seats[1])
+    decided = [{"first": 18, "end": (1 << 33) + 1, "ranks": [0]}]
+    told = {"base": 16, "start": 1 << 40, "start_generation": found["generation"], "allreduces": 7, "replaced": [1]}
+    assert found["resume"] == {**told, "decided": decided}
+
+
+def test_nothing_without_the_right_secret(
+    operator: JobsClient, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    made, other = operator.create("train", 2, 16), operator.create("other", 2, 16)
+    (first, membership), (second, _) = _join_all(channel, "train", made.token)
+    before = message_to_dict(operator.job("train"))
+    for token in ("", "wrong", other.token, made.token[:-1], made.token + "x", "é".encode().hex(), "a" * 1000, ADMIN):
+        intruder = MemberClient(channel, "train", token)
+        for call in (lambda who=intruder: who.locate(5.0), lambda who=intruder: who.join(("127.0.0.1", 7000), 5.0)):
+            with pytest.raises(ControllerError) as raised:
+                call()
+            assert _code(raised) == "UNAUTHENTICATED"
+            assert made.token not in str(raised.value)
+    secret = first.registration.secret
+    for wrong in ("", "zz", secret[:-2], second.registration.secret, made.token, secrets.token_hex(32)):
+        for name, request in (
+            ("Heartbeat", pb.HeartbeatRequest(job="train", rank=0, generation=membership.generation)),
+            ("AwaitMembership", pb.AwaitMembershipRequest(job="train", rank=0)),
+            ("Leave", pb.LeaveRequest(job="train", rank=0)),
+        ):
+            with pytest.raises(ControllerError) as raised:
+                channel.call("MembershipService", name, request, secret=wrong)
+            assert _code(raised) == "UNAUTHENTICATED"
+            assert secret not in str(raised.value)
+    assert _without_leases(message_to_dict(operator.job("train"))) == _without_leases(before)
+    for hidden in (made.token, secret, ADMIN):
+        assert hidden not in caplog.text
+
+
+@pytest.mark.parametrize("token", ["", "another-token-of-somebody", TOKEN])
+def test_jobs_are_the_administrators(channel: Channel, cluster: Cluster, token: str) -> None:
+    cluster.make("train")
+    stranger = JobsClient(channel, token)
+    for call in (
+        lambda: stranger.create("mine", 2, 16),
+        stranger.jobs,
+        stranger.switches,
+        lambda: stranger.job("train"),
+        lambda: stranger.delete("train"),
+    ):
+        with pytest.raises(ControllerError, match="jobs are for the administrator") as raised:
+            call()
+        assert _code(raised) == "UNAUTHENTICATED"
+    assert [job.name for job in cluster.controller.jobs()] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "message"),
+    [
+        ({"name": "train"}, "ALREADY_EXISTS", "train"),
+        ({"name": "a b"}, "INVALID_ARGUMENT", "job name 'a b'"),
+        ({"name": "big", "slots": 1 << 31}, "INVALID_ARGUMENT", "2147483648 slots"),
+        ({"name": "crowd", "workers": 65}, "INVALID_ARGUMENT", "at most 64"),
+        ({"name": "table", "table": (0, 200) * 8}, "INVALID_ARGUMENT", "rise from 0"),
+        ({"name": "quorum", "quorum": 3}, "INVALID_ARGUMENT", "quorum 3"),
+        ({"name": "where", "switch": "s9"}, "INVALID_ARGUMENT", "no switch 's9'; there are s1"),
+        ({"name": "room", "slots": 2048}, "RESOURCE_EXHAUSTED", "slots"),
+    ],
+)
+def test_refusals_have_a_code_and_the_numbers(
+    operator: JobsClient, request_: dict[str, Any], code: str, message: str
+) -> None:
+    operator.create("train", 2, 16)
+    with pytest.raises(ControllerError, match=message) as raised:
+        operator.create(**{"workers": 2, "slots": 16, **request_})
+    assert _code(raised) == code
+    assert [job.name for job in operator.jobs()] == ["train"]
+
+
+def test_a_full_job_is_an_error_at_once(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 1, 16)
+    MemberClient(channel, "train", made.token).join(("127.0.0.1", 5000), 5.0)
+    start = time.monotonic()
+    with pytest.raises(ControllerError, match="all 1 ranks of job 'train' are taken") as raised:
+        MemberClient(channel, "train", made.token).join(("127.0.0.1", 5001), 600.0)
+    assert _code(raised) == "FAILED_PRECONDITION"
+    assert time.monotonic() - start < 300
+
+
+def test_waiting_names_who_is_missing_and_waits_no_longer_than_told(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 3, 16)
+    member = MemberClient(channel, "train", made.token)
+    member.join(("127.0.0.1", 5000), 5.0, rank=1)
+    with pytest.raises(MembershipError, match="ranks 0, 2 have not joined"):
+        member.membership(0.4)
+
+
+@pytest.mark.parametrize("timeout_s", [float("nan"), float("-inf"), -1.0, 0.0])
+def test_odd_timeouts_are_none(operator: JobsClient, channel: Channel, timeout_s: float) -> None:
+    made = operator.create("train", 2, 16)
+    member = MemberClient(channel, "train", made.token)
+    seat = member.join(("127.0.0.1", 5000), 5.0)
+    request = pb.AwaitMembershipRequest(job="train", rank=seat.rank, timeout_s=timeout_s)
+    assert (
+        channel.call("MembershipService", "AwaitMembership", request, secret=seat.secret).WhichOneof("outcome")
+        == "pending"
+    )
+
+
+def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
+    """More wait than there are threads: they hold none, heartbeats and joins pass."""
+    waiting = threading.Semaphore(0)
+    with (
+        desk_service(workers=12, threads=2) as (desk, service),
+        Channel(ControllerAddress.of(service.address)) as channel,
+    ):
+        members = [MemberClient(channel, "ddp", TOKEN) for _ in range(11)]
+        for number, member in enumerate(members):
+            member.join(("127.0.0.1", 5000 + number), 5.0)
+        desk.before = lambda name: waiting.release() if name == "await_membership" else None
+        with ThreadPoolExecutor(11) as pool:
+            futures = [pool.submit(member.membership, 60.0) for member in members]
+            for _ in members:
+                assert waiting.acquire(timeout=60)
+            for member in members:
+                member.heartbeat(0, {})
+            MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
+            assert {future.result(60).generation for future in futures} == {70}
+    assert len(desk.beats) == 11
+
+
+def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) -> None:
+    with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
+
+        def fail(name: str) -> None:
+            raise ZeroDivisionError("the secret reason")
+
+        desk.before = fail
+        with pytest.raises(ControllerError, match="an error of the controller's own, see its log") as raised:
+            MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5000), 5.0)
+        assert _code(raised) == "INTERNAL"
+        assert "the secret reason" in caplog.text
+        assert TOKEN not in caplog.text
+        desk.before = lambda name: None
+        assert MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5000), 5.0).rank == 0
+
+
+def test_only_one_controller_at_an_address(cluster: Cluster, service: Service) -> None:
+    with pytest.raises(ControlPlaneError, match=r"cannot listen at .*see whether another controller runs"):
+        Service(cluster.controller, service.address, admin_token=ADMIN)
+
+
+def test_others_need_an_administrators_token(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ControlPlaneError, match="would let everybody who reaches it make and delete jobs"):
+        Service(cluster.controller, "0.0.0.0:0")
+    with Service(cluster.controller, "0.0.0.0:0", admin_token=ADMIN) as service:
+        assert "without TLS: tokens pass in the clear" in caplog.text
+        port = service.address.rpartition(":")[2]
+        with Channel(ControllerAddress.of(f"127.0.0.1:{port}")) as channel:
+            assert JobsClient(channel, ADMIN).jobs() == []
+
+
+def test_a_unix_socket_is_for_its_owner(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "controller.socket"
+    for _ in range(2):  # and it is no hindrance when it was left behind
+        with Service(cluster.controller, f"unix:{path}") as service:
+            assert path.stat().st_mode & 0o777 == 0o600
+            with Channel(ControllerAddress.of(service.address)) as channel:
+                assert JobsClient(channel).jobs() == []
+
+
+def test_admin_token_files(tmp_path: Path) -> None:
+    path = tmp_path / "admin.token"
+    with pytest.raises(ControlPlaneError, match="cannot be read"):
+        read_admin_token(path)
+    path.touch(0o600)
+    for text, message in (("short", "holds 5 characters"), ("two words " * 3, "not one word"), ("é" * 20, "be read")):
+        path.write_text(text)
+        with pytest.raises(ControlPlaneError, match=message) as raised:
+            read_admin_token(path)
+        assert text not in str(raised.value)
+    path.write_text(ADMIN + "\n")
+    assert read_admin_token(path) == ADMIN
+    path.chmod(0o640)
+    with pytest.raises(ControlPlaneError, match="has mode 0640: others can read it; chmod 600"):
+        read_admin_token(path)
+
+
+def test_a_closed_service_is_unreachable(cluster: Cluster) -> None:
+    with (
+        Service(cluster.controller, "127.0.0.1:0") as service,
+        Channel(ControllerAddress.of(service.address)) as channel,
+    ):
+        assert JobsClient(channel).jobs() == []
+        service.close()
+        with pytest.raises(ControllerUnreachableError):
+            JobsClient(channel).jobs()
+
+
+def _without_leases(job: dict[str, Any]) -> dict[str, Any]:
+    return {**job, "members": [{**member, "lease_left_s": None} for member in job["members"]]}

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job for worker processes: the oracle behind a UDP socket here, a membership file for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hopsum.codec import best_table
+from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane.slots import SlotRange
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_topologies.free_port import free_port
+
+from ...support.server import LOCALHOST, UdpSwitch, job_for
+
+GENERATION, SLOTS = 5, 32
+RANKS_S = 1200.0
+"""For all ranks to end: ten times what they need, since machines are shared."""
+
+
+@contextmanager
+def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
+    """Write the membership of a job on free ports of loopback, and sum for it."""
+    locals_ = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
+    table, aggregator = best_table(workers).values, Aggregator()
+    aggregator.add_job(job_for(locals_, generation=GENERATION, slots=SLOTS, table=table))
+    endpoints = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", *local) for rank, local in enumerate(locals_))
+    spec = JobSpec("ddp", endpoints, SLOTS, table)
+    job = Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), GENERATION, 0, SlotRange(0, SLOTS), 1, SLOTS)
+    with UdpSwitch(aggregator) as switch:
+        write_membership(job, path, dict.fromkeys(range(workers), switch.address))
+        yield switch
+
+
+def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> list[dict[str, Any]]:
+    """Run `script ARGUMENTS RANK WORKERS MEMBERSHIP STORE` as every rank of a job; return what they print as JSON."""
+    path, environment = folder / "job.json", {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        stack.enter_context(serve_job(path, workers))
+        processes = []
+        for rank in range(workers):
+            command = [sys.executable, str(script), *arguments, str(rank), str(workers), str(path)]
+            process = subprocess.Popen(
+                [*command, str(folder / "store")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            stack.callback(_end, process)
+            processes.append(process)
+        outputs = [process.communicate(timeout=RANKS_S) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(printed) for printed, _ in outputs]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill a rank that is still there, and let nothing of it remain open."""
+    with process:
+        process.kill()

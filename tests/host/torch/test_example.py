@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run under torchrun as they stand, learn, and end with the same parameters on all ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import serve_job
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+
+
+def run(example: str, folder: Path, steps: int) -> list[dict[str, Any]]:
+    """Run an example with two ranks and return the figures of both."""
+    path = folder / "membership.json"
+    with serve_job(path, 2) as switch:
+        command = [sys.executable, *TORCHRUN, str(EXAMPLES / example), "--membership", str(path), "--steps", str(steps)]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert not switch.aggregator.drops
+    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    assert figures[0]["parameters_sha256"] == figures[1]["parameters_sha256"]
+    for rank in figures:
+        assert rank["loss_first"] > 2
+        assert rank["loss_last"] < 0.8
+        assert rank["accuracy"] > 0.7
+    return figures
+
+
+def test_ddp(tmp_path: Path) -> None:
+    for rank in run("ddp_digits.py", tmp_path, steps=100):
+        assert rank["ratio_up"] > 6
+        assert rank["uncompressed_bytes"] == 100 * 4 * (256 + 64 + 10)
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    for rank in run("amp_digits.py", tmp_path, steps=100):
+        assert rank["steps_skipped"] > 2, "the loss scale was never too high: the example shows nothing"
+        assert rank["scale"] == 2.0**24 / 2 ** rank["steps_skipped"]
+        assert rank["skipped"] == rank["steps_skipped"] - 2, "two steps were not compressed"
+
+
+def test_process_group(tmp_path: Path) -> None:
+    for rank in run("process_group_digits.py", tmp_path, steps=100):
+        assert rank["allreduces"] == 100

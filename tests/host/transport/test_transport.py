@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UDP transport on loopback, against the oracle behind a socket; also over lossy links."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
+from hopsum.protocol.worker import AllReduceDone, Membership, Timing
+from hopsum.transport.scapy_link import ScapyLink
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Drop, Op, WireError, pack_codes
+from hopsum_wire.payload import lanes
+
+from ...support.server import LOCALHOST, UdpSwitch, job_for
+from .lossy import LossyLink, Mishaps
+
+TABLE = tuple(range(16))
+GENERATION, SLOTS = 7, 4
+FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
+
+
+def together(transports: list[Transport], call: Callable[[Transport], AllReduceDone]) -> list[AllReduceDone]:
+    """Make the same call on every rank at once; return the results by rank, raise the first failure."""
+    results: dict[int, AllReduceDone] = {}
+    failures: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = call(transports[rank])
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(transports))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=90)
+    assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise failures[0]
+    return [results[rank] for rank in range(len(transports))]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(
+    stack: ExitStack,
+    workers: int,
+    *,
+    mishaps: Mishaps | None = None,
+    timing: Timing = FAST,
+    seed: int = 0,
+    make_link: type[UdpLink] | type[ScapyLink] = UdpLink,
+) -> tuple[UdpSwitch, list[Transport]]:
+    """Start a switch and its workers on free ports; all is closed with the stack."""
+    aggregator = Aggregator()
+    switch = stack.enter_context(UdpSwitch(aggregator))
+    links = [make_link((LOCALHOST, 0), switch.address) for _ in range(workers)]
+    aggregator.add_job(job_for([link.local for link in links], generation=GENERATION, slots=SLOTS, table=TABLE))
+    transports = []
+    for rank, link in enumerate(links):
+        wrapped = link if mishaps is None else LossyLink(link, mishaps, random.Random(f"{seed} {rank}"))
+        membership = Membership(GENERATION, rank, workers, SLOTS)
+        transports.append(stack.enter_context(Transport(wrapped, membership, timing)))
+    return switch, transports
+
+
+def sum_words(transports: list[Transport], chunks: int, seed: int) -> None:
+    """One ADD32 all-reduce; every rank must have numpy's sum."""
+    words = np.random.default_rng(seed).integers(0, 2**32, (len(transports), chunks, 256), dtype=np.uint32)
+    payloads = words.astype(">u4").view(np.uint8)
+    results = together(transports, lambda each: each.allreduce(Op.ADD32, payloads[each.worker.membership.rank]))
+    for result in results:
+        np.testing.assert_array_equal(lanes(Op.ADD32, result.results), words.sum(axis=0, dtype=np.uint32))
+        assert (result.contributors == (1 << len(transports)) - 1).all()
+
+
+def test_sums_of_three_workers(stack: ExitStack) -> None:
+    patient = Timing(retransmit_s=30.0, retransmit_max_s=30.0, deadline_s=60.0)  # a slow machine is no loss
+    switch, transports = start(stack, 3, timing=patient)
+    for seed, chunks in enumerate([1, 9, 4]):
+        sum_words(transports, chunks, seed)
+    for transport in transports:
+        statistics = transport.statistics
+        assert statistics.worker.updates == 14
+        assert statistics.link.datagrams_sent == 14 + statistics.worker.retransmits
+        assert statistics.link.bytes_sent == statistics.link.datagrams_sent * 1056
+        assert statistics.link.bytes_received == statistics.link.datagrams_received * 1056
+        assert not statistics.worker.ignored
+    assert not switch.aggregator.drops
+
+
+def test_lookup(stack: ExitStack) -> None:
+    _, transports = start(stack, 2)
+    codes = np.random.default_rng(0).integers(0, 16, (2, 3, 1024), dtype=np.uint8)
+    payloads = pack_codes(codes)
+    results = together(
+        transports, lambda each: each.allreduce(Op.LOOKUP_ADD8, payloads[each.worker.membership.rank], 1024)
+    )
+    for result in results:
+        np.testing.assert_array_equal(result.results, codes.sum(axis=0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lossy_links(stack: ExitStack, seed: int) -> None:
+    _, transports = start(stack, 2, mishaps=Mishaps(drop=0.15, duplicate=0.1, reorder=0.1), seed=seed)
+    for turn in range(3):
+        sum_words(transports, 10, seed * 10 + turn)
+    assert sum(transport.statistics.worker.retransmits for transport in transports) > 0
+
+
+def test_scapy_packets_that_are_lost_and_doubled(stack: ExitStack) -> None:
+    _, transports = start(stack, 2, mishaps=Mishaps(drop=0.15, duplicate=0.1, reorder=0.1), make_link=ScapyLink)
+    for seed in range(2):
+        sum_words(transports, 10, seed)
+    assert sum(transport.statistics.worker.retransmits for transport in transports) > 0
+
+
+def closed_port() -> tuple[str, int]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((LOCALHOST, 0))
+        address: tuple[str, int] = probe.getsockname()
+        return address
+
+
+def alone(stack: ExitStack, switch: tuple[str, int]) -> Transport:
+    timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=0.3)
+    membership = Membership(9, 0, 2, 1, switch=f"switch {switch[0]}:{switch[1]}")
+    return stack.enter_context(Transport(UdpLink((LOCALHOST, 0), switch), membership, timing))
+
+
+def test_nobody_listens(stack: ExitStack) -> None:
+    address = closed_port()
+    transport = alone(stack, address)
+    with pytest.raises(AllReduceTimeoutError) as raised:
+        transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
+    assert f"no result from switch 127.0.0.1:{address[1]} within " in str(raised.value)
+    assert "generation 9, rank 0, slot 0, round 1, UPDATE sent " in str(raised.value)
+    assert "x 'port unreachable'" in str(raised.value)
+    assert transport.statistics.link.unreachable > 0
+    with pytest.raises(GenerationEndedError, match="generation 9 is over: no result from"):
+        transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
+
+
+def test_a_switch_that_does_not_know_the_generation(stack: ExitStack) -> None:
+    with UdpSwitch(Aggregator()) as switch:
+        transport = alone(stack, switch.address)
+        with pytest.raises(AllReduceTimeoutError, match=r"nothing came back\. 1 of 1 chunks"):
+            transport.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
+    assert switch.aggregator.drops == {Drop.UNKNOWN_GENERATION: transport.statistics.link.datagrams_sent}
+
+
+def test_a_peer_that_never_comes(stack: ExitStack) -> None:
+    _, transports = start(stack, 2, timing=Timing(retransmit_s=0.1, deadline_s=4.0))
+    with pytest.raises(AllReduceTimeoutError, match="Check that rank 1 still runs, and runs this all-reduce") as raised:
+        transports[0].allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
+    assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0)" in str(raised.value)
+    assert raised.value.missing_ranks == (1,)
+
+
+def test_refused_payloads_send_nothing(stack: ExitStack) -> None:
+    _, transports = start(stack, 1)
+    with pytest.raises(WireError, match="payloads must be uint8"):
+        transports[0].allreduce(Op.ADD32, np.zeros((1, 512), np.uint8))
+    assert transports[0].statistics.link.datagrams_sent == 0
+    sum_words(transports, 2, 1)
+
+
+def test_a_taken_port_is_an_error() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((LOCALHOST, 0))
+        with pytest.raises(OSError, match="in use"):
+            UdpLink(taken.getsockname(), (LOCALHOST, 1))
+
+
+def test_strangers_do_not_come_through(stack: ExitStack) -> None:
+    _, (transport,) = start(stack, 1)
+    link = transport._link
+    assert isinstance(link, UdpLink)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(b"hello", link.local)
+    sum_words([transport], 2, 1)
+    assert not transport.statistics.worker.ignored

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutated frames by the batch through native code, and tests of the comparison itself; rig.py says what is compared.
+
+TEST_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.system.fuzz` shows progress.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hopsum_oracle.frame_aggregator import FrameAggregator
+from hopsum_switch.state.match import Exact
+from hopsum_wire import Drop
+
+from ...support.memory import growth_kib
+from ..contract.bed import PROGRAM, SWITCH, Bed, make_jobs, one
+from . import rig as rig_module
+from .cells import cells
+from .corpus import Corpus, Frames, Layers
+from .mutations import IPV4_AT, UDP_AT, Mutator
+from .rig import BATCH, Rig
+from .twin import UNREACHABLE, Twin
+from .verdicts import ANSWER, FLOOD, FORWARD, SLOT, verdicts
+
+FRAMES = 60_000 * int(os.environ.get("TEST_SCALE", "1"))
+EVERY = FRAMES // BATCH // 4
+LOSSY_FRAMES = 1500
+MEMORY_GROWTH_KIB = 16 << 10
+
+
+def test_no_frame_does_what_it_should_not() -> None:
+    twin = Twin(EVERY)
+    rig = Rig(20240701, twin.watch)
+    rig.run(FRAMES)
+    twin.lossy(20240701, LOSSY_FRAMES)
+    print("\n".join([*rig.lines(), *twin.lines()]))
+    assert rig.tally.kinds["mutation"] >= 0.9 * rig.tally.frames
+    assert set(rig.tally.drops) == set(Drop) - {Drop.NONE, Drop.SIMULATED}
+    assert all(rig.tally.verdicts[which] for which in (FORWARD, FLOOD, ANSWER, SLOT))
+    assert twin.missed() == set()
+    assert twin.unmet() == UNREACHABLE.keys()
+    assert growth_kib(rig.memory_kib)[0] < MEMORY_GROWTH_KIB
+
+
+@pytest.fixture(scope="module")
+def calm() -> Rig:
+    """A rig after one batch; who spoils something mends it."""
+    rig = Rig(3)
+    rig.batch()
+    return rig
+
+
+@pytest.mark.parametrize(("name", "copy"), [("values2", 1000), ("seen", 0), ("tag", 4095), ("op", 5)])
+def test_one_wrong_bit_in_any_copy_is_seen(calm: Rig, name: str, copy: int) -> None:
+    calm.compare_state("here")
+    row = cells(calm.bed.engine, name).rows[copy]
+    row[-1] ^= np.uint64(1)
+    with pytest.raises(AssertionError, match=f"here: wrong copies .*'{name}', {copy}"):
+        calm.compare_state("here")
+    row[-1] ^= np.uint64(1)
+
+
+def test_one_drop_too_many_is_seen(calm: Rig) -> None:
+    packets = calm.bed.engine.counters.cells(one(PROGRAM.counters, "drops")).packets
+    packets[3] += 1
+    with pytest.raises(AssertionError, match="here"):
+        calm.compare_state("here")
+    packets[3] -= 1
+    calm.compare_state("here")
+
+
+def _other_quorum(bed: Bed) -> None:
+    job = bed.jobs[2]
+    table = bed.engine.tables[one(PROGRAM.tables, "jobs")]
+    params = (job.job_index, job.slot_base, job.slots, job.quorum - 1, 1, 3)
+    table.modify(table.find((Exact(job.generation),)), one(PROGRAM.actions, "job"), params)
+
+
+def _other_port(bed: Bed) -> None:
+    table = bed.engine.tables[one(PROGRAM.tables, "l2")]
+    table.modify(table.find((Exact(0xAA),)), one(PROGRAM.actions, "forward"), (4,))
+
+
+@pytest.mark.parametrize("spoil", [_other_quorum, _other_port])
+def test_a_switch_that_sends_something_else_is_caught(spoil: Callable[[Bed], None]) -> None:
+    rig = Rig(3)
+    rig.batch()
+    spoil(rig.bed)
+    with pytest.raises(AssertionError, match=r"batch 1, frame \d+, port \d+: .*: sent .*, expected "):
+        rig.batch()
+
+
+def test_an_oracle_that_differs_from_the_verdicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(3)
+
+    def too_kind(frames: Frames, jobs: tuple[object, ...]) -> np.ndarray:
+        found = verdicts(frames, rig.bed.jobs)
+        return np.where(found == Drop.BAD_SLOT, SLOT, found)
+
+    monkeypatch.setattr(rig_module, "verdicts", too_kind)
+    with pytest.raises(AssertionError, match=r"admitted, but the oracle says .*BAD_SLOT"):
+        rig.batch()
+
+
+def test_verdicts_are_the_oracles(calm: Rig) -> None:
+    """On dropped frames too, which the rig never shows to the oracle."""
+    oracle = FrameAggregator(SWITCH, calm.bed.jobs)
+    for _ in range(2):
+        frames = calm.frames()
+        found = verdicts(frames, calm.bed.jobs)
+        for number in np.flatnonzero(found < FORWARD).tolist():
+            outcome, sent = oracle.explain_frame(*rig_module.frame_of(frames, number))
+            assert (outcome.drop, sent) == (found[number], []), calm.text(frames, number)
+
+
+def test_mutations_leave_the_other_frames_alone() -> None:
+    rng = np.random.default_rng(5)
+    frames = Corpus(rng).draw(600, make_jobs(random.Random(5)))
+    before = Frames(frames.rows.copy(), frames.lengths.copy(), frames.ports.copy(), frames.layers.copy())
+    Mutator(rng).mutate(frames, np.arange(0, 600, 2))
+    odd = np.arange(1, 600, 2)
+    for name in ("rows", "lengths", "ports", "layers"):
+        assert np.array_equal(getattr(frames, name)[odd], getattr(before, name)[odd]), name
+    assert (frames.rows != before.rows).any()
+    header = before.rows[before.layers == Layers.HOPSUM][:, IPV4_AT:UDP_AT].copy().view(">u2").astype(np.int64)
+    assert (header.sum(axis=1) % 0xFFFF == 0).all(), "valid frames have right checksums"

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutated frames through bmv2, where it is installed: what it sends and counts is what the oracle says.
+
+TEST_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.system.fuzz --bmv2 N` shows progress.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hopsum_wire import Drop
+
+from ...switch.programs import bmv2
+from .reference import compare, reference
+
+FRAMES = 1500 * int(os.environ.get("TEST_SCALE", "1"))
+
+pytestmark = pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))
+
+
+def test_bmv2_does_what_the_oracle_says() -> None:
+    with reference() as beside:
+        met, drops = compare(beside, 5, FRAMES)
+    print(met, drops)
+    assert met["frames"] > 0.9 * FRAMES
+    assert met["outputs"] > 0.2 * FRAMES
+    assert set(drops) == set(Drop) - {Drop.NONE, Drop.SIMULATED}

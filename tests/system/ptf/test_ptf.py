@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data-plane cases on every target that runs here, and that the machinery around them can say no."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from hopsum_ptf.matrix import README, meanings, render_readme
+from hopsum_ptf.recording import recordings
+from hopsum_ptf.results import Result, append_result, format_table, format_totals, read_results
+from hopsum_ptf.runner import list_cases
+from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
+
+from ...support.cases_table import CASES_ON
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT / "tests" / "vectors" / "data"
+FAILING = Path(__file__).resolve().parent / "failing"
+UNRECORDED = {"loss.HalfOfWhatComesIn", "loss.HalfOfWhatGoesOut"}
+"""They draw random numbers in the switch, so no two runs are the same."""
+NOT_ON_BMV2 = {
+    "isolation.TablesOfBothWidthsInSeveralJobs",
+    "lanes.AsManyWideSumsAsFit",
+    "lanes.EveryWideCode",
+    "lanes.LookupsOfBothWidthsByTurns",
+    "lanes.WideSumsDoNotCarry",
+    "operations.TableOfTheOtherWidth",
+}
+"""bmv2 has no room for the result of LOOKUP_ADD16."""
+_WAIT_S = 60.0
+
+
+def _command(target: str, *arguments: str) -> list[str]:
+    if target == "bmv2":
+        reason = bmv2_unavailable()
+        if reason is not None:
+            pytest.skip(reason)
+    if target == "native_veth":
+        try:
+            with Namespace():
+                pass
+        except TopologyError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error}")
+    return [sys.executable, str(ROOT / "ptf_tests" / "targets" / target / "run"), *arguments]
+
+
+def _run(target: str, *arguments: str) -> tuple[int, str, dict[str, str]]:
+    """Run a target's command; return exit status, output, and the table's cells by case."""
+    done = subprocess.run(_command(target, *arguments), capture_output=True, text=True, check=False)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    start = lines.index(["case", target]) if ["case", target] in lines else len(lines)
+    table = {line[0]: " ".join(line[1:]) for line in lines[start + 1 :] if line and ":" not in line[0]}
+    return done.returncode, done.stdout + done.stderr, table
+
+
+@pytest.mark.parametrize("target", ["native", "bmv2"])
+def test_every_case_passes(target: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    status, output, table = _run(target, "--logs", str(tmp_path))
+    cases = list_cases()
+    record_property(f"{CASES_ON}{target}", [astuple(each) for each in read_results(tmp_path / "results", cases)])
+    assert status == 0, output
+    skipped = dict.fromkeys(NOT_ON_BMV2 if target == "bmv2" else (), "skipped")
+    assert table == {**dict.fromkeys(cases, "ok"), **skipped}, output
+
+
+def test_interface_ports_do_what_unix_ports_do() -> None:
+    """A part of the cases: what differs is the way in and out, not the program."""
+    modules = ("completion", "forwarding", "malformed")
+    status, output, table = _run("native_veth", *modules)
+    assert status == 0, output
+    assert table == dict.fromkeys(list_cases(modules), "ok"), output
+
+
+def test_every_case_is_recorded() -> None:
+    recorded = {path.name.removesuffix(".json.gz") for path in recordings(DATA)}
+    assert recorded == set(list_cases()) - UNRECORDED - NOT_ON_BMV2, "record again: python tools/record_vectors.py"
+
+
+def test_the_readme_lists_every_case() -> None:
+    lines = [line.strip("| ").split(" | ") for line in README.read_text().splitlines() if line.startswith("|")]
+    assert lines[0] == ["case", "what it shows", "native", "bmv2", "tna"]
+    not_on_tna = runpy.run_path(str(ROOT / "ptf_tests" / "targets" / "tna" / "skips.py"))["SKIPS"]
+    said = dict(meanings())
+    skipped = ((), NOT_ON_BMV2, {*NOT_ON_BMV2, *not_on_tna})
+    expected = [
+        [case, said[case], *("skipped" if case in cases else "ok" for cases in skipped)] for case in list_cases()
+    ]
+    assert lines[2:] == expected, "write it again: ptf_tests/run --readme"
+
+
+def test_the_readme_shows_how_cases_ended() -> None:
+    columns = {target: [Result("loss.Replaced", outcome)] for target, outcome in (("a", "ok"), ("b", "FAILED"))}
+    page = render_readme("2026-01-02", {"a": "one", "b": "two"}, columns)
+    assert "1 cases, last on 2026-01-02:\n\n- a: one\n- b: two\n\n| case | what it shows | a | b |" in page
+    assert page.endswith("| loss.Replaced | Set again, the last probability counts; 0 ends it. | ok | FAILED |\n")
+
+
+def test_deliberate_failures_are_noticed(tmp_path: Path) -> None:
+    status, output, table = _run("native", "--folder", str(FAILING), "--logs", str(tmp_path))
+    assert status != 0
+    assert table == {
+        "deliberate.SwitchDoesWhatTheOracleDoesNot": "FAILED",
+        "deliberate.OracleDoesWhatTheSwitchDoesNot": "FAILED",
+        "deliberate.CountersDiffer": "FAILED",
+        "deliberate.BothAgreeButTheCaseExpectsOtherwise": "FAILED",
+        "deliberate.FrameOutOfNowhere": "FAILED",
+        "deliberate.Breaks": "ERROR",
+        "deliberate.Skips": "skipped",
+        "deliberate.Passes": "ok",
+    }, output
+    assert "native: deliberate.Breaks: ZeroDivisionError: deliberate" in output
+    assert "native: deliberate.Skips: no reason" in output
+
+
+def test_a_skip_on_native_is_a_failure() -> None:
+    status, output, table = _run("native", "--folder", str(FAILING), "deliberate.Skips")
+    assert (status, table) == (1, {"deliberate.Skips": "skipped"}), output
+
+
+def test_only_passing_cases_are_recorded(tmp_path: Path) -> None:
+    chosen = ("deliberate.Breaks", "deliberate.Passes")
+    _run("native", "--folder", str(FAILING), "--record", str(tmp_path), *chosen)
+    assert [path.name for path in recordings(tmp_path)] == ["deliberate.Passes.json.gz"]
+
+
+def test_the_command_shows_every_target() -> None:
+    case = "forwarding.KnownAddress"
+    command = [sys.executable, str(ROOT / "ptf_tests" / "run"), case]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    bmv2 = "ok" if bmv2_unavailable() is None else "skipped"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ["case", "native", "bmv2", "tna"] in [line.split() for line in done.stdout.splitlines()]
+    assert [case, "ok", bmv2, "ok"] in [line.split() for line in done.stdout.splitlines()]
+
+
+def test_unknown_case_is_an_error() -> None:
+    status, output, _ = _run("native", "no_such_case")
+    assert status == 2
+    assert "no_such_case" in output
+
+
+def test_case_without_a_result_was_not_run(tmp_path: Path) -> None:
+    lines = tmp_path / "results"
+    append_result(lines, Result("m.A", "ok"))
+    results = read_results(lines, ["m.A", "m.B"])
+    assert [result.outcome for result in results] == ["ok", "not run"]
+    assert format_totals("native", results) == "native: 1 ok, 1 not run"
+    other = [Result("m.B", "skipped", "no bmv2")]
+    assert format_table({"native": results, "bmv2": other}).splitlines() == [
+        "case   native     bmv2",
+        "m.A        ok        -",
+        "m.B   not run  skipped",
+        "native: m.B: the run ended before it",
+        "bmv2: m.B: no bmv2",
+    ]
+
+
+@pytest.mark.parametrize("target", ["native", "bmv2"])
+def test_killed_run_leaves_nothing_behind(target: str) -> None:
+    runner = subprocess.Popen(_command(target), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        # The switch, and ptf once the switch is up.
+        assert _wait(lambda: len(_children(runner.pid)) == 2)
+        children = _children(runner.pid)
+    finally:
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+    assert _wait(lambda: all(_gone(child) for child in children)), f"one of {children} outlived its parent"
+    left = Path("/var/run/netns")
+    assert _wait(lambda: not list(left.glob(f"hopsum-{runner.pid}-*"))), "its namespaces outlived it"
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _wait(condition: Callable[[], bool]) -> bool:
+    give_up = time.monotonic() + _WAIT_S
+    while not condition():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short soak: 5 % loss each way over UDP sockets against the switch process, every result compared on every worker.
+
+TEST_SCALE (make test SCALE=...) multiplies its length; `python -m tests.system.soak` shows progress.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from hopsum.protocol.worker import AllReduceDone
+from hopsum_wire import Op
+
+from .ledger import close
+from .payloads import PATTERNS, Payloads
+from .rig import SLOTS, WORKERS, bench, make_soak
+
+UPDATES = 20_000 * int(os.environ.get("TEST_SCALE", "1"))
+LOSS = 0.05
+
+
+@pytest.mark.parametrize("quorum", [WORKERS, WORKERS - 1])
+def test_every_worker_ends_with_the_same_sums(quorum: int) -> None:
+    with bench(quorum, LOSS, seed=quorum) as stage:
+        soak = make_soak(stage, seed=quorum)
+        soak.run(UPDATES)
+        figures = close(soak, LOSS)
+    print("\n".join(figures.lines()))
+    assert figures.sent >= UPDATES
+    assert figures.lost_in > 0
+    assert figures.lost_out > 0
+    everybody = (1 << WORKERS) - 1
+    if quorum == WORKERS:
+        assert figures.contributors.keys() == {everybody}
+        assert figures.asked == 0
+    else:
+        assert len(figures.contributors) == WORKERS, "the last one to come differs from round to round"
+        assert figures.asked > 0
+
+
+def test_a_wrong_result_is_seen() -> None:
+    """Of one lane, of the contributors, on one worker only, or of another round."""
+    payloads = Payloads(WORKERS, seed=1)
+    with bench(WORKERS, 0.0, seed=1) as stage:
+        soak = make_soak(stage, seed=1)
+        soak.payloads = payloads
+        chunks = np.full(256, (1 << WORKERS) - 1, np.uint64)
+        right = payloads.summed(Op.LOOKUP_ADD8, chunks, 0)
+        wrong = right.copy()
+        wrong[7, 5] ^= 1
+        fewer = chunks.copy()
+        fewer[3] = 1
+        cases = {
+            "ranks 0 and 3": [(right, chunks)] * 3 + [(wrong, chunks)],
+            "ranks 0 and 1": [(right, chunks), *[(right, fewer)] * 3],
+            "only 0x1": [(right, fewer)] * 4,
+            "are no sums": [(payloads.summed(Op.LOOKUP_ADD8, chunks, 2 * SLOTS), chunks)] * 4,
+        }
+        for complaint, given in cases.items():
+            for member, (results, contributors) in zip(stage.members, given, strict=True):
+                member.done[0] = AllReduceDone(1, results, contributors, np.ones(256, np.bool_))
+            with pytest.raises(AssertionError, match=complaint):
+                soak.settle()
+
+
+def test_rounds_that_can_be_confused_carry_other_bytes() -> None:
+    assert len({position % PATTERNS for position in range(0, PATTERNS * SLOTS, SLOTS)}) == PATTERNS

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data-plane cases on the Tofino program, executed: all that are not about something that it does not have."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+
+from hopsum_ptf.results import read_results
+from hopsum_ptf.runner import list_cases
+
+from ...support.cases_table import CASES_ON
+
+TARGET = Path(__file__).resolve().parents[3] / "ptf_tests" / "targets" / "tna"
+SKIPS = runpy.run_path(str(TARGET / "skips.py"))["SKIPS"]
+OF_LOOKUP_ADD16 = {
+    "isolation.TablesOfBothWidthsInSeveralJobs",
+    "lanes.AsManyWideSumsAsFit",
+    "lanes.EveryWideCode",
+    "lanes.LookupsOfBothWidthsByTurns",
+    "lanes.WideSumsDoNotCarry",
+    "operations.TableOfTheOtherWidth",
+}
+"""They ask the target whether it has it."""
+
+
+def test_every_case_passes_or_is_about_something_that_the_program_does_not_have(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    command = [sys.executable, str(TARGET / "run"), "--logs", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    results = read_results(tmp_path / "results", list_cases())
+    record_property(f"{CASES_ON}tna", [astuple(each) for each in results])
+    lines = [line.split() for line in done.stdout.splitlines()]
+    start = lines.index(["case", "tna"])
+    table = {line[0]: line[1] for line in lines[start + 1 :] if len(line) == 2}
+    skipped = dict.fromkeys([*SKIPS, *OF_LOOKUP_ADD16], "skipped")
+    assert table == {**dict.fromkeys(list_cases(), "ok"), **skipped}, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_only_cases_are_skipped() -> None:
+    assert set(SKIPS) <= set(list_cases())
