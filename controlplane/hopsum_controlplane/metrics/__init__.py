@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of the controller, for Prometheus.
-
-collect     the metrics, from what a ClusterController answers     exposition  their text format
-"""
+"""Metrics of the controller, for Prometheus: what a ClusterController answers, as families of prometheus_client."""
 
 from __future__ import annotations
 

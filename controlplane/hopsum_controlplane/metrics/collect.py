@@ -10,12 +10,16 @@ switches, and every other value once, so that a sum over the switches counts not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
-from hopsum_controlplane.metrics.exposition import Family, Histogram, Kind
 from hopsum_wire import Drop, Event, Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 
@@ -29,7 +33,7 @@ _SWITCH: Final = ("switch",)
 _JOB: Final = ("job_name",)
 _PART: Final = ("job_name", "switch")
 _MEMBER: Final = ("job_name", "rank")
-_Declared = tuple[str, Kind, str, tuple[str, ...]]
+_Declared = tuple[str, Literal["counter", "gauge", "histogram"], str, tuple[str, ...]]
 
 FAMILIES: Final[Sequence[_Declared]] = (
     ("switch_up", "gauge", "1 while the controller drives the switch.", _SWITCH),
@@ -84,9 +88,33 @@ STATISTICS: Final = {
 """What agents say in heartbeats, and the metric that it becomes; codes by op and times have more labels."""
 
 
-def collect(controller: ClusterController, max_members: int = MAX_MEMBERS) -> list[Family]:
+_KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+_encode, CONTENT_TYPE = choose_encoder("")
+
+
+class ControllerCollector(Collector):
+    """The metrics of a controller, for a registry of prometheus_client."""
+
+    def __init__(self, controller: ClusterController, max_members: int = MAX_MEMBERS) -> None:
+        self._controller, self._max_members = controller, max_members
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families that have values."""
+        return [family for family in collect(self._controller, self._max_members) if family.samples]
+
+
+def expose(controller: ClusterController, max_members: int = MAX_MEMBERS) -> str:
+    """Return the text that a scrape gets, of CONTENT_TYPE."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ControllerCollector(controller, max_members))
+    return _encode(registry).decode()
+
+
+def collect(controller: ClusterController, max_members: int = MAX_MEMBERS) -> list[Metric]:
     """Return all metrics at about this moment; switches that do not answer soon lack their counters."""
-    made = {name: Family(PREFIX + name, kind, text, labels) for name, kind, text, labels in FAMILIES}
+    made: dict[str, Metric] = {
+        name: _KINDS[kind](PREFIX + name, text, labels=labels) for name, kind, text, labels in FAMILIES
+    }
     jobs = controller.jobs(counters=True)
     for switch in controller.switches():
         _add_switch(made, switch, [job for job in jobs if switch.name in _switches(job)])
@@ -95,68 +123,74 @@ def collect(controller: ClusterController, max_members: int = MAX_MEMBERS) -> li
     members = [(job.name, member) for job in jobs for member in job.members]
     for name, member in members[:max_members]:
         _add_member(made, name, member)
-    made["members_truncated"].add(max(len(members) - max_members, 0))
+    _add(made["members_truncated"], max(len(members) - max_members, 0))
     return list(made.values())
 
 
-def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobView]) -> None:
+def _add_switch(made: dict[str, Metric], switch: SwitchView, jobs: Iterable[JobView]) -> None:
     name = switch.name
-    made["switch_up"].add(int(switch.reachable), name)
+    _add(made["switch_up"], int(switch.reachable), name)
     for reason in CONDITION_REASONS:
-        made["switch_condition"].add(int(switch.condition_reason == reason), name, reason)
-    made["switch_slots"].add(switch.slots, name)
-    made["switch_slots_used"].add(switch.slots_used, name)
-    made["switch_slots_largest_free"].add(switch.slots_largest_free, name)
+        _add(made["switch_condition"], int(switch.condition_reason == reason), name, reason)
+    _add(made["switch_slots"], switch.slots, name)
+    _add(made["switch_slots_used"], switch.slots_used, name)
+    _add(made["switch_slots_largest_free"], switch.slots_largest_free, name)
     states = [job.state for job in jobs]
     for state in JobState:
-        made["switch_jobs"].add(states.count(state), name, state.value)
+        _add(made["switch_jobs"], states.count(state), name, state.value)
     for drop in Drop:
         if (word := drop.name.lower()) in switch.drops:
-            made["switch_dropped_packets_total"].add(switch.drops[word], name, word)
-    made["switch_audits_total"].add(switch.audits, name)
-    made["switch_entries_repaired_total"].add(switch.entries_repaired, name)
-    made["switch_sessions_total"].add(switch.sessions, name)
+            _add(made["switch_dropped_packets_total"], switch.drops[word], name, word)
+    _add(made["switch_audits_total"], switch.audits, name)
+    _add(made["switch_entries_repaired_total"], switch.entries_repaired, name)
+    _add(made["switch_sessions_total"], switch.sessions, name)
 
 
-def _add_job(made: dict[str, Family], job: JobView) -> None:
+def _add_job(made: dict[str, Metric], job: JobView) -> None:
     labels = (job.name,)
-    made["job_generations_begun_total"].add(job.generations_begun, *labels)
-    made["job_joins_refused_total"].add(job.joins_refused, *labels)
-    made["job_condition"].add(int(bool(job.condition)), *labels)
+    _add(made["job_generations_begun_total"], job.generations_begun, *labels)
+    _add(made["job_joins_refused_total"], job.joins_refused, *labels)
+    _add(made["job_condition"], int(bool(job.condition)), *labels)
     for health in Health:
-        made["job_health"].add(int(job.health is health), *labels, health.value)
-    made["job_workers"].add(job.workers, *labels)
-    made["job_quorum"].add(job.quorum, *labels)
+        _add(made["job_health"], int(job.health is health), *labels, health.value)
+    _add(made["job_workers"], job.workers, *labels)
+    _add(made["job_quorum"], job.quorum, *labels)
     phases = [member.phase for member in job.members]
     for phase in MemberPhase:
-        made["job_members"].add(phases.count(phase), *labels, phase.value)
-    made["job_missing_ranks"].add(len(job.missing_ranks), *labels)
+        _add(made["job_members"], phases.count(phase), *labels, phase.value)
+    _add(made["job_missing_ranks"], len(job.missing_ranks), *labels)
     parts = [(part.switch, part.slots, part.counters) for part in job.parts] or [(job.switch, job.slots, job.counters)]
     for switch, slots, counted in parts:
-        made["job_slots"].add(slots, job.name, switch)
+        _add(made["job_slots"], slots, job.name, switch)
         for event in Event:
             if (word := event.name.lower()) in counted:
-                made["job_packets_total"].add(counted[word], job.name, switch, word)
+                _add(made["job_packets_total"], counted[word], job.name, switch, word)
 
 
 def _switches(job: JobView) -> tuple[str, ...]:
     return tuple(part.switch for part in job.parts) or (job.switch,)
 
 
-def _add_member(made: dict[str, Family], job: str, member: MemberView) -> None:
+def _add_member(made: dict[str, Metric], job: str, member: MemberView) -> None:
     labels = (job, str(member.rank))
     if member.lease_left_s is not None:
-        made["member_lease_remaining_seconds"].add(round(member.lease_left_s, 3), *labels)
+        _add(made["member_lease_remaining_seconds"], round(member.lease_left_s, 3), *labels)
     for statistic, name in STATISTICS.items():
         if statistic in member.statistics:
-            made[name].add(member.statistics[statistic], *labels)
+            _add(made[name], member.statistics[statistic], *labels)
     for op in Op:
         if (statistic := codes_name(op)) in member.statistics:
-            made["member_codes_total"].add(member.statistics[statistic], *labels, op.name.lower())
+            _add(made["member_codes_total"], member.statistics[statistic], *labels, op.name.lower())
     _add_times(made["member_allreduce_duration_seconds"], member.statistics, labels)
 
 
-def _add_times(family: Family, told: Mapping[str, float], labels: tuple[str, ...]) -> None:
-    within = {bound_s: told[name] for bound_s in LATENCY_BOUNDS_S if (name := latency_name(bound_s)) in told}
+def _add_times(family: Metric, told: Mapping[str, float], labels: tuple[str, ...]) -> None:
+    within = [(f"{bound_s:g}", told[name]) for bound_s in LATENCY_BOUNDS_S if (name := latency_name(bound_s)) in told]
     if within and "seconds" in told and "allreduces" in told:
-        family.observe(Histogram(within, told["allreduces"], told["seconds"]), *labels)
+        assert isinstance(family, HistogramMetricFamily)
+        family.add_metric(labels, [*within, ("+Inf", told["allreduces"])], told["seconds"])
+
+
+def _add(family: Metric, value: float, *labels: str) -> None:
+    assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+    family.add_metric(labels, value)

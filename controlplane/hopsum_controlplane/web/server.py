@@ -20,8 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.metrics.collect import collect
-from hopsum_controlplane.metrics.exposition import CONTENT_TYPE, expose
+from hopsum_controlplane.metrics.collect import CONTENT_TYPE, expose
 from hopsum_controlplane.web.clients import REQUEST_S, Clients
 from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import PageState
@@ -55,7 +54,7 @@ class WebServer:
         self._answers: Mapping[str, _Answer] = {
             PAGE: _Answer("text/html; charset=utf-8", lambda: page.body, {"Content-Security-Policy": page.policy}),
             STATE: _Answer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),
-            METRICS: _Answer(CONTENT_TYPE, _kept(lambda: expose(collect(controller)), fresh_s)),
+            METRICS: _Answer(CONTENT_TYPE, _kept(lambda: expose(controller), fresh_s)),
         }
         self._at = _host_and_port(address)
         self._server: _Server | None = None

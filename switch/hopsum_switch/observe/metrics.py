@@ -28,15 +28,19 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from ..engine import Engine
 from ..ports.dataplane import Dataplane
-from .exposition import CONTENT_TYPE, MetricFamily, Sample, expose
 
 _log = logging.getLogger("hopsum_switch.metrics")
 
@@ -44,13 +48,39 @@ PATH = "/metrics"
 MAX_CELLS = 256  # shown of one counter
 MAX_CLIENTS = 16
 CLIENT_S = 10.0
+_encode, CONTENT_TYPE = choose_encoder("")
 
 
 class MetricsError(Exception):
     """Metrics cannot be served; the message says what to change."""
 
 
-def collect(dataplane: Dataplane) -> list[MetricFamily]:
+class Sample(NamedTuple):
+    """One value and what tells it from the others of its family."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class SwitchCollector(Collector):
+    """The metrics of a data plane, for a registry of prometheus_client."""
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane = dataplane
+
+    def collect(self) -> list[Metric]:
+        """Return all metrics at about this moment."""
+        return collect(self._dataplane)
+
+
+def expose(dataplane: Dataplane) -> bytes:
+    """Return what a scrape gets, of CONTENT_TYPE."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SwitchCollector(dataplane))
+    return _encode(registry)
+
+
+def collect(dataplane: Dataplane) -> list[Metric]:
     """Return all metrics at about this moment."""
     stats = dataplane.stats()
     families = [*_switch_families(stats), *_port_families(dataplane.ports(), stats["dropped"])]
@@ -61,24 +91,24 @@ def collect(dataplane: Dataplane) -> list[MetricFamily]:
     return families
 
 
-def _switch_families(stats: Mapping[str, Any]) -> Iterator[MetricFamily]:
+def _switch_families(stats: Mapping[str, Any]) -> Iterator[Metric]:
     single = (
         ("packets_processed_total", "Frames that entered the engine.", stats["packets"]),
         ("busy_seconds_total", "Time spent in the engine and in sending.", stats["busy_s"]),
         ("engine_errors_total", "Frames lost because the engine failed.", stats["dropped"].get("engine_error", 0)),
     )
     for name, text, value in single:
-        yield MetricFamily(f"hopsum_switch_{name}", "counter", text, [Sample({}, value)])
+        yield _family(f"hopsum_switch_{name}", "counter", text, [Sample({}, value)])
 
 
-def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str, int]) -> Iterator[MetricFamily]:
+def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str, int]) -> Iterator[Metric]:
     for unit, suffix in (("frames", ""), ("bytes", "_bytes")):
         samples = [
             Sample({"port": str(number), "direction": direction}, port[direction + suffix])
             for number, port in ports.items()
             for direction in ("received", "sent")
         ]
-        yield MetricFamily(
+        yield _family(
             f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples
         )
     by_port = {"none": dropped, **{str(number): port["dropped"] for number, port in ports.items()}}
@@ -87,24 +117,32 @@ def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str,
         for port, reasons in by_port.items()
         for reason, count in reasons.items()
     ]
-    yield MetricFamily("hopsum_switch_dropped_frames_total", "counter", "Frames dropped outside of the program.", drops)
+    yield _family("hopsum_switch_dropped_frames_total", "counter", "Frames dropped outside of the program.", drops)
 
 
-def _engine_families(engine: Engine) -> Iterator[MetricFamily]:
+def _engine_families(engine: Engine) -> Iterator[Metric]:
     info = Sample({"backend": engine.backend, "program": engine.program.name}, 1)
-    yield MetricFamily("hopsum_switch_info", "gauge", "What runs.", [info])
+    yield _family("hopsum_switch_info", "gauge", "What runs.", [info])
     tables = [Sample({"table": name}, len(table)) for name, table in engine.tables.items()]
-    yield MetricFamily("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
+    yield _family("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
     indexed = [counter for counter in engine.program.counters.values() if counter.table is None]
     sizes = [Sample({"counter": counter.name}, counter.size) for counter in indexed]
-    yield MetricFamily("hopsum_switch_p4_counter_cells", "gauge", "Size of an indexed counter.", sizes)
+    yield _family("hopsum_switch_p4_counter_cells", "gauge", "Size of an indexed counter.", sizes)
     for unit in ("packets", "bytes"):
         cells = [
             Sample({"counter": counter.name, "index": str(index)}, value)
             for counter in indexed
             for index, value in enumerate(getattr(engine.counters.cells(counter.name), unit)[:MAX_CELLS])
         ]
-        yield MetricFamily(f"hopsum_switch_p4_counter_{unit}_total", "counter", f"{unit.capitalize()} counted.", cells)
+        yield _family(f"hopsum_switch_p4_counter_{unit}_total", "counter", f"{unit.capitalize()} counted.", cells)
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metric:
+    """Return all values of one name; counters end in `_total`."""
+    family = Metric(name.removesuffix("_total"), text, kind)
+    for labels, value in samples:
+        family.add_sample(name, dict(labels), value)
+    return family
 
 
 class MetricsServer:
@@ -198,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
             return
         try:
-            body = expose(collect(self.server.dataplane)).encode()
+            body = expose(self.server.dataplane)
         except Exception:
             _log.exception("the metrics cannot be collected")
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the switch's log has the reason")

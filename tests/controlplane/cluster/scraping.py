@@ -1,33 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics in Prometheus's text format, read strictly."""
+"""What a scrape of the controller has, read by Prometheus's own parser."""
 
 from __future__ import annotations
 
-import re
+from prometheus_client.parser import text_string_to_metric_families
 
-from hopsum_controlplane.metrics.collect import PREFIX
+from hopsum_controlplane.metrics.collect import FAMILIES, PREFIX
 
-SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? (-?[0-9.e+-]+)')
 Values = dict[str, float]
+_LABELS = {PREFIX + name.removesuffix("_total"): labels for name, _, _, labels in FAMILIES}
 
 
 def parse(text: str) -> Values:
-    """Return the values by name with labels, without the prefix; fail where the text is not as the format says."""
+    """Return the values by name with labels in the order of their declaration, without the prefix.
+
+    Fails where the text is not as the format says, or has a family or a value twice.
+    """
     values: Values = {}
-    types: dict[str, str] = {}
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name not in types, f"{name} twice"
-            types[name] = kind
-        elif not line.startswith("# HELP "):
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            family = re.sub("_(bucket|sum|count)$", "", match[1])
-            kind = types[family if types.get(family) == "histogram" else match[1]]
-            assert (kind == "counter") == match[1].endswith("_total")
-            name = f"{match[1]}{match[2] or ''}".removeprefix(PREFIX)
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families)
+    for family in families:
+        for sample in family.samples:
+            assert (family.type == "counter") == sample.name.endswith("_total")
+            names = [each for each in (*_LABELS.get(family.name, ()), "le") if each in sample.labels]
+            assert len(names) == len(sample.labels), sample
+            shown = ",".join(f'{each}="{sample.labels[each]}"' for each in names)
+            name = sample.name.removeprefix(PREFIX) + (f"{{{shown}}}" if shown else "")
             assert name not in values, f"{name} twice"
-            values[name] = float(match[3])
+            values[name] = sample.value
     return values

@@ -50,7 +50,7 @@ def is_now(cluster: Cluster, health: Health, *words: str) -> None:
     (shown,) = json.loads(json.dumps(PageState(cluster.controller).document()))["jobs"]
     assert shown["health"] == health.value
     (family,) = [each for each in collect(cluster.controller) if each.name.endswith("job_health")]
-    assert {labels[-1]: value for labels, value in family.samples.items()} == {
+    assert {sample.labels["health"]: sample.value for sample in family.samples} == {
         each.value: int(each is health) for each in Health
     }
 

@@ -14,8 +14,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import InvalidRequestError, JobRequest, Pending, PortRule, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.devices.base import Capabilities
-from hopsum_controlplane.metrics import collect
-from hopsum_controlplane.metrics.exposition import expose
+from hopsum_controlplane.metrics.collect import expose
 from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import FakeDevice
@@ -134,7 +133,7 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     assert [part.counters["added"] for part in view.parts] == [20, 10, 2]
     assert (view.counters["added"], view.counters["completed"]) == (30, 1)
     assert list(job_message(view).parts[1].counters.items())[:1] == [("added", 10)]
-    values = parse(expose(collect(tree.controller)))
+    values = parse(expose(tree.controller))
     assert values['job_packets_total{job_name="train",switch="s2",event="added"}'] == 10
     assert values['job_workers{job_name="train"}'] == 3
     assert [values[f'job_slots{{job_name="train",switch="{name}"}}'] for name in ("s1", "s2", "s3")] == [16] * 3

@@ -18,8 +18,7 @@ import pytest
 
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.metrics import collect
-from hopsum_controlplane.metrics.exposition import expose
+from hopsum_controlplane.metrics.collect import expose
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_topologies.free_port import free_port
@@ -77,7 +76,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH")
 def test_promtool_has_no_complaint(world: World) -> None:
-    text = expose(collect(world.controller))
+    text = expose(world.controller)
     done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
