@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from hopsum.torch.group import ProcessGroupHopsum, register
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
+from hopsum.torch.recovery import StateDictRecovery
 from hopsum.torch.state import HopsumState
 
-__all__ = ["HopsumState", "ProcessGroupHopsum", "hopsum_hook", "register_comm_hook"]
+__all__ = ["HopsumState", "ProcessGroupHopsum", "StateDictRecovery", "hopsum_hook", "register_comm_hook"]
 
 register()
