@@ -149,9 +149,9 @@ def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entit
     return {entity.key(): entity for entity in found}
 
 
-def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[DesiredJob], address: Entity) -> Audit:
+def compare(where: str, actual: Mapping[Key, Entity], jobs: Iterable[DesiredJob], address: Entity) -> Audit:
     """Hold what stands against what should: jobs in the order of the result, and the address of the service."""
-    unclaimed = dict(standing)
+    unclaimed = dict(actual)
     leftover: list[Entity] = []
     findings: list[JobFinding] = []
     for wanted in jobs:
@@ -169,7 +169,7 @@ def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[DesiredJo
             findings.append(JobFinding(wanted.job, len(wanted.entities), missing, changed))
     announced = unclaimed.pop(address.key(), None)
     need = Insert(address) if announced is None else Modify(address) if announced != address else None
-    return Audit(where, len(standing), tuple(unclaimed.values()), tuple(leftover), tuple(findings), need)
+    return Audit(where, len(actual), tuple(unclaimed.values()), tuple(leftover), tuple(findings), need)
 
 
 def is_of_a_job(entity: Entity) -> bool:

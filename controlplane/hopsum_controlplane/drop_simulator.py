@@ -31,8 +31,8 @@ def set_loss(device: Device, port: int, ingress_probability: float, egress_proba
     }
     updates: list[Update] = []
     for direction, entries in wanted.items():
-        standing = [entry for entry in device.read_table(direction.table) if entry.match["port"] == port]
-        updates += _change(standing, entries)
+        actual = [entry for entry in device.read_table(direction.table) if entry.match["port"] == port]
+        updates += _change(actual, entries)
     if updates:
         device.write(updates)
 
@@ -51,10 +51,10 @@ def read_drop_stats(device: Device) -> dict[int, DropStats]:
     return {port: both for port, both in enumerate(lost) if any(both)}
 
 
-def _change(standing: list[TableEntry], wanted: list[TableEntry]) -> list[Update]:
+def _change(actual: list[TableEntry], wanted: list[TableEntry]) -> list[Update]:
     """Return what turns the entries of one key into the wanted ones: none or one of each."""
-    if standing == wanted:
+    if actual == wanted:
         return []
     if not wanted:
-        return [Delete(entry) for entry in standing]
-    return [Modify(entry) if standing else Insert(entry) for entry in wanted]
+        return [Delete(entry) for entry in actual]
+    return [Modify(entry) if actual else Insert(entry) for entry in wanted]

@@ -278,10 +278,10 @@ class SwitchController:
                 job, wants, transaction, ending=bool(moved(job, self._switch))
             )
             self._use_generation(job.generation)
-        standing = read_installed(self._device, thorough=True)
-        for generation in generations_in(standing.values(), *JOB_TABLES):
+        actual = read_installed(self._device, thorough=True)
+        for generation in generations_in(actual.values(), *JOB_TABLES):
             self._use_generation(generation)
-        audit = self._compare(standing, thorough=True)
+        audit = self._compare(actual, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity) and entity.key() not in removable]
         if foreign and not remove_existing:
             raise ControlPlaneError(
@@ -293,12 +293,12 @@ class SwitchController:
         self.taken_over = self.repair(audit)
         return adoptions(adopt, audit, self._switch)
 
-    def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
+    def _compare(self, actual: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
         ordered = [self._installed[generation] for generation in sorted(self._installed)]
         wanted = [DesiredJob(installed.job, installed.entities, installed.ending) for installed in ordered]
         if not thorough:
             wanted = [replace(each, entities=without_half_words(each.entities)) for each in wanted]
-        return compare(self._device.where, standing, wanted, address.switch_address(self._switch))
+        return compare(self._device.where, actual, wanted, address.switch_address(self._switch))
 
     def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:
         ours = {entity.key() for installed in self._installed.values() for entity in installed.entities}
@@ -323,10 +323,10 @@ class SwitchController:
 
     def _announcement(self) -> list[Update]:
         entry = address.switch_address(self._switch)
-        standing = {found.key(): found for found in self._device.read_table(entry.table)}
-        if entry.key() not in standing:
+        actual = {found.key(): found for found in self._device.read_table(entry.table)}
+        if entry.key() not in actual:
             return [Insert(entry)]
-        return [] if standing[entry.key()] == entry else [Modify(entry)]  # the same address with another MAC
+        return [] if actual[entry.key()] == entry else [Modify(entry)]  # the same address with another MAC
 
     def _allot(
         self, spec: JobSpec, job_index: int | None, region: SlotRange | None, generation: int | None

@@ -180,16 +180,16 @@ class TreeController:
         The workers must have left (rule R3). Raises ControlPlaneError, after all switches were tried, when one failed:
         call again to go on.
         """
-        standing = [
+        actual = [
             (controller, job)
             for controller, job in zip((*self._leaves, self._spine), (*tree.leaves, tree.spine), strict=True)
             if job in controller.jobs
         ]
-        if not standing:
+        if not actual:
             raise ControlPlaneError(
                 f"no tree job {tree.spec.name!r} with generation {tree.generation}", hint="it was deleted"
             )
-        failures = _end_all(standing)
+        failures = _end_all(actual)
         if failures:
             raise failures[0]
 

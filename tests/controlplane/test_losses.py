@@ -22,27 +22,27 @@ def controller(device: FakeDevice, switch_endpoint: SwitchEndpoint) -> SwitchCon
     return SwitchController(device, switch_endpoint)
 
 
-def standing(device: FakeDevice) -> dict[tuple[str, int], int]:
+def installed_entries(device: FakeDevice) -> dict[tuple[str, int], int]:
     entries = (*device.read_table(INGRESS), *device.read_table(EGRESS))
     return {(entry.table, entry.match["port"]): entry.params["threshold"] for entry in entries}
 
 
 def test_off_until_it_is_set(device: FakeDevice, controller: SwitchController) -> None:
-    assert standing(device) == {}
+    assert installed_entries(device) == {}
     assert controller.loss_counters() == {}
 
 
 def test_both_directions_of_several_ports(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5, 0.25)
     controller.set_loss(4, egress_probability=1)
-    assert standing(device) == {(INGRESS, 3): 2**31, (EGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
+    assert installed_entries(device) == {(INGRESS, 3): 2**31, (EGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
     controller.set_loss(3, 0.25, 0)
-    assert standing(device) == {(INGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
+    assert installed_entries(device) == {(INGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
     controller.set_loss(3)
-    assert standing(device) == {(EGRESS, 4): 2**32 - 1}
+    assert installed_entries(device) == {(EGRESS, 4): 2**32 - 1}
     controller.set_loss(5, 0.5, 0.5)
     controller.clear_losses()
-    assert standing(device) == {}
+    assert installed_entries(device) == {}
 
 
 def test_what_stands_is_not_written_again(device: FakeDevice, controller: SwitchController) -> None:
@@ -62,16 +62,16 @@ def test_a_later_controller_finds_and_replaces_it(
 ) -> None:
     controller.set_loss(3, 0.5)
     SwitchController(device, switch_endpoint).set_loss(3, 0.25)
-    assert standing(device) == {(INGRESS, 3): 2**30}
+    assert installed_entries(device) == {(INGRESS, 3): 2**30}
 
 
 def test_a_wrong_request_writes_nothing(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5)
-    before = standing(device)
+    before = installed_entries(device)
     for port, ingress, egress in ((3, 0.1, 1.5), (3, -0.5, 0.1), (511, 0.1, 0.1)):
         with pytest.raises(ControlPlaneError, match="loss"):
             controller.set_loss(port, ingress, egress)
-    assert standing(device) == before
+    assert installed_entries(device) == before
 
 
 def test_lost_frames_by_port_and_direction(device: FakeDevice, controller: SwitchController) -> None:

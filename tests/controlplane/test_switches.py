@@ -52,7 +52,7 @@ def start(request: pytest.FixtureRequest, pipeline: PipelineConfig) -> Iterator[
         yield start
 
 
-def standing(device: P4RuntimeDevice) -> dict[str, list[TableEntry]]:
+def installed_entries(device: P4RuntimeDevice) -> dict[str, list[TableEntry]]:
     def by_key(entry: TableEntry) -> tuple[object, ...]:
         return entry.key()
 
@@ -74,16 +74,16 @@ def test_a_job_comes_and_goes(start: Start, make_spec: Callable[..., JobSpec], s
     controller = SwitchController(device, switch_endpoint)
     first = controller.create_job(make_spec("first", workers=12))
     second = controller.create_job(make_spec("second", workers=64, table=None))
-    assert standing(device) == expected(first, second)
+    assert installed_entries(device) == expected(first, second)
     assert device.read_groups() == [*reply.group(first), *reply.group(second)]
     assert device.read_table("switch_address") == [address.switch_address(switch_endpoint)]
     assert set(controller.job_counters(first).values()) == {0}
     assert set(controller.drop_counters().values()) == {0}
 
     controller.delete_job(first)
-    assert standing(device) == expected(second)
+    assert installed_entries(device) == expected(second)
     controller.delete_job(second)
-    assert standing(device) == expected()
+    assert installed_entries(device) == expected()
     assert device.read_groups() == []
 
 
@@ -99,7 +99,7 @@ def test_a_creation_that_the_switch_refuses_leaves_nothing(
     assert [(failure.update, failure.code) for failure in error.value.failures] == [
         (Insert(MulticastGroup(1, tuple(Replica(rank + 1, rank) for rank in range(3)))), "ALREADY_EXISTS")
     ]
-    assert standing(device) == expected()
+    assert installed_entries(device) == expected()
     assert device.read_groups() == [theirs]
 
 
@@ -135,7 +135,7 @@ def test_pushing_again_forgets_everything(
     with pytest.raises(ControlPlaneError, match="another controller"):
         SwitchController(device, switch_endpoint)
     device.set_pipeline_config(pipeline)
-    assert standing(device) == expected()
+    assert installed_entries(device) == expected()
     assert device.cookie() == pipeline.cookie
     SwitchController(device, switch_endpoint).create_job(make_spec())
 
@@ -146,7 +146,7 @@ def test_a_new_controller_removes_what_it_is_told_to(
     device = start()
     old = SwitchController(device, switch_endpoint).create_job(make_spec())
     controller = SwitchController(device, switch_endpoint, remove_existing=True)
-    assert standing(device) == expected()
+    assert installed_entries(device) == expected()
     assert device.read_groups() == []
     assert controller.create_job(make_spec()).generation > old.generation
 
@@ -160,9 +160,9 @@ def test_two_switches_in_one_process(
         controller.create_job(make_spec(workers=workers))
         for controller, workers in zip(controllers, (2, 4), strict=True)
     ]
-    assert [standing(device) for device in devices] == [expected(job) for job in jobs]
+    assert [installed_entries(device) for device in devices] == [expected(job) for job in jobs]
     controllers[0].delete_job(jobs[0])
-    assert [standing(device) for device in devices] == [expected(), expected(jobs[1])]
+    assert [installed_entries(device) for device in devices] == [expected(), expected(jobs[1])]
 
 
 def test_the_wrong_device_id(start: Start) -> None:

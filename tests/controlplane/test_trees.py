@@ -128,18 +128,18 @@ def trees(devices: list[FakeDevice]) -> TreeController:
     return TreeController(controllers[0], controllers[1:], generations, clock=lambda: CLOCK_S)
 
 
-def standing(devices: list[FakeDevice]) -> list[int]:
+def installed_entries(devices: list[FakeDevice]) -> list[int]:
     return [len(device.entities) for device in devices]
 
 
 def test_one_generation_on_all_switches(trees: TreeController, devices: list[FakeDevice]) -> None:
-    before = standing(devices)
+    before = installed_entries(devices)
     tree = trees.create_job(spec(2, 2))
     assert {job.generation for job in (tree.spine, *tree.leaves)} == {tree.generation}
     with pytest.raises(ControlPlaneError, match="a job 'tree' exists"):
         trees.create_job(spec(2, 2))
     trees.delete_job(tree)
-    assert standing(devices) == before
+    assert installed_entries(devices) == before
     with pytest.raises(ControlPlaneError, match="no tree job 'tree' with generation"):
         trees.delete_job(tree)
     assert trees.create_job(spec(2, 2)).generation > tree.generation
@@ -150,26 +150,26 @@ def test_one_generation_on_all_switches(trees: TreeController, devices: list[Fak
 def test_a_failure_on_any_switch_leaves_nothing(
     trees: TreeController, devices: list[FakeDevice], node: int, write: int
 ) -> None:
-    before = standing(devices)
+    before = installed_entries(devices)
     devices[node].fail(at=devices[node].updates + write, failure=Failure.REFUSED)
     with pytest.raises(ControlPlaneError):
         trees.create_job(spec(2, 2))
-    assert standing(devices) == before
+    assert installed_entries(devices) == before
     devices[node].repair()
     trees.create_job(spec(2, 2))
 
 
 def test_an_end_that_fails_on_one_switch_goes_on(trees: TreeController, devices: list[FakeDevice]) -> None:
-    before = standing(devices)
+    before = installed_entries(devices)
     tree = trees.create_job(spec(2, 2))
     devices[1].fail(at=devices[1].updates, failure=Failure.UNREACHABLE)
     with pytest.raises(ControlPlaneError):
         trees.delete_job(tree)
-    assert standing(devices)[0] == before[0]
-    assert standing(devices)[2] == before[2]
+    assert installed_entries(devices)[0] == before[0]
+    assert installed_entries(devices)[2] == before[2]
     devices[1].repair()
     trees.delete_job(tree)
-    assert standing(devices) == before
+    assert installed_entries(devices) == before
 
 
 @pytest.mark.parametrize(

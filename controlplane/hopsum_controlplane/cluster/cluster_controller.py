@@ -265,9 +265,9 @@ class ClusterController:
                 self._renew(record, rank, statistics)
                 if generation == record.generation:
                     self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
-            return self.standing(job, rank, secret, generation=generation)
+            return self.member_status(job, rank, secret, generation=generation)
 
-    def standing(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> HeartbeatResult:
+    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> HeartbeatResult:
         """Return what a heartbeat would be told, without one. Raises UnknownJobError and UnauthenticatedError as
         `heartbeat` does.
         """

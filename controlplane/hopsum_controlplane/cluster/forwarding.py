@@ -27,11 +27,11 @@ class L2Forwarding:
         self._config = config
         self._links = links
         self._device = device
-        self._standing: _Forwarding | None = None
+        self._actual: _Forwarding | None = None
 
     def invalidate(self) -> None:
         """Look at the switch again before anything is written next."""
-        self._standing = None
+        self._actual = None
 
     def sync(self, records: Iterable[JobRecord]) -> None:
         """Make the switch forward to the members of these jobs, and to nobody else. Raises ControlPlaneError."""
@@ -40,14 +40,14 @@ class L2Forwarding:
         ends = {port for link in self._links for name, port in link.ends if name == self._config.name}
         ports = {rule.port for rule in self._config.ports} | ends
         wanted: _Forwarding = {each.key(): each for each in (*forward.broadcast(ports), *forward.l2(stations))}
-        if wanted == self._standing:
+        if wanted == self._actual:
             return
-        standing = self._read() if self._standing is None else self._standing
-        self._standing = None  # nobody knows what a write that fails leaves
-        updates = _changes(standing, wanted)
+        actual = self._read() if self._actual is None else self._actual
+        self._actual = None  # nobody knows what a write that fails leaves
+        updates = _changes(actual, wanted)
         if updates:
             self._device.write(updates)
-        self._standing = wanted
+        self._actual = wanted
 
     def _port(self, record: JobRecord, member: Member) -> int | None:
         """Return the port that leads to a member, None where none does."""
@@ -67,12 +67,12 @@ class L2Forwarding:
         return {each.key(): each for each in found}
 
 
-def _changes(standing: _Forwarding, wanted: _Forwarding) -> list[Update]:
+def _changes(actual: _Forwarding, wanted: _Forwarding) -> list[Update]:
     """Return what leads from one to the other; the group comes before what names it."""
-    updates: list[Update] = [Delete(each) for key, each in standing.items() if key not in wanted]
+    updates: list[Update] = [Delete(each) for key, each in actual.items() if key not in wanted]
     for key, each in wanted.items():
-        if key not in standing:
+        if key not in actual:
             updates.append(Insert(each))
-        elif standing[key] != each:
+        elif actual[key] != each:
             updates.append(Modify(each))
     return updates

@@ -289,8 +289,8 @@ class SwitchReconciler:
     def _write(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part, unless it stands already; what cannot be written is over."""
         job, name = record.parts[self.config.name], self.config.name
-        standing = {made.generation: made for made in controller.jobs if made not in controller.ending}
-        made = standing.get(job.generation)
+        actual = {made.generation: made for made in controller.jobs if made not in controller.ending}
+        made = actual.get(job.generation)
         if made is None:
             self._forward()
             try:

@@ -141,7 +141,7 @@ class Workers:
         told: HeartbeatResult | None = None
 
         def look() -> HeartbeatResult:
-            return self._controller.standing(job, rank, secret, generation=generation)
+            return self._controller.member_status(job, rank, secret, generation=generation)
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
             while not presence.left:

@@ -23,14 +23,14 @@ def differences(config: ClusterConfig, stored: StoredState, device: Device) -> l
     wanted: dict[tuple[object, ...], Entity] = {}
     for entity in (switch_address(switch.endpoint), *_of_jobs(stored)):
         wanted[entity.key()] = entity
-    standing = dict(read_installed(device))
+    actual = dict(read_installed(device))
     found = [f"job {each.name} is {each.state.value}" for each in stored.records if each.state not in _SETTLED]
-    found += [f"lacks {entity}" for key, entity in wanted.items() if key not in standing]
+    found += [f"lacks {entity}" for key, entity in wanted.items() if key not in actual]
     found += [
-        f"has {entity}, which the database does not have" for key, entity in standing.items() if key not in wanted
+        f"has {entity}, which the database does not have" for key, entity in actual.items() if key not in wanted
     ]
-    changed = [key for key in wanted if key in standing and standing[key] != wanted[key]]
-    return found + [f"has {standing[key]} instead of {wanted[key]}" for key in changed]
+    changed = [key for key in wanted if key in actual and actual[key] != wanted[key]]
+    return found + [f"has {actual[key]} instead of {wanted[key]}" for key in changed]
 
 
 def settled_differences(config: ClusterConfig, election_id: int) -> list[str]:

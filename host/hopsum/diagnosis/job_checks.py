@@ -150,16 +150,16 @@ def check_slots(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckR
     heard = [(earlier, job) for earlier, job in pairs if any(stat_deltas(earlier, job).values())]
     if not heard:
         return skipped(check, "no running job whose agents say what they send")
-    standing = {job["name"]: found for earlier, job in heard if (found := stall(earlier, job, seconds)) is not None}
-    if not standing:
+    stalled = {job["name"]: found for earlier, job in heard if (found := stall(earlier, job, seconds)) is not None}
+    if not stalled:
         done = sum(grown(earlier["counters"], job["counters"]).get("completed", 0) for earlier, job in heard)
         return passed(check, f"{done:g} completed in {seconds:.1f} s; nobody sends again without an end")
     told = "; ".join(
         f"job {name!r}: for {found.seconds:.1f} s nothing is complete, " + _why_still(found)
-        for name, found in standing.items()
+        for name, found in stalled.items()
     )
-    fix = "; ".join(_stalled_fix(job, standing[job["name"]]) for _, job in heard if job["name"] in standing)
-    return failed(check, told, fix, {"behind": {name: list(found.behind) for name, found in standing.items()}})
+    fix = "; ".join(_stalled_fix(job, stalled[job["name"]]) for _, job in heard if job["name"] in stalled)
+    return failed(check, told, fix, {"behind": {name: list(found.behind) for name, found in stalled.items()}})
 
 
 def _why_still(found: Stall) -> str:

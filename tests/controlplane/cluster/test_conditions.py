@@ -37,13 +37,13 @@ def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
     crew = cluster.run()
     cluster.run("other", workers=3)
     device_of(cluster).counters["job_events"] = {0: 5}
-    before, standing = cluster.controller.jobs(), cluster.standing()
+    before, actual = cluster.controller.jobs(), cluster.installed_entries()
     cluster.clock.sleep(1000)
     cluster.start()
     assert [(job.name, job.state, job.generation) for job in cluster.controller.jobs()] == [
         (job.name, JobState.RUNNING, job.generation) for job in before
     ]
-    assert cluster.standing() == standing
+    assert cluster.installed_entries() == actual
     cluster.controller.tick()  # silence of the controller is not silence of its members
     assert crew[0].beat() == HeartbeatResult(JobState.RUNNING, crew[0].generation, "")
     assert cluster.controller.job("job").counters["added"] == 5

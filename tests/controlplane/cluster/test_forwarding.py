@@ -22,7 +22,7 @@ def join(crew: list[Worker], udp_port: int = 4000) -> None:
 
 
 def forwarding(cluster: Cluster) -> list[TableEntry | MulticastGroup]:
-    entities = cluster.standing().values()
+    entities = cluster.installed_entries().values()
     return [
         each
         for each in entities

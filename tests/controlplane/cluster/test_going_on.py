@@ -112,7 +112,7 @@ def test_who_does_not_hear_of_a_generation_need_not_join_again(cluster: Cluster)
 
 def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
-    generation, standing = first.generation, cluster.standing()
+    generation, actual = first.generation, cluster.installed_entries()
     pass_a_lease(cluster, first, third)
     assert first.beat() == HeartbeatResult(JobState.RUNNING, generation, "", (1,))
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
@@ -120,7 +120,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     with pytest.raises(UnauthenticatedError, match="given up"):
         second.membership()
     second.leave()  # it closes
-    assert cluster.standing() == standing
+    assert cluster.installed_entries() == actual
     assert [member.phase for member in cluster.controller.job("job").members] == [
         MemberPhase.IN,
         MemberPhase.LOST,

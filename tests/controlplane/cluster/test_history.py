@@ -81,11 +81,11 @@ class Histories(RuleBasedStateMachine):
         generations = {
             job.name: job.generation for job in self.cluster.controller.jobs() if job.state is JobState.RUNNING
         }
-        standing = [entity for device in self.devices.values() for entity in device.entities.values()]
+        actual = [entity for device in self.devices.values() for entity in device.entities.values()]
         return {
             name: (
                 generation,
-                [e for e in standing if isinstance(e, TableEntry) and e.match.get("generation") == generation],
+                [e for e in actual if isinstance(e, TableEntry) and e.match.get("generation") == generation],
             )
             for name, generation in generations.items()
         }

@@ -122,9 +122,9 @@ class WatchedDevice(FakeDevice):
             )
 
     def _check(self) -> None:
-        standing = self.generations() - {FOREIGN_GENERATION}
-        assert standing <= set(self.intents.places), "a generation stands that is not in the database"
-        for one, other in combinations(standing, 2):
+        actual = self.generations() - {FOREIGN_GENERATION}
+        assert actual <= set(self.intents.places), "a generation stands that is not in the database"
+        for one, other in combinations(actual, 2):
             a, b = self.intents.places[one][self.name], self.intents.places[other][self.name]
             assert a.end <= b.base or b.end <= a.base, f"generations {one} and {other} in one slot"
 

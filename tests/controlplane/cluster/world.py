@@ -190,7 +190,7 @@ class Cluster:
         enter(crew)
         return crew
 
-    def standing(self, switch: str = "s1") -> dict[tuple[object, ...], Entity]:
+    def installed_entries(self, switch: str = "s1") -> dict[tuple[object, ...], Entity]:
         device = self.devices[switch]
         assert isinstance(device, FakeDevice)
         return dict(device.entities)
@@ -200,7 +200,7 @@ class Cluster:
         for switch in self.config.switches:
             records = [self.controller._cache.get(view.name) for view in self.controller.jobs()]
             wanted = expected(switch, [each.parts[switch.name] for each in records if switch.name in each.parts])
-            assert self.standing(switch.name) == wanted
+            assert self.installed_entries(switch.name) == wanted
 
 
 def expected(switch: SwitchConfig, jobs: Iterable[Job]) -> dict[tuple[object, ...], Entity]:

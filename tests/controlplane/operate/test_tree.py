@@ -129,7 +129,7 @@ class Site:
         settings = {"codec": "fixed", "backend": "numpy", "deadline_s": SUM_S, "membership_wait_s": START_S}
         return hopsum.connect(f"hopsum://{self.address}/{name}", token=token, rank=rank, ip=ip, **settings)
 
-    def standing(self, name: str) -> int:
+    def installed_entries(self, name: str) -> int:
         """Return how many entries of jobs a switch has."""
         with open_device("native", self.switches[name].address, election_id=(9, 0)) as device:
             return len(read_installed(device)) - 1  # the address of its service
@@ -195,4 +195,4 @@ def test_a_job_over_a_tree_lives_through_restarts(site: Site, capsys: pytest.Cap
     for name in ("alone", "train"):
         operator.delete(name)
     assert site.controller.stop() == 0
-    assert [site.standing(name) for name in (*LEAVES, "spine")] == [0, 0, 0]
+    assert [site.installed_entries(name) for name in (*LEAVES, "spine")] == [0, 0, 0]

@@ -93,9 +93,9 @@ def test_every_table_takes_an_entry(chip: Stratum, tmp_path: Path, chip_name: st
         others = [*forward.l2({"02:00:00:00:01:07": 509}), *forward.broadcast([1, 2])]
         entities = [*last, *wants.support, *wants.admission, address.switch_address(ENDPOINT), *others]
         device.write([Insert(entity) for entity in entities])
-        assert standing(device) == {entity.key(): entity for entity in entities}
+        assert installed_entries(device) == {entity.key(): entity for entity in entities}
         device.write([Delete(entity) for entity in entities])
-        assert standing(device) == {}
+        assert installed_entries(device) == {}
 
 
 ENDPOINT = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254")
@@ -105,7 +105,7 @@ def job_of(device: P4RuntimeDevice, spec: JobSpec) -> Job:
     return Job.at(spec, ENDPOINT, 77, 5, SlotRange(32, spec.slots), code_group=device.program.code_group)
 
 
-def standing(device: P4RuntimeDevice) -> dict[tuple[object, ...], object]:
+def installed_entries(device: P4RuntimeDevice) -> dict[tuple[object, ...], object]:
     tables = [*device.program.job_tables, *(half.table for half in device.program.half_words), "switch_address", "l2"]
     found = [entry for table in tables for entry in device.read_table(table)]
     return {entity.key(): entity for entity in [*found, *device.read_groups()]}
@@ -116,7 +116,7 @@ def test_a_job_comes_and_goes(
 ) -> None:
     job = controller.create_job(make_spec(observers=(observer,)))
     expected = [*plan(job, device.program).entities, address.switch_address(controller.switch)]
-    assert standing(device) == {entity.key(): entity for entity in expected}
+    assert installed_entries(device) == {entity.key(): entity for entity in expected}
     assert len(half_words(job, device.program)) == 4 * 256
     assert device.read_groups() == [MulticastGroup(1, (Replica(1, 0), Replica(2, 1), Replica(3, 2)))]
     assert (job.code_group, job_membership(job).code_group) == (4, 4)
@@ -124,7 +124,7 @@ def test_a_job_comes_and_goes(
     assert controller.audit().clean
     chip.writes.clear()
     controller.delete_job(job)
-    assert list(standing(device)) == [address.switch_address(controller.switch).key()]
+    assert list(installed_entries(device)) == [address.switch_address(controller.switch).key()]
     assert chip.writes == [1, 10, 1024], "half-words go last: packets look up in later passes than the first"
 
 
@@ -171,7 +171,7 @@ def test_what_the_program_has_not_is_not_sent(
 
 
 def test_what_the_switch_refuses(device: P4RuntimeDevice) -> None:
-    """What an update is refused for does not keep the others of its batch from standing."""
+    """What an update is refused for does not keep the others of its batch from being written."""
     admit = TableEntry("jobs", {"generation": 7}, "to_worker", dict.fromkeys(_PARAMS, 1))
     fixed = TableEntry("need", {"flags": 9}, "plain_need")
     batch = [

@@ -122,9 +122,9 @@ class Desk:
             self._know(job, rank, secret)
             self.beats.append((rank, generation, dict(statistics)))
             self.changed.notify_all()
-        return self.standing(job, rank, secret, generation=generation)
+        return self.member_status(job, rank, secret, generation=generation)
 
-    def standing(self, job: str, rank: int, secret: bytes, *, generation: int) -> HeartbeatResult:
+    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int) -> HeartbeatResult:
         with self.changed:
             self._know(job, rank, secret)
             state, serves = (JobState.RUNNING, self.generation) if self.membership else (JobState.FORMING, 0)

@@ -51,7 +51,7 @@ def address(cluster: Cluster) -> Iterator[str]:
         yield service.address
 
 
-def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
+def _installed_entries(cluster: Cluster, crew: list[Worker]) -> Any:
     """The state that must not change: the bystander's job in the database, on the switch, and as its workers hear."""
     [job] = [message_to_dict(_job(cluster, crew[0].job))]
     for each in (job, *job["members"]):  # what time alone changes
@@ -83,7 +83,7 @@ def _raw(address: str, method: Method, data: bytes, metadata: tuple[tuple[str, s
 def test_random_bytes(cluster: Cluster, address: str) -> None:
     rng = random.Random(1)
     crew = cluster.run("bystander")
-    before = _standing(cluster, crew)
+    before = _installed_entries(cluster, crew)
     assert before[1]
     codes: Counter[str] = Counter()
     for _ in range(CALLS // 2):
@@ -98,13 +98,13 @@ def test_random_bytes(cluster: Cluster, address: str) -> None:
         codes[_raw(address, method, bytes(data), metadata)] += 1
     assert set(codes) <= REFUSALS | {"OK"}, codes
     assert codes["INVALID_ARGUMENT"] > 10
-    assert _standing(cluster, crew) == before
+    assert _installed_entries(cluster, crew) == before
 
 
 def test_random_values(cluster: Cluster, address: str) -> None:
     rng = random.Random(2)
     crew, target = cluster.run("bystander"), cluster.make("target", 3, 8)
-    before = _standing(cluster, crew)
+    before = _installed_entries(cluster, crew)
     codes: Counter[str] = Counter()
     with Channel(ControllerAddress.of(address)) as channel:
         for _ in range(CALLS):
@@ -119,10 +119,10 @@ def test_random_values(cluster: Cluster, address: str) -> None:
                 target = cluster.make("target", 3, 8)
         assert set(codes) <= REFUSALS | {"OK"}, codes
         assert codes["OK"] > 10
-        assert _standing(cluster, crew) == before
+        assert _installed_entries(cluster, crew) == before
         _delete_all_but(JobsClient(channel, ADMIN), "bystander")
         assert JobsClient(channel, ADMIN).switches()[0].slots_used == 16
-    assert _standing(cluster, crew) == before
+    assert _installed_entries(cluster, crew) == before
 
 
 def _call(channel: Channel, service: str, name: str, request: Any, secret: str) -> tuple[str, str]:

@@ -48,15 +48,15 @@ class Reference:
     def __init__(self, switch: bmv2.Bmv2, device: Device, p4info: P4Info) -> None:
         self.switch, self.device = switch, device
         self._p4info = p4info
-        self._standing: list[Entity] = []
+        self._actual: list[Entity] = []
 
     def follow(self, bed: Bed) -> None:
         """Give bmv2 the entries and groups of the bed's engine, and no others."""
         wanted = [*self._groups(bed), *self._entries(bed)]
-        if self._standing:
-            self.device.write([Delete(entity) for entity in reversed(self._standing)])
+        if self._actual:
+            self.device.write([Delete(entity) for entity in reversed(self._actual)])
         self.device.write([Insert(entity) for entity in wanted])
-        self._standing = wanted
+        self._actual = wanted
 
     def counters(self) -> dict[str, dict[int, int]]:
         """Return drops and events by cell, as `Bed.counters`."""

@@ -64,8 +64,8 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
     shown = {name: speed[name] for name in STATISTICS if name in speed}
     if "allreduces" in shown:  # each is one of the job
         shown["allreduces"] /= len(speeds)
-    standing = stall(before, after, seconds)
-    health, reason = _health(after, standing, sums.get("allreduces", 0.0) > 0)
+    stalled = stall(before, after, seconds)
+    health, reason = _health(after, stalled, sums.get("allreduces", 0.0) > 0)
     return {
         **after,
         "health": health,
@@ -76,7 +76,7 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
         "nmse": nmse(sums),
         "ratio_up": _ratio(sums, "bytes_sent"),
         "ratio_down": _ratio(sums, "bytes_received"),
-        "behind": [] if standing is None else list(standing.behind),
+        "behind": [] if stalled is None else list(stalled.behind),
         "late": list(find_stragglers(before, after)),
         "members": [
             _member(member, moved.get(member["rank"], {}), speeds.get(member["rank"], {}), after)
@@ -85,14 +85,14 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
     }
 
 
-def _health(job: Values, standing: Stall | None, moves: bool) -> tuple[str, str]:
+def _health(job: Values, stalled: Stall | None, moves: bool) -> tuple[str, str]:
     """Return the controller's word on a job's health and its reason, or what two snapshots know better."""
-    if standing is not None and job["health"] != "stalled":
-        if standing.behind:
-            ranks = ", ".join(map(str, standing.behind))
-            found = f"it stands still: the others wait for rank{'s' if len(standing.behind) > 1 else ''} {ranks}"
+    if stalled is not None and job["health"] != "stalled":
+        if stalled.behind:
+            ranks = ", ".join(map(str, stalled.behind))
+            found = f"it stands still: the others wait for rank{'s' if len(stalled.behind) > 1 else ''} {ranks}"
         else:
-            found = f"it stands still: nothing was complete in {standing.seconds:.0f} s, though ranks send again"
+            found = f"it stands still: nothing was complete in {stalled.seconds:.0f} s, though ranks send again"
         return "stalled", "; ".join(filter(None, (found, job["health_reason"])))
     if job["health"] == "stalled" and job["state"] == "running" and moves:
         return "degraded", job["health_reason"]
