@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hopsum_wire.watch.snapshots import workers_of
-from hopsum_wire.watch.words import ago, state, tone
+from hopsum_wire.watch.words import ago, state, switch_path, tone
 
 _COLOURS: Final = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
 
@@ -25,7 +25,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
     for title in ("job", "state", "switch", "slots", "workers", "generation"):
         table.add_column(title, overflow="fold")
     for job in jobs:
-        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["generation"] or "-"))
+        row = (job["name"], switch_path(job["switches"]), _slots(job), _workers(job), str(job["generation"] or "-"))
         name, *rest = map(escape, row)
         table.add_row(name, _state(job), *rest)
     console.print(table)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.watch.snapshots import refused_now
-from hopsum_wire.watch.words import ago, state, tone
+from hopsum_wire.watch.words import ago, state, switch_path, tone
 
 COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
 """By `hopsum_wire.watch.words.tone`."""
@@ -118,7 +118,7 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
     inside = sum(member["phase"] in ("in", "waiting") for member in job["members"] if member["rank"] < MAX_WORKERS)
     return {
         "job": escape(job["name"]),
-        "switch": escape(job["switch"]),
+        "switch": escape(switch_path(job["switches"])),
         "state": f"[{COLOURS[tone(job)]}]{escape(state(job))}[/]",
         "generation": str(job["generation"] or "-"),
         "slots": str(job["slots"]),

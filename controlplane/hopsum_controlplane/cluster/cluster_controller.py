@@ -29,7 +29,7 @@ from hopsum_controlplane.cluster.errors import (
 from hopsum_controlplane.cluster.history import JobHistories
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, where
+from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, switches_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
@@ -43,6 +43,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
+from hopsum_wire.watch.words import switch_path
 
 _log = logging.getLogger(__name__)
 
@@ -134,8 +135,8 @@ class ClusterController:
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
             raise SwitchUnavailableError(
-                f"job {name!r} is ending, and {record.request.slots} slots of switch {where(record)!r} stay taken: "
-                f"{self._reconcilers.condition(record)}",
+                f"job {name!r} is ending, and {record.request.slots} slots of switch "
+                f"{switch_path(switches_of(record))!r} stay taken: {self._reconcilers.condition(record)}",
                 hint="the controller goes on trying; see to the switch",
             )
 

@@ -19,6 +19,7 @@ from hopsum_controlplane.membership import SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_wire.membership import JobMembership
+from hopsum_wire.watch.words import switch_path
 
 
 class Limits(NamedTuple):
@@ -36,10 +37,9 @@ class Parts(NamedTuple):
     below: Mapping[str, Job]
 
 
-def where(record: JobRecord) -> str:
-    """Return the switches of a job in words: its one switch, or `LEAF, LEAF, then SPINE`."""
-    leaves = ", ".join(branch.switch for branch in record.branches)
-    return f"{leaves}, then {record.switch}" if leaves else record.switch
+def switches_of(record: JobRecord) -> tuple[str, ...]:
+    """Return the switches of a job: its one switch, or the leaves of its tree, and the spine last."""
+    return (*(branch.switch for branch in record.branches), record.switch)
 
 
 def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConfig, LinkConfig]]:
@@ -48,8 +48,8 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
     lacking = [branch.switch for branch in record.branches if branch.switch not in links]
     if lacking:
         raise ClusterConfigError(
-            f"job {record.name!r} is in the database over {where(record)}, and no link of {lacking[0]!r} to "
-            f"{record.switch!r} is configured",
+            f"job {record.name!r} is in the database over {switch_path(switches_of(record))}, and no link of "
+            f"{lacking[0]!r} to {record.switch!r} is configured",
             hint="configure it again until the job is deleted",
         )
     return [(config.switch(branch.switch), links[branch.switch]) for branch in record.branches]

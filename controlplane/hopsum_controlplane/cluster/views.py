@@ -15,7 +15,7 @@ from hopsum_controlplane.cluster.health import Health, health_of, why_lost
 from hopsum_controlplane.cluster.history import JoinRejections
 from hopsum_controlplane.cluster.job_state_cache import GenerationHistory
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.membership_builder import leaves_of, where
+from hopsum_controlplane.cluster.membership_builder import leaves_of, switches_of
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
@@ -35,14 +35,14 @@ class PartView:
 
 @dataclass(frozen=True)
 class CreatedJob:
-    """A job that was made: its switch, its slots there, and the token that its members join with, told this once.
+    """A job that was made: its switches, its slots there, and the token that its members join with, told this once.
 
-    Over a tree `switch` is all of them in words, and `parts` each, the leaves first; the slots are the spine's.
+    Over a tree `switches` are the leaves and then the spine, `parts` what it is on each; the slots are the spine's.
     """
 
     name: str
     token: str = field(repr=False)
-    switch: str
+    switches: tuple[str, ...]
     slot_base: int
     slots: int
     workers: int
@@ -160,8 +160,8 @@ class JobView:
     """A job. `generation` is 0 when nothing of it may stand on the switch, `reason` why its last generation ended.
 
     `counters` are what the switch did with its packets in this generation, by event: empty when it was not asked.
-    Over a tree `switch` is all of them in words, `parts` each, the leaves first, and `counters` those of the leaves
-    together, where workers' packets come, but `completed`, which is the spine's; so are index and slots.
+    Over a tree `switches` are the leaves and then the spine, `parts` what it is on each, and `counters` those of the
+    leaves together, where workers' packets come, but `completed`, which is the spine's; so are index and slots.
     `condition` says why the switch does not do what the state wants, if so. Since the controller was started,
     `generations_begun` generations were begun and `joins_refused` joins with the right token refused, the last one with
     the words `last_refusal`.
@@ -177,7 +177,7 @@ class JobView:
     reason: str
     condition: str
     generation: int
-    switch: str
+    switches: tuple[str, ...]
     job_index: int
     slot_base: int
     slots: int
@@ -253,7 +253,7 @@ def of_job(
         reason=record.reason,
         condition=condition,
         generation=record.generation,
-        switch=where(record),
+        switches=switches_of(record),
         job_index=record.job_index,
         slot_base=record.region.base,
         slots=record.region.size,
@@ -310,7 +310,7 @@ def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> d
 def of_created(record: JobRecord, token: str) -> CreatedJob:
     """Return what who made a job is told of it."""
     base, size = record.region
-    return CreatedJob(record.name, token, where(record), base, size, record.request.workers, _parts(record, {}))
+    return CreatedJob(record.name, token, switches_of(record), base, size, record.request.workers, _parts(record, {}))
 
 
 def of_place(record: JobRecord, config: ClusterConfig) -> Located:
@@ -327,7 +327,7 @@ def of_place(record: JobRecord, config: ClusterConfig) -> Located:
 
 def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tuple[PartView, ...]:
     """Return the parts of a job over a tree, leaves first; none of one on one switch."""
-    names = (*record.switches[1:], record.switch) if record.branches else ()
+    names = switches_of(record) if record.branches else ()
     places = ((name, *record.place(name)) for name in names)
     return tuple(PartView(name, index, *region, dict(counters.get(name, {}))) for name, index, region in places)
 

@@ -159,8 +159,8 @@ def _add_job(made: dict[str, Metric], job: JobView) -> None:
     for phase in MemberPhase:
         _add(made["job_members"], phases.count(phase), *labels, phase.value)
     _add(made["job_missing_ranks"], len(job.missing_ranks), *labels)
-    parts = [(part.switch, part.slots, part.counters) for part in job.parts] or [(job.switch, job.slots, job.counters)]
-    for switch, slots, counted in parts:
+    parts = [(part.switch, part.slots, part.counters) for part in job.parts]
+    for switch, slots, counted in parts or [(job.switches[0], job.slots, job.counters)]:
         _add(made["job_slots"], slots, job.name, switch)
         for event in Event:
             if (word := event.name.lower()) in counted:
@@ -168,7 +168,7 @@ def _add_job(made: dict[str, Metric], job: JobView) -> None:
 
 
 def _switches(job: JobView) -> tuple[str, ...]:
-    return tuple(part.switch for part in job.parts) or (job.switch,)
+    return job.switches
 
 
 def _add_member(made: dict[str, Metric], job: str, member: MemberView) -> None:

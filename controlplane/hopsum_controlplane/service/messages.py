@@ -72,7 +72,7 @@ def created_message(made: CreatedJob) -> pb.CreateJobResponse:
     return pb.CreateJobResponse(
         name=made.name,
         token=made.token,
-        switch=made.switch,
+        switches=made.switches,
         slot_base=made.slot_base,
         slots=made.slots,
         workers=made.workers,
@@ -125,7 +125,7 @@ def job_message(view: JobView) -> pb.Job:
         reason=view.reason,
         condition=view.condition,
         generation=view.generation,
-        switch=view.switch,
+        switches=view.switches,
         job_index=view.job_index,
         slot_base=view.slot_base,
         slots=view.slots,

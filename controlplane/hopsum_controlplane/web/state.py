@@ -32,7 +32,7 @@ SWITCH: Final = (
     *("jobs", "drops", "audits", "entries_repaired", "sessions", "rates"),
 )
 JOB: Final = (
-    *("name", "state", "health", "health_reason", "reason", "condition", "switch", "parts", "slot_base"),
+    *("name", "state", "health", "health_reason", "reason", "condition", "switches", "parts", "slot_base"),
     *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
     *("generations_begun", "joins_refused", "ended_age_s"),
     *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "behind", "late"),

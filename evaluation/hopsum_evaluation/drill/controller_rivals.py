@@ -91,7 +91,7 @@ def _deposed(testbed: DrillTestbed, other: Probe) -> None:
     with testbed.operator() as operator:
         refusal(lambda: operator.create("more", 1, SLOTS), "primary")
         refusal(lambda: operator.delete(other.name), "primary")
-        (state,) = [job.switch for job in operator.jobs() if job.name == other.name]
+        (state,) = [job.switches[0] for job in operator.jobs() if job.name == other.name]
         if not state:
             raise DrillError("the job whose entries could not be removed has no switch any more")
 

@@ -29,6 +29,7 @@ from typing import Final
 from hopsum.diagnosis import controller_switch_checks, job_checks
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, failed, passed, skipped
 from hopsum_wire.watch.snapshots import ControllerSnapshot, snapshots_apart_s
+from hopsum_wire.watch.words import switch_path
 
 _LONGEST_S: Final = 30.0
 _SHORTEST_S: Final = 1.0
@@ -94,9 +95,9 @@ def _find(snapshot: ControllerSnapshot, job: str) -> CheckRow:
         others = ", ".join(str(each["name"]) for each in snapshot.jobs) or "none"
         fix = "make it (hopsum job create), or give the name of one that is there"
         return failed("job", f"no job {job!r}; there are: {others}", fix)
-    on = f"switch{'es' if found['parts'] else ''} {found['switch']}"
+    on = f"switch{'es' if found['parts'] else ''} {switch_path(found['switches'])}"
     told = f"{found['state']} on {on}, {found['workers']} workers, {found['slots']} slots"
-    facts = {"state": found["state"], "generation": found["generation"], "switch": found["switch"]}
+    facts = {"state": found["state"], "generation": found["generation"], "switches": found["switches"]}
     return passed("job", told + (f", generation {found['generation']}" if found["generation"] else ""), facts)
 
 
@@ -104,5 +105,5 @@ def _only(snapshot: ControllerSnapshot, job: str) -> ControllerSnapshot:
     found = snapshot.job(job)
     if found is None:  # it came, or went, between the snapshots
         return ControllerSnapshot(snapshot.at_s, snapshot.switches, ())
-    names = [part["switch"] for part in found["parts"]] or [found["switch"]]
+    names = found["switches"]
     return ControllerSnapshot(snapshot.at_s, [each for each in snapshot.switches if each["name"] in names], [found])

@@ -18,7 +18,7 @@ from hopsum_wire.watch.snapshots import (
     stat_deltas,
     workers_of,
 )
-from hopsum_wire.watch.words import ago
+from hopsum_wire.watch.words import ago, switch_path
 
 _QUIET: Final = 1 / 3
 """Share of a lease that is left when a heartbeat has been missed: they come at least three times in one."""
@@ -139,7 +139,8 @@ def check_writing(before: ControllerSnapshot, after: ControllerSnapshot) -> Chec
     if not stuck:
         return passed(check, "the switches do what the jobs' states want")
     told = "; ".join(f"job {job['name']!r}, {job['state']}: {job['condition']}" for job in stuck)
-    fix = "see to switch " + ", ".join(sorted({job["switch"] for job in stuck})) + "; the controller goes on trying"
+    where = ", ".join(sorted({switch_path(job["switches"]) for job in stuck}))
+    fix = f"see to switch {where}; the controller goes on trying"
     return failed(check, told, fix, {"jobs": [job["name"] for job in stuck]})
 
 

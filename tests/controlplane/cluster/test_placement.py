@@ -18,7 +18,8 @@ EVERYWHERE = {1: "10.0.0.0/16"}
 
 
 def switch_of(cluster: Cluster, name: str, slots: int, **options: object) -> str:
-    return cluster.controller.create_job(JobRequest(name, 2, slots, **options)).switch  # type: ignore[arg-type]
+    (switch,) = cluster.controller.create_job(JobRequest(name, 2, slots, **options)).switches  # type: ignore[arg-type]
+    return switch
 
 
 def test_the_one_with_most_room(make_cluster: MakeCluster) -> None:

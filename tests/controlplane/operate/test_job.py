@@ -106,7 +106,7 @@ def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: 
     asked = ["create", "odd", *words.replace("[", "").replace(", ", ",").replace("]", "").split(), "--json", *at]
     assert main(asked) == 0
     made = json.loads(capsys.readouterr().out)
-    assert (made["slots"], made["switch"], made["url"]) == (16, "s1", f"hopsum://{at[1]}/odd")
+    assert (made["slots"], made["switches"], made["url"]) == (16, ["s1"], f"hopsum://{at[1]}/odd")
     request = cluster.controller._cache.get("odd").request
     assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
     assert (request.lease_s, request.table, request.table16) == (30, None, tuple(table))

@@ -168,7 +168,7 @@ def test_a_job_over_a_tree_lives_through_restarts(site: Site, capsys: pytest.Cap
     close(alone)
 
     made = operator.create("train", WORKERS, 16)
-    assert made.switch == "leaf1, leaf2, then spine"
+    assert list(made.switches) == ["leaf1", "leaf2", "spine"]
     jobs = site.connect("train", made.token, ["leaf1", "leaf1", "leaf2", "leaf2"])
     assert summed(jobs) == expected
     first = message_to_dict(operator.job("train"))

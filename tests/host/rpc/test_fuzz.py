@@ -57,7 +57,7 @@ def _installed_entries(cluster: Cluster, crew: list[Worker]) -> Any:
     for each in (job, *job["members"]):  # what time alone changes
         for name in [name for name in each if name == "lease_left_s" or name.endswith("_age_s")]:
             del each[name]
-    switch = cluster.devices[job["switch"]]
+    switch = cluster.devices[job["switches"][0]]
     assert isinstance(switch, FakeDevice)
     entries = {key: entity for key, entity in switch.entities.items() if f"{job['generation']}" in repr(entity)}
     return job, entries, [worker.beat() for worker in crew]

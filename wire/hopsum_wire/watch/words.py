@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 TONES: Final = {"healthy": "good", "idle": "quiet", "waiting": "wait", "failed": "wait", "degraded": "bad"}
@@ -30,3 +30,9 @@ def tone(job: Mapping[str, Any]) -> str:
 def state(job: Mapping[str, Any]) -> str:
     """Return a job's state, with its health beside it unless that is good: "running, stalled"."""
     return str(job["state"]) if job["health"] == "healthy" else f"{job['state']}, {job['health']}"
+
+
+def switch_path(switches: Sequence[str]) -> str:
+    """Return the switches of a job in words: its one switch, or `LEAF, LEAF, then SPINE`."""
+    *leaves, top = switches
+    return f"{', '.join(leaves)}, then {top}" if leaves else top
