@@ -7,6 +7,8 @@ So `hopsum` starts quickly, and a dependency that is missing has a message that 
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -115,9 +117,12 @@ exit status:
   0    success
   1    failed, refused, or a check did not hold; the reason is on stderr or in the output
   2    wrong arguments
-  130  interrupted with Ctrl-C (SIGINT); `switch` and `controller` end in order then, with 0"""
+  130  interrupted with Ctrl-C (SIGINT); `switch` and `controller` end in order then, with 0
+  141  nobody reads the output any more, as with `| head`"""
 INTERRUPTED = 130
 """Exit status of a command that SIGINT ended: 128 and the signal's number, as shells have it."""
+UNREAD = 141
+"""The same for SIGPIPE."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -179,10 +184,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif rest and f"{name} {rest[0]}" in COMMANDS:
         name, rest = f"{name} {rest[0]}", rest[1:]
     try:
-        return load(COMMANDS[name])(rest)
+        status = load(COMMANDS[name])(rest)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         print(f"hopsum {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        if not _has_lost_its_reader():
+            raise
+        return UNREAD
+
+
+def _has_lost_its_reader() -> bool:
+    """Say whether nobody reads the output any more, as in `hopsum ... | head`; what is left of it goes nowhere then."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in output.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+    return True
 
 
 if __name__ == "__main__":

@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_cli.main import COMMANDS, EXIT_STATUSES, GROUPS, INTERRUPTED, SECTIONS, Command, build_parser, load, main
+from hopsum_cli.main import (
+    COMMANDS,
+    EXIT_STATUSES,
+    GROUPS,
+    INTERRUPTED,
+    SECTIONS,
+    UNREAD,
+    Command,
+    build_parser,
+    load,
+    main,
+)
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,10 +95,29 @@ def test_ctrl_c_ends_a_command_that_waits() -> None:
     assert (asking.returncode, errors.splitlines()[-1]) == (INTERRUPTED, "hopsum top: interrupted")
 
 
+def test_output_that_nobody_reads_ends_a_command() -> None:
+    command = [sys.executable, "-m", "hopsum_cli.main", "completion", "bash"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writing:
+        assert writing.stdout is not None
+        assert writing.stderr is not None
+        writing.stdout.close()
+        assert writing.stderr.read() == ""
+    assert writing.returncode == UNREAD == 128 + signal.SIGPIPE
+
+
+def test_a_pipe_that_is_not_the_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Sequence[str]) -> int:
+        raise BrokenPipeError("a connection")
+
+    monkeypatch.setattr("hopsum_cli.main.load", lambda _: broken)
+    with pytest.raises(BrokenPipeError, match="a connection"):
+        main(["doctor"])
+
+
 def test_the_manual_has_the_exit_statuses_of_the_help() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
     listed = re.findall(r"^  (\d+) +(.*)$", EXIT_STATUSES, re.MULTILINE)
-    assert [status for status, _ in listed] == ["0", "1", "2", "130"]
+    assert [status for status, _ in listed] == ["0", "1", "2", "130", "141"]
     table = "".join(f"| {status} | {meaning} |\n" for status, meaning in listed)
     assert f"| exit status | means |\n|---|---|\n{table}\n" in page
 
