@@ -28,6 +28,8 @@ from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum
 
+from ..support.processes import assert_killed_command_leaves_nothing
+
 PARAMETERS = 38282
 HEADERS = 42 + 32
 
@@ -184,8 +186,6 @@ def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])
 def test_a_killed_demo_leaves_nothing_behind(target: str) -> None:
-    from processes import assert_killed_command_leaves_nothing
-
     if target == "bmv2" and (reason := bmv2_unavailable()):
         pytest.skip(reason)
     assert_killed_command_leaves_nothing(["demo", "--target", target, "--steps", "100000"], 6)

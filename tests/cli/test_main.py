@@ -78,20 +78,26 @@ def test_an_interrupted_command_ends_with_130(
     assert capsys.readouterr().err == f"hopsum {name}: interrupted\n"
 
 
+def _heed_sigint() -> None:
+    """Let a child end by SIGINT, which the background job of a shell ignores and hands down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_command_that_waits() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "hopsum_cli.main", "top", "--controller", at]
-        asking = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            silent.settimeout(60)
-            connection, _ = silent.accept()
-            with connection:
-                asking.send_signal(signal.SIGINT)
-                _, errors = asking.communicate(timeout=60)
-        finally:
-            asking.kill()
-            asking.wait()
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_sigint
+        ) as asking:
+            try:
+                silent.settimeout(60)
+                connection, _ = silent.accept()
+                with connection:
+                    asking.send_signal(signal.SIGINT)
+                    _, errors = asking.communicate(timeout=60)
+            finally:
+                asking.kill()
     assert (asking.returncode, errors.splitlines()[-1]) == (INTERRUPTED, "hopsum top: interrupted")
 
 

@@ -20,6 +20,8 @@ from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum, read_hopsum
 
+from ..support.processes import assert_killed_command_leaves_nothing
+
 COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
 DEADLINE_S = 300.0
 
@@ -97,7 +99,5 @@ def test_a_failed_worker_is_named_with_its_traceback() -> None:
 
 
 def test_a_killed_command_leaves_no_process_behind() -> None:
-    from processes import assert_killed_command_leaves_nothing
-
     # the switch, multiprocessing's resource tracker, four workers
     assert_killed_command_leaves_nothing(["selftest", "--elements", "20000000"], 6)

@@ -31,13 +31,12 @@ class ResultAcceptor:
 
     def __init__(
         self,
-        rank: int,
         state: StreamState,
         queue: RetransmitQueue,
         repair: PeerRepair | None,
         told: tuple[Events, WorkerStatistics, IgnoredPackets],
     ) -> None:
-        self._rank, self._state, self._queue, self._repair = rank, state, queue, repair
+        self._state, self._queue, self._repair = state, queue, repair
         self._events, self._statistics, self._ignored_packets = told
         self.scheduler = SendScheduler(state, queue, repair)
 

@@ -136,7 +136,7 @@ class Worker:
         self._queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self._queue)
         told = (self._events, self.statistics, self._ignored_packets)
-        self._acceptor = ResultAcceptor(own.rank, self._state, self._queue, repair, told)
+        self._acceptor = ResultAcceptor(self._state, self._queue, repair, told)
         self._fetcher: ResultFetcher | None = None
         self._peer_handler: PeerMessageHandler | None = None
         if repair is not None:

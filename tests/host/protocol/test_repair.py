@@ -14,7 +14,7 @@ from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_store import ResultStore
 from hopsum.protocol.worker import Timing, Worker
 from hopsum.protocol.worker_state import AllReduce
-from hopsum_wire import Header
+from hopsum_wire import Header, down_bytes
 
 from .repair_world import POLICY, TIMING, Plan, repair_scenario
 
@@ -66,8 +66,10 @@ def stale_settles(patch: Patch) -> None:
     """Take zeros for what the switch no longer has, as published systems do."""
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
-        if position in self._queue.positions():
-            self._acceptor.accept_zeros(position, now)
+        reduce = self._state.find(position)
+        if position in self._queue.positions() and reduce is not None:
+            nothing = replace(header, op=reduce.op, contributors=0)
+            self._acceptor.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
 
     patch.setattr(Worker, "_on_stale", zeros)
 

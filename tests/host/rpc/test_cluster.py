@@ -84,7 +84,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
             0,
             SWITCH,
             (PortRule(NATIVE_PORT, IPv4Network("127.0.0.0/8")),),
-            send_to=stage.seats[0].switch,
+            service_address=stage.seats[0].switch,
         )
         config = ClusterConfig((switch,), tmp_path / "state.sqlite", lease_s=LEASE_S, heartbeat_s=0.2)
         yield Controller(config, {"leaf": stage.device})
