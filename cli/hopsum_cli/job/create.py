@@ -138,8 +138,8 @@ def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
 def _places(values: dict[str, Any]) -> str:
     """Return its switches with its slots there."""
     *leaves, top = [
-        f"{part['switch']}: slots {part['slot_base']} to {part['slot_base'] + part['slots'] - 1}"
-        for part in values["parts"] or [values]
+        f"{switch}: slots {part['slot_base']} to {part['slot_base'] + part['slots'] - 1}"
+        for switch, part in zip(values["switches"], values["parts"] or [values], strict=True)
     ]
     return "; ".join([*leaves, f"then {top}" if leaves else top])
 

@@ -90,8 +90,8 @@ def _counted(job: Mapping[str, Any]) -> Table:
 def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "job", escape(job["name"])
     yield "state", _state(job)
-    for part in job["parts"] or [job]:
-        yield "switch", escape(f"{part['switch']}, slots {_slots(part)}, job index {part['job_index']}")
+    for switch, part in zip(job["switches"], job["parts"] or [job], strict=True):
+        yield "switch", escape(f"{switch}, slots {_slots(part)}, job index {part['job_index']}")
     yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
     if job["codec"]:
         yield "codec", escape(f"{job['codec']} {job['codec_options']}".strip())
