@@ -92,6 +92,7 @@ class Transport:
         self._closed = False
         self._others = [other for other in range(membership.workers) if other != membership.rank]
         self._peers, self._linger_s = peers, 0.0
+        self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
         if peers is None:
             self.worker = Worker(membership, timing)
             return
@@ -104,8 +105,7 @@ class Transport:
     @property
     def statistics(self) -> TransportStatistics:
         """Counts so far, live."""
-        side = SideStatistics() if self._peers is None else self._peers.channel.statistics
-        return TransportStatistics(self._link.statistics, self.worker.statistics, side)
+        return TransportStatistics(self._link.statistics, self.worker.statistics, self._side_statistics)
 
     @property
     def has_peers(self) -> bool:

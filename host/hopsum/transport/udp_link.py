@@ -214,23 +214,6 @@ class UdpLink:
             self._send_segments(segments[number : number + 1])
 
 
-def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_bytes: int) -> NDArray[np.uint8]:
-    """Return the datagrams of one size as uint8[n, datagram_bytes]; others are left out.
-
-    A view of the buffer where all that arrived has this size, else a copy.
-    """
-    if all(run.datagram_bytes == datagram_bytes and not (run.stop - run.start) % datagram_bytes for run in runs):
-        stop = runs[-1].stop if runs else 0
-        return buffer[:stop].reshape(-1, datagram_bytes)
-    parts = []
-    for start, stop, each in runs:
-        if each == datagram_bytes:
-            parts.append(buffer[start : stop - (stop - start) % each])
-        elif (stop - start) % each == datagram_bytes:
-            parts.append(buffer[stop - datagram_bytes : stop])
-    return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
-
-
 def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[NDArray[np.uint8]]:
     """Return all datagrams in the order of arrival, as views: each uint8[n, bytes], one a row."""
     arrays = []

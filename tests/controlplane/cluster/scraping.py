@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scrape of the controller has, read by Prometheus's own parser."""
+"""The values of a scrape of the controller, read by Prometheus's own parser."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_what_the_program_has_not_is_not_sent(
 
 
 def test_what_the_switch_refuses(device: P4RuntimeDevice) -> None:
-    """What an update is refused for does not keep the others of its batch from being written."""
+    """A refused update does not keep the others of its batch from being written."""
     admit = TableEntry("jobs", {"generation": 7}, "to_worker", dict.fromkeys(_PARAMS, 1))
     fixed = TableEntry("need", {"flags": 9}, "plain_need")
     batch = [
