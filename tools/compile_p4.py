@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile p4/v1model and evaluation/naive with p4c's bmv2 back end and write their build folders with manifests.
+"""Compile p4/v1model, evaluation/naive and the solutions of labs/ with p4c's bmv2 back end, with manifests.
 
 A manifest names the compiler's version, every flag and the hash of every source, so that a test without p4c notices
 stale artefacts and a test with the same p4c can compile again and compare.
@@ -37,13 +37,17 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class P4Program:
-    """A program: `folder` is where p4c runs, and what paths are relative to, because the JSON embeds them."""
+    """A program: `folder` is where p4c runs, and what paths are relative to, because the JSON embeds them.
+
+    `stem` is that of the artefacts, `name` the one for the command line.
+    """
 
     folder: Path
     main: str
     source_folders: tuple[Path, ...]
     build: Path
     stem: str
+    name: str
 
     @property
     def artefacts(self) -> tuple[str, str]:
@@ -62,12 +66,25 @@ class P4Program:
 
 P4 = ROOT / "p4"
 NAIVE = ROOT / "evaluation" / "naive"
+LABS = ROOT / "labs" / "hopsum_labs"
+LEVELS = ("ethernet", "udp", "loss", "slots")
+
+
+def lab(level: str) -> P4Program:
+    """Return the solution of a level of the course: one file, which students find under the same name."""
+    folder = LABS / "solutions" / level
+    return P4Program(folder, "aggregate.p4", (folder,), folder, "aggregate", name=f"lab-{level}")
+
+
 PROGRAMS = (
-    P4Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum"),
-    P4Program(ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive"),
+    P4Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum", name="hopsum"),
+    P4Program(
+        ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive", name="naive"
+    ),
+    *map(lab, LEVELS),
 )
 
-NAMES = tuple(program.stem for program in PROGRAMS)
+NAMES = tuple(program.name for program in PROGRAMS)
 
 
 def compiler_version() -> str | None:
@@ -115,7 +132,7 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.programs) - set(NAMES):
         parser.error(f"no program {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")
-    wanted = [program for program in PROGRAMS if program.stem in (args.programs or NAMES)]
+    wanted = [program for program in PROGRAMS if program.name in (args.programs or NAMES)]
     return exit_status(lambda: max(make(program, check=args.check) for program in wanted))
 
 

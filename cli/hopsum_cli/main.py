@@ -44,7 +44,7 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section("run training jobs and switches", ("switch", "controller", "job", "top", "doctor", "shell", "switch-ctl")),
-    Section("try hopsum", ("demo", "selftest", "topology", "packet")),
+    Section("try hopsum", ("demo", "selftest", "topology", "packet", "lab")),
     Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
     Section("set up", ("completion",)),
 )
@@ -76,6 +76,7 @@ COMMANDS = {
     ),
     "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
     "packet": Command("send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet", "scapy"),
+    "lab": Command("write a P4 switch that aggregates, in levels, and have it graded", "hopsum_labs.command", "demo"),
     "plan": Command("predict training step times and the bottleneck", "hopsum_cli.plan"),
     "plan paper": Command(
         "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"

@@ -26,7 +26,7 @@ def load_tool() -> ModuleType:
 
 
 TOOL = load_tool()
-PROGRAMS = pytest.mark.parametrize("program", TOOL.PROGRAMS, ids=lambda program: program.stem)
+PROGRAMS = pytest.mark.parametrize("program", TOOL.PROGRAMS, ids=lambda program: program.name)
 
 
 def manifest(program: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_recompiling_gives_the_same_artefacts(program: Any, capsys: pytest.Captu
     version = TOOL.compiler_version()
     if version is None:
         pytest.skip("p4c-bm2-ss is not on PATH")
-    if program.stem == "naive" and os.environ.get("TEST_SCALE", "1") == "1":
+    if program.name == "naive" and os.environ.get("TEST_SCALE", "1") == "1":
         pytest.skip("p4c takes minutes for it; make test SCALE=2 does it")
     if version != manifest(program)["version"]:
         pytest.skip(f"p4c is {version}, the build was made with {manifest(program)['version']}")

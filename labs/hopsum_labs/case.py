@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case of a grader: a rule of the handout, its points, and the packets that show whether the program keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hopsum_labs.testbed import Testbed
+
+
+class Failed(Exception):  # noqa: N818 - a verdict on the student's program, no error of ours
+    """The program broke the rule; the text says which packet, what was expected, and what came."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule. `check` raises Failed; it gets a switch that has just been loaded and has no entries yet."""
+
+    name: str
+    rule: str
+    points: int
+    check: Callable[[Testbed], None]
+
+
+def expect(condition: bool, text: str) -> None:
+    """Raise Failed with `text` unless `condition` holds."""
+    if not condition:
+        raise Failed(text)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level 3: contributions and RESULTs are lost, and workers send again.
+
+The rules are those of SwitchML (Sapio et al., NSDI 2021, Algorithm 3).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from scapy.layers.l2 import Ether
+
+from hopsum_labs.case import Case, expect
+from hopsum_labs.cases.ethernet import vectors
+from hopsum_labs.cases.udp import contribute, expect_nothing, expect_results, play, set_up
+from hopsum_labs.packets import VALUES, Aggregation, Kind, over_udp, total, worker_port
+from hopsum_labs.testbed import Testbed
+
+
+def two_versions(switch: Testbed) -> None:
+    """Rounds use the versions by turns, each begins at zero, and the table `job` counts the workers."""
+    for workers in (1, 2, 5, 8):
+        switch.reload()
+        set_up(switch, workers)
+        for number in range(5):
+            play(switch, vectors(workers, seed=number), f"round {number + 1} of {workers} workers", version=number % 2)
+
+
+def again_before_the_end(switch: Testbed) -> None:
+    """A worker that hears nothing sends again: that is no second contribution."""
+    set_up(switch, 3)
+    contributions = vectors(3)
+    for rank in (0, 1, 0, 1, 1):
+        expect_nothing(contribute(switch, rank, contributions[rank]), "rank 2 has not contributed yet")
+    answers = contribute(switch, 2, contributions[2])
+    expect_results(answers, range(3), total(contributions), "a round in which ranks 0 and 1 sent again")
+
+
+def again_after_the_end(switch: Testbed) -> None:
+    """A worker whose RESULT was lost sends again: it alone gets the RESULT, as often as it asks."""
+    set_up(switch, 3)
+    contributions = vectors(3)
+    play(switch, contributions)
+    for _ in range(2):
+        answers = contribute(switch, 1, contributions[1])
+        expect_results(answers, [1], total(contributions), "rank 1 sent again after the end of the round")
+
+
+def late_worker(switch: Testbed) -> None:
+    """One worker is a round behind: the other version still has its RESULT, and the new round is not disturbed."""
+    set_up(switch, 2)
+    first, second = vectors(2), vectors(2, seed=3)
+    play(switch, first, version=0)
+    expect_nothing(contribute(switch, 0, second[0], version=1), "rank 1 has not contributed to version 1 yet")
+    answers = contribute(switch, 1, first[1], version=0)
+    expect_results(answers, [1], total(first), "rank 1 asks for the round before while rank 0 is ahead")
+    answers = contribute(switch, 1, second[1], version=1)
+    expect_results(answers, range(2), total(second), "the round in version 1 ends")
+
+
+def who_does_not_exist(switch: Testbed) -> None:
+    """Ranks and versions that the job does not have are dropped."""
+    set_up(switch, 2)
+    contributions = vectors(2)
+    contribute(switch, 0, contributions[0])
+    for fields in ({"rank": 2}, {"rank": 9}, {"version": 2}, {"kind": Kind.RESULT}):
+        rank = fields.pop("rank", 1)
+        packet = {"rank": rank, **fields}
+        frame = _frame(rank, **fields)
+        expect_nothing(switch.send(worker_port(1), frame), f"a job of two workers has no {packet}")
+    answers = contribute(switch, 1, contributions[1])
+    expect_results(answers, range(2), total(contributions), "a round beside packets of nobody")
+    switch.reload()
+    set_up(switch, 1)  # a job of one, in which whatever is taken for a contribution is answered
+    for version in (2, 3, 255):
+        expect_nothing(contribute(switch, 0, contributions[0], version=version), f"version {version} does not exist")
+
+
+def random_loss(switch: Testbed) -> None:
+    """Workers on links that lose a third of all packets, both ways: all get every sum."""
+    for seed in range(6):
+        switch.reload()
+        set_up(switch, 3)
+        _LossyRun(switch, random.Random(seed), chunks=12).run(f"loss with seed {seed}")
+
+
+def _frame(rank: int, **fields: int) -> bytes:
+    return bytes(over_udp(rank, [7] * VALUES, **fields))
+
+
+@dataclass
+class _LossyRun:
+    """Three workers that send the chunks of a vector one after the other, and send again until they have the RESULT."""
+
+    switch: Testbed
+    random: random.Random
+    chunks: int
+    loss: float = 1 / 3
+
+    def run(self, when: str) -> None:
+        """Play until all have all chunks. Raises Failed: a wrong sum, or a RESULT that never comes."""
+        contributions = [vectors(3, seed=chunk) for chunk in range(self.chunks)]
+        at = [0, 0, 0]
+        for _ in range(self.chunks * 200):
+            waiting = [rank for rank in range(3) if at[rank] < self.chunks]
+            if not waiting:
+                return
+            rank = self.random.choice(waiting)
+            if self.random.random() < self.loss:
+                continue
+            chunk = at[rank]
+            answers = contribute(self.switch, rank, contributions[chunk][rank], version=chunk % 2, chunk=chunk)
+            for answer in answers:
+                if self.random.random() >= self.loss:
+                    self._take(answer.port - 1, Ether(answer.frame), at, contributions, when)
+        expect(False, f"{when}: after {self.chunks * 200} packets the workers have {at} of {self.chunks} chunks each")
+
+    def _take(
+        self, rank: int, packet: Ether, at: list[int], contributions: list[list[list[int]]], when: str
+    ) -> None:
+        expect(Aggregation in packet, f"{when}: rank {rank} got something that is no aggregation packet")
+        part = packet[Aggregation]
+        if part.chunk != at[rank]:
+            return  # a RESULT that came twice
+        wanted, got = total(contributions[part.chunk]), [int(value) for value in part.values]
+        expect(got == wanted, f"{when}: the sums of chunk {part.chunk} are {wanted}; rank {rank} got {got}")
+        at[rank] += 1
+
+
+CASES = (
+    Case("two_versions", "rounds use the versions by turns, and each begins at zero", 3, two_versions),
+    Case("again_before_the_end", "a contribution that comes again is not added again", 3, again_before_the_end),
+    Case("again_after_the_end", "who asks again after the end gets the RESULT, alone", 3, again_after_the_end),
+    Case("late_worker", "the other version keeps the RESULT for who is late", 3, late_worker),
+    Case("who_does_not_exist", "unknown ranks and versions are dropped", 1, who_does_not_exist),
+    Case("random_loss", "with a third of all packets lost, all get every sum", 3, random_loss),
+)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bonus: 16 slots, each with the two versions of level 3, so that a worker has several chunks under way."""
+
+from __future__ import annotations
+
+from hopsum_labs.case import Case
+from hopsum_labs.cases.ethernet import vectors
+from hopsum_labs.cases.loss import again_after_the_end, again_before_the_end, late_worker
+from hopsum_labs.cases.udp import contribute, expect_nothing, expect_results, play, set_up
+from hopsum_labs.packets import total
+from hopsum_labs.testbed import Testbed
+
+SLOTS = 16
+
+
+def side_by_side(switch: Testbed) -> None:
+    """Rounds are under way in all slots and both versions at the same time."""
+    set_up(switch, 2)
+    copies = [(slot, version) for version in range(2) for slot in range(SLOTS)]
+    rounds = {copy: vectors(2, seed=number) for number, copy in enumerate(copies)}
+    for version in range(2):
+        for slot in range(SLOTS):
+            answers = contribute(switch, 0, rounds[slot, version][0], slot=slot, version=version)
+            expect_nothing(answers, f"rank 1 has not contributed to slot {slot}")
+        for slot in reversed(range(SLOTS)):
+            answers = contribute(switch, 1, rounds[slot, version][1], slot=slot, version=version)
+            expect_results(answers, range(2), total(rounds[slot, version]), f"slot {slot}, version {version}")
+    for slot in range(SLOTS):
+        answers = contribute(switch, 1, rounds[slot, 1][1], slot=slot, version=1)
+        expect_results(answers, [1], total(rounds[slot, 1]), f"rank 1 asks again for slot {slot}, version 1")
+
+
+def no_such_slot(switch: Testbed) -> None:
+    """Slots from 16 on do not exist: a register index out of range crashes bmv2."""
+    set_up(switch, 2)
+    contributions = vectors(2)
+    contribute(switch, 0, contributions[0], slot=SLOTS - 1, version=1)
+    for slot in (SLOTS, 31, 255):
+        for rank in range(2):
+            answers = contribute(switch, rank, contributions[rank], slot=slot)
+            expect_nothing(answers, f"slot {slot} does not exist")
+    answers = contribute(switch, 1, contributions[1], slot=SLOTS - 1, version=1)
+    expect_results(answers, range(2), total(contributions), "a round beside packets for slots that do not exist")
+    switch.reload()
+    set_up(switch, 1)  # a job of one, in which whatever is taken for a contribution is answered
+    for slot in (SLOTS, 31, 255):
+        expect_nothing(contribute(switch, 0, contributions[0], slot=slot), f"slot {slot} does not exist")
+
+
+def one_after_the_other(switch: Testbed) -> None:
+    """Every slot is used again and again."""
+    set_up(switch, 3)
+    for number in range(4):
+        for slot in (0, 7, SLOTS - 1):
+            when = f"round {number + 1} in slot {slot}"
+            play(switch, vectors(3, seed=number + slot), when, slot=slot, version=number % 2)
+
+
+CASES = (
+    Case("one_after_the_other", "every slot works as the only one of level 3", 1, one_after_the_other),
+    Case("side_by_side", "rounds in different slots do not disturb each other", 2, side_by_side),
+    Case("no_such_slot", "slots that do not exist are dropped", 1, no_such_slot),
+    Case("again_before_the_end", "a contribution that comes again is not added again", 1, again_before_the_end),
+    Case("again_after_the_end", "who asks again after the end gets the RESULT, alone", 1, again_after_the_end),
+    Case("late_worker", "the other version keeps the RESULT for who is late", 1, late_worker),
+)

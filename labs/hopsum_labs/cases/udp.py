@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level 2: contributions in UDP datagrams to the switch's own address; all other traffic is forwarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from hopsum_labs.case import Case, expect
+from hopsum_labs.cases.ethernet import vectors
+from hopsum_labs.packets import (
+    AGGREGATION_PORT,
+    SWITCH_IP,
+    SWITCH_MAC,
+    VALUES,
+    Aggregation,
+    Kind,
+    over_udp,
+    summary,
+    to_int,
+    total,
+    worker_ip,
+    worker_mac,
+    worker_port,
+)
+from hopsum_labs.testbed import Sent, Testbed
+
+_GROUP = 1
+
+
+def set_up(switch: Testbed, workers: int) -> None:
+    """Write what the handout's control plane writes."""
+    own = {"mac": to_int(SWITCH_MAC), "ip": to_int(SWITCH_IP)}
+    switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)
+    switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])
+    for rank in range(workers):
+        mac, port = to_int(worker_mac(rank)), worker_port(rank)
+        switch.insert("MyIngress.forward", {"hdr.ethernet.destination": mac}, "MyIngress.send_to", port=port)
+        address = {"mac": mac, "ip": to_int(worker_ip(rank))}
+        switch.insert("MyEgress.worker", {"standard.egress_port": port}, "MyEgress.to_worker", **address)
+
+
+def contribute(switch: Testbed, rank: int, values: Sequence[int], **fields: int) -> list[Sent]:
+    """Let a rank contribute; return what the switch sends for that."""
+    return switch.send(worker_port(rank), bytes(over_udp(rank, values, **fields)))
+
+
+def expect_nothing(answers: Sequence[Sent], why: str) -> None:
+    """Fail if the switch sent something."""
+    shown = [f"port {answer.port}: {summary(Ether(answer.frame))}" for answer in answers]
+    expect(not answers, f"nothing was expected, because {why}; the switch sent {'; '.join(shown)}")
+
+
+def expect_results(answers: Sequence[Sent], ranks: Sequence[int], wanted: Sequence[int], when: str) -> None:
+    """Fail unless every one of `ranks` got a RESULT with the values `wanted`, once, and nobody else anything."""
+    ports = [worker_port(rank) for rank in ranks]
+    came = [answer.port for answer in answers]
+    expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
+    for answer in answers:
+        packet = Ether(answer.frame)
+        expect(
+            Aggregation in packet and packet[Aggregation].kind == Kind.RESULT,
+            f"{when}: at port {answer.port} a RESULT (kind 2) was expected; this came: {summary(packet)}",
+        )
+        got = [int(value) for value in packet[Aggregation].values]
+        expect(
+            got == list(wanted),
+            f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
+        )
+
+
+def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Sent]:
+    """Let every rank contribute once; the last one's answers have to be the RESULTs. Return them."""
+    ranks = range(len(contributions))
+    answers: list[Sent] = []
+    for rank in ranks:
+        expect_nothing(answers, f"only {rank} of {len(ranks)} workers had contributed in {when}")
+        answers = contribute(switch, rank, contributions[rank], **fields)
+    expect_results(answers, ranks, total(contributions), when)
+    return answers
+
+
+def sum_over_udp(switch: Testbed) -> None:
+    """Three rounds of four workers."""
+    set_up(switch, 4)
+    for number in range(3):
+        play(switch, vectors(4, seed=number), f"round {number + 1}", chunk=number)
+
+
+def result_addresses(switch: Testbed) -> None:
+    """Each copy of a RESULT has the addresses of its own worker."""
+    set_up(switch, 3)
+    for rank, answer in enumerate(play(switch, vectors(3))):
+        packet = Ether(answer.frame)
+        got = (packet.src, packet.dst, packet[IP].src, packet[IP].dst, packet[UDP].sport, packet[UDP].dport)
+        wanted = (SWITCH_MAC, worker_mac(rank), SWITCH_IP, worker_ip(rank), AGGREGATION_PORT, AGGREGATION_PORT)
+        expect(
+            got == wanted,
+            f"the RESULT at port {answer.port} needs the Ethernet, IPv4 and UDP addresses (source, destination) "
+            f"{wanted}; it has {got}",
+        )
+
+
+def checksums(switch: Testbed) -> None:
+    """A host's network stack takes the RESULT: lengths, time to live, checksums."""
+    set_up(switch, 2)
+    for answer in play(switch, vectors(2)):
+        packet = Ether(answer.frame)
+        fresh = packet.copy()
+        del fresh[IP].chksum
+        right = Ether(bytes(fresh))[IP].chksum
+        expect(packet[IP].chksum == right, f"the IPv4 checksum must be {right:#06x}; it is {packet[IP].chksum:#06x}")
+        expect(packet[IP].ttl == 64, f"a RESULT starts with a time to live of 64; this one has {packet[IP].ttl}")
+        expect(packet[UDP].chksum == 0, f"the UDP checksum must be 0 (not computed); it is {packet[UDP].chksum:#06x}")
+
+
+def ordinary_traffic(switch: Testbed) -> None:
+    """Other hosts' packets pass unchanged, also UDP to port 5555 of another host."""
+    set_up(switch, 3)
+    to_a_neighbour = Ether(src=worker_mac(0), dst=worker_mac(1)) / IP(src=worker_ip(0), dst=worker_ip(1))
+    traffic: tuple[Packet, ...] = (
+        to_a_neighbour / TCP(sport=1000, dport=80) / Raw(b"hello"),
+        to_a_neighbour / UDP(sport=1000, dport=53) / Raw(b"hello"),
+        to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(rank=0, values=[9] * VALUES),
+        to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(kind=Kind.RESULT, values=[9] * VALUES),
+        Ether(src=worker_mac(0), dst=worker_mac(1), type=0x86DD) / Raw(bytes(60)),
+    )
+    for packet in traffic:
+        sent = switch.send(worker_port(0), bytes(packet))
+        expect(
+            sent == [Sent(worker_port(1), bytes(packet))],
+            f"this is for another host, and has to leave through port {worker_port(1)} unchanged: {summary(packet)}; "
+            f"the switch sent {[(frame.port, summary(Ether(frame.frame))) for frame in sent]}",
+        )
+    play(switch, vectors(3), "the round after ordinary traffic")
+
+
+def for_the_switch_only(switch: Testbed) -> None:
+    """What comes to the switch's address and is no contribution, or is damaged, does not count."""
+    set_up(switch, 2)
+    contributions = vectors(2)
+    contribute(switch, 0, contributions[0])
+    damaged = over_udp(1, [7] * VALUES)
+    damaged[IP].chksum = 1
+    expect_nothing(switch.send(worker_port(1), bytes(damaged)), "its IPv4 checksum is wrong")
+    result = bytes(over_udp(1, [7] * VALUES, kind=Kind.RESULT))
+    expect_nothing(switch.send(worker_port(1), result), "a worker sends no RESULT")
+    answers = contribute(switch, 1, contributions[1])
+    expect_results(answers, range(2), total(contributions), "a round beside damaged packets")
+
+
+CASES = (
+    Case("sum_over_udp", "workers get the sum of their vectors, round after round", 3, sum_over_udp),
+    Case("result_addresses", "each copy of a RESULT carries the addresses of its worker", 3, result_addresses),
+    Case("checksums", "a RESULT has right checksums and a fresh time to live", 2, checksums),
+    Case("ordinary_traffic", "packets of others are forwarded unchanged", 2, ordinary_traffic),
+    Case("for_the_switch_only", "only undamaged contributions count", 2, for_the_switch_only),
+)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a student's program, try every case of its level on a fresh switch, and count the points."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hopsum_labs.case import Case, Failed
+from hopsum_labs.levels import PROGRAM, LabError, Level
+from hopsum_labs.testbed import Testbed, TestbedError
+
+COMPILER = "p4c-bm2-ss"
+_COMPILE_S = 120
+HOW_TO_GET_P4C = (
+    f"{COMPILER} is not on PATH. p4lang has packages for Debian and Ubuntu (https://github.com/p4lang/p4c#installing). "
+    "To see the grader without a compiler: hopsum lab grade LEVEL --solution"
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What p4c made of a program."""
+
+    program: Path
+    p4info: Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a case; `reason` is empty where the program kept the rule."""
+
+    case: Case
+    reason: str
+
+    @property
+    def points(self) -> int:
+        """The points that the program earned."""
+        return 0 if self.reason else self.case.points
+
+
+def compiled_solution(level: Level) -> Compiled:
+    """Return the solution as it was compiled for the installation."""
+    return Compiled(level.solution / f"{PROGRAM}.json", level.solution / f"{PROGRAM}.p4info.txtpb")
+
+
+def compile_program(source: Path, folder: Path) -> Compiled:
+    """Compile `source` into `folder`.
+
+    Raises LabError: no compiler, no such file, or the program is wrong, with the compiler's own words.
+    """
+    if shutil.which(COMPILER) is None:
+        raise LabError(HOW_TO_GET_P4C)
+    if not source.is_file():
+        raise LabError(f"{source} is not there; `hopsum lab start LEVEL FOLDER` makes a folder with it")
+    made = Compiled(folder / f"{PROGRAM}.json", folder / f"{PROGRAM}.p4info.txtpb")
+    command = [COMPILER, "--arch", "v1model", "--std", "p4-16", source.name]
+    command += ["-o", str(made.program.absolute()), "--p4runtime-files", str(made.p4info.absolute())]
+    done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+    if done.returncode:
+        raise LabError(f"{COMPILER} refuses {source}:\n{done.stderr.strip()}")
+    return made
+
+
+def grade(cases: Sequence[Case], compiled: Compiled) -> Iterator[Verdict]:
+    """Try every case on a switch that has just been started, in order.
+
+    Raises LabError: the embedded switch does not load the program.
+    """
+    for case in cases:
+        try:
+            switch = Testbed(compiled.program, compiled.p4info)
+        except TestbedError as error:
+            raise LabError(str(error)) from error
+        with switch:
+            yield Verdict(case, _reason(case, switch))
+
+
+def grade_source(level: Level, source: Path) -> Iterator[Verdict]:
+    """Compile and grade a program; raises LabError as `compile_program` and `grade` do."""
+    with TemporaryDirectory(prefix="hopsum-lab-") as folder:
+        yield from grade(level.cases(), compile_program(source, Path(folder)))
+
+
+def _reason(case: Case, switch: Testbed) -> str:
+    try:
+        case.check(switch)
+    except (Failed, TestbedError) as error:
+        return " ".join([str(error), *getattr(error, "__notes__", ())])
+    return ""

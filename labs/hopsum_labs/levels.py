@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The levels of the course: their names, folders and cases."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopsum_labs.case import Case
+
+_HERE = Path(__file__).parent
+PROGRAM = "aggregate"
+"""Stem of a level's P4 program: `aggregate.p4`, `aggregate.json`, `aggregate.p4info.txtpb`."""
+
+
+class LabError(Exception):
+    """Something that the student or the installation has to mend; the text says what and how."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One exercise. `word` names its folders, the module of its cases, and the level on the command line."""
+
+    word: str
+    title: str
+
+    @property
+    def exercise(self) -> Path:
+        """The folder that a student gets a copy of."""
+        return _HERE / "exercises" / self.word
+
+    @property
+    def solution(self) -> Path:
+        """The folder of the solution: P4 program, what p4c makes of it, and the worker."""
+        return _HERE / "solutions" / self.word
+
+    def cases(self) -> tuple[Case, ...]:
+        """Return what the grader tries, in the order of the handout."""
+        cases: tuple[Case, ...] = importlib.import_module(f"hopsum_labs.cases.{self.word}").CASES
+        return cases
+
+
+LEVELS = {
+    level.word: level
+    for level in (
+        Level("ethernet", "level 1: add vectors, over Ethernet"),
+        Level("udp", "level 2: add vectors, over UDP, beside ordinary traffic"),
+        Level("loss", "level 3: add vectors although packets are lost"),
+        Level("slots", "bonus: several slots, for several chunks under way"),
+    )
+}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packets of the course as scapy layers, and the addresses of its network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from scapy.fields import ByteEnumField, ByteField, FieldListField, IntField
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
+
+TYPE_AGGREGATION = 0x88B5
+AGGREGATION_PORT = 5555
+VALUES = 8
+"""Values in a packet."""
+MODULUS = 1 << 32
+SWITCH_MAC = "02:00:00:00:00:fe"
+SWITCH_IP = "10.0.0.254"
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+
+
+class Kind(IntEnum):
+    """What an aggregation packet is."""
+
+    CONTRIBUTION = 1
+    RESULT = 2
+
+
+class Aggregation(Packet):
+    """The header `aggregation_t` and the values behind it."""
+
+    name = "Aggregation"
+    fields_desc = (
+        ByteEnumField("kind", Kind.CONTRIBUTION, {int(kind): kind.name for kind in Kind}),
+        ByteField("rank", 0),
+        ByteField("slot", 0),
+        ByteField("version", 0),
+        IntField("chunk", 0),
+        FieldListField("values", [0] * VALUES, IntField("value", 0), count_from=lambda _: VALUES),
+    )
+
+
+bind_layers(Ether, Aggregation, type=TYPE_AGGREGATION)
+bind_layers(UDP, Aggregation, dport=AGGREGATION_PORT)
+
+
+def worker_mac(rank: int) -> str:
+    """Return the Ethernet address of a worker."""
+    return f"02:00:00:00:00:{rank + 1:02x}"
+
+
+def worker_ip(rank: int) -> str:
+    """Return the IPv4 address of a worker."""
+    return f"10.0.0.{rank + 1}"
+
+
+def worker_port(rank: int) -> int:
+    """Return the switch port of a worker."""
+    return rank + 1
+
+
+def over_ethernet(rank: int, values: Sequence[int], **fields: int) -> Packet:
+    """Return a worker's contribution as level 1 has it."""
+    header = Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=TYPE_AGGREGATION)
+    return header / Aggregation(rank=rank, values=list(values), **fields)
+
+
+def over_udp(rank: int, values: Sequence[int], **fields: int) -> Packet:
+    """Return a worker's contribution as levels 2 and 3 have it."""
+    header = Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(src=worker_ip(rank), dst=SWITCH_IP)
+    return header / UDP(sport=AGGREGATION_PORT, dport=AGGREGATION_PORT) / Aggregation(
+        rank=rank, values=list(values), **fields
+    )
+
+
+def total(vectors: Sequence[Sequence[int]]) -> list[int]:
+    """Return the sum that the switch has to send, value by value, modulo 2**32."""
+    return [sum(column) % MODULUS for column in zip(*vectors, strict=True)]
+
+
+def to_int(address: str) -> int:
+    """Return an IPv4 or Ethernet address as the number that table entries have."""
+    if ":" in address:
+        return int(address.replace(":", ""), 16)
+    return int.from_bytes(bytes(map(int, address.split("."))), "big")
+
+
+def summary(packet: Any) -> str:
+    """Return a line that shows a packet to a student."""
+    if Aggregation not in packet:
+        return str(packet.summary())
+    part = packet[Aggregation]
+    kind = Kind(part.kind).name if part.kind in list(Kind) else f"kind {part.kind}"
+    shown = f"{kind} rank={part.rank} slot={part.slot} version={part.version} chunk={part.chunk}"
+    return f"{shown} values={[int(value) for value in part.values]}"

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that break a rule of the course: the solutions with one change each, and what p4c makes of them.
+
+`cd tests && python -m labs.mutants` compiles them again (needs p4c-bm2-ss) and writes `data/mutants.json.gz`, so that
+the graders are tested without a compiler.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from hopsum_labs.grading import compile_program
+from hopsum_labs.levels import LEVELS, PROGRAM
+
+RECORDED = Path(__file__).parent / "data" / "mutants.json.gz"
+
+
+class Mutant(NamedTuple):
+    """A change to a solution: `old` stands there once. `breaks` is a case that has to find it."""
+
+    level: str
+    name: str
+    old: str
+    new: str
+    breaks: str
+
+
+_UDP_EVERYWHERE = (
+    ("keeps_source", "hdr.ethernet.source = meta.switch_mac;", "", "result_addresses"),
+    ("same_destination", "hdr.ipv4.destination = ip;", "", "result_addresses"),
+    ("no_time_to_live", "hdr.ipv4.ttl = 64;", "hdr.ipv4.ttl = 63;", "checksums"),
+    ("old_udp_checksum", "hdr.udp.checksum = 0;", "", "checksums"),
+    ("no_checksum_test", "standard.checksum_error == 1", "false", "for_the_switch_only"),
+    ("adds_everything", "|| hdr.aggregation.kind != CONTRIBUTION", "", "for_the_switch_only"),
+    ("takes_others_packets", "|| hdr.ipv4.destination != meta.switch_ip", "", "ordinary_traffic"),
+    ("rewrites_others_results", "&& meta.is_answer == 1", "", "ordinary_traffic"),
+    ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "sum_over_udp"),
+    ("early_result", "count == meta.workers", "count == 2", "sum_over_udp"),
+    ("wrong_ip_checksum", "update_checksum(hdr.ipv4.isValid()", "update_checksum(false", "checksums"),
+)
+_LOSS = (
+    ("adds_again", "bitmap & own_bit == 0", "true", "again_before_the_end"),
+    ("never_answers_again", "} else if (count == meta.workers) {", "} else if (false) {", "again_after_the_end"),
+    (
+        "answers_all_again",
+        "standard.egress_spec = standard.ingress_port;",
+        "standard.mcast_grp = ALL_WORKERS;",
+        "again_after_the_end",
+    ),
+    ("answers_too_early", "} else if (count == meta.workers) {", "} else if (true) {", "again_before_the_end"),
+    ("answers_with_its_own", "recall(cell + 3, hdr.values.v3);", "", "again_after_the_end"),
+    ("never_clears", "other_bitmap & ~own_bit", "other_bitmap", "two_versions"),
+    ("clears_all", "other_bitmap & ~own_bit", "0", "late_worker"),
+    ("one_version", "bit<32> cell = copy * 8;", "bit<32> cell = copy * 0;", "late_worker"),
+    ("adds_to_the_last_round", "count == 0 || count == meta.workers", "count == 0", "two_versions"),
+    ("any_rank", "|| hdr.aggregation.rank >= meta.workers", "", "who_does_not_exist"),
+    ("any_version", "|| hdr.aggregation.version > 1", "", "who_does_not_exist"),
+    ("clears_too_early", "other_bitmap & ~own_bit", "8w0xFF & ~own_bit", "random_loss"),
+)
+_SLOTS = (
+    ("one_slot", "(bit<32>)hdr.aggregation.slot * 2", "(bit<32>)0 * 2", "side_by_side"),
+    ("slots_overlap", "(bit<32>)hdr.aggregation.slot * 2", "(bit<32>)hdr.aggregation.slot", "side_by_side"),
+    ("any_slot", "|| hdr.aggregation.slot >= SLOTS", "", "no_such_slot"),
+    ("fifteen_slots", "const bit<8>  SLOTS = 16;", "const bit<8>  SLOTS = 15;", "one_after_the_other"),
+    ("adds_again", "bitmap & own_bit == 0", "true", "again_before_the_end"),
+    ("never_answers_again", "} else if (count == meta.workers) {", "} else if (false) {", "again_after_the_end"),
+    ("clears_all", "other_bitmap & ~own_bit", "0", "late_worker"),
+)
+_ETHERNET = (
+    ("keeps_the_last_only", "is_first ? value : sum + value", "value", "sum_of_two"),
+    ("one_cell_twice", "aggregate(1, is_first", "aggregate(0, is_first", "sum_of_two"),
+    ("stays_a_contribution", "hdr.aggregation.kind = RESULT;", "", "sum_of_two"),
+    (
+        "answers_one",
+        "standard.mcast_grp = ALL_WORKERS;",
+        "standard.egress_spec = standard.ingress_port;",
+        "sum_of_two",
+    ),
+    ("always_two", "count == meta.workers", "count == 2", "any_number_of_workers"),
+    ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "addresses"),
+    ("keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "addresses"),
+    (
+        "forgets_the_chunk",
+        "hdr.aggregation.kind = RESULT;",
+        "hdr.aggregation.kind = RESULT; hdr.aggregation.chunk = 0;",
+        "addresses",
+    ),
+    ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "next_round"),
+    ("saturates", "sum + value;", "sum |+| value;", "wraps"),
+    ("adds_results", "|| hdr.aggregation.kind != CONTRIBUTION", "", "other_frames"),
+    (
+        "echoes_strangers",
+        "mark_to_drop(standard);\n            return;",
+        "standard.egress_spec = standard.ingress_port;\n            return;",
+        "other_frames",
+    ),
+)
+MUTANTS = tuple(
+    Mutant(level, *row)
+    for level, rows in (("ethernet", _ETHERNET), ("udp", _UDP_EVERYWHERE), ("loss", _LOSS), ("slots", _SLOTS))
+    for row in rows
+)
+SKELETON = "skeleton"
+
+
+def source_of(mutant: Mutant) -> str:
+    """Return the changed program; the text that is changed has to be there exactly once."""
+    solution = (LEVELS[mutant.level].solution / f"{PROGRAM}.p4").read_text()
+    times = solution.count(mutant.old)
+    assert times == 1, f"{mutant.level}/{mutant.name}: {mutant.old!r} stands {times} times in the solution"
+    return solution.replace(mutant.old, mutant.new)
+
+
+def sources() -> dict[str, str]:
+    """Return all programs that earn less than all points, by LEVEL/NAME; the skeletons are among them."""
+    skeletons = {f"{word}/{SKELETON}": (level.exercise / f"{PROGRAM}.p4").read_text() for word, level in LEVELS.items()}
+    return skeletons | {f"{mutant.level}/{mutant.name}": source_of(mutant) for mutant in MUTANTS}
+
+
+def hashes() -> dict[str, str]:
+    """Return the SHA-256 of every source."""
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sources().items()}
+
+
+def recorded() -> dict[str, Any]:
+    """Return what was recorded: `sources`, hashes by name, and `programs`, p4c's JSON and P4Info by name."""
+    document: dict[str, Any] = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    return document
+
+
+def compile_text(text: str) -> dict[str, Any]:
+    """Return p4c's JSON without source lines as `json`, and the P4Info as `p4info`."""
+    with TemporaryDirectory() as name:
+        source = Path(name) / f"{PROGRAM}.p4"
+        source.write_text(text)
+        made = compile_program(source, Path(name))
+        program = _without_sources(json.loads(made.program.read_text()))
+        return {"json": program, "p4info": made.p4info.read_text()}
+
+
+def _without_sources(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _without_sources(value) for key, value in node.items() if key != "source_info"}
+    if isinstance(node, list):
+        return [_without_sources(value) for value in node]
+    return node
+
+
+def main() -> int:
+    """Compile all and write the recording."""
+    programs = {}
+    for name, text in sources().items():
+        programs[name] = compile_text(text)
+        print(name)
+    document = json.dumps({"sources": hashes(), "programs": programs}, separators=(",", ":"))
+    RECORDED.parent.mkdir(exist_ok=True)
+    RECORDED.write_bytes(gzip.compress(document.encode(), mtime=0))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
