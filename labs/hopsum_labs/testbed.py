@@ -91,8 +91,8 @@ class Testbed:
     def _require(self, table: str) -> None:
         if table not in self._device.p4info.tables:
             raise TestbedError(
-                f"the compiled program has no table {table}, which the control plane of this level writes. p4c leaves out "
-                "tables that are never applied: apply it where the handout says."
+                f"the compiled program has no table {table}, which the control plane of this level writes. "
+                "p4c leaves out tables that are never applied: apply it where the handout says."
             )
 
     def _write(self, update: Insert | Modify) -> None:
