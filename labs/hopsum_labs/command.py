@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hopsum_labs.grading import Verdict, compiled_solution, grade, grade_source
-from hopsum_labs.levels import LEVELS, PROGRAM, LabError, Level
+from hopsum_labs.grading import Verdict, grade_folder, grade_solution
+from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, LabError, Level
 
 _EPILOG = """\
 examples:
@@ -71,7 +71,7 @@ def _add_level(parser: argparse.ArgumentParser) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     for level in LEVELS.values():
-        print(f"{level.word:10} {level.title} ({_total(level)} points)")
+        print(f"{level.word:10} {level.title} ({level.points} points)")
     return 0
 
 
@@ -83,16 +83,20 @@ def _start(options: argparse.Namespace) -> int:
         raise LabError(f"{folder} exists already; nothing was changed. Choose another folder") from None
     except OSError as error:
         raise LabError(f"{folder} cannot be made: {error}") from error
-    print(f"{folder}/README.md is the handout. Fill the gaps of {folder}/{PROGRAM}.p4, then:")
+    print(f"{folder}/README.md is the handout. Fill the gaps of {_files(level)} in {folder}, then:")
     print(f"  hopsum lab test {level.word} {folder}")
     return 0
+
+
+def _files(level: Level) -> str:
+    return f"{PROGRAM}.p4 and {WORKER}" if level.worker_cases() else f"{PROGRAM}.p4"
 
 
 def _verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
     level = LEVELS[options.level]
     if options.solution:
-        return grade(level.cases(), compiled_solution(level))
-    return grade_source(level, options.folder / f"{PROGRAM}.p4")
+        return grade_solution(level)
+    return grade_folder(level, options.folder)
 
 
 def _test(options: argparse.Namespace) -> int:
@@ -109,7 +113,7 @@ def _grade(options: argparse.Namespace) -> int:
         print(json.dumps(_document(LEVELS[options.level], verdicts), indent=2))
     else:
         verdicts = list(_shown(_verdicts(options)))
-        print(f"{sum(verdict.points for verdict in verdicts)} of {_total(LEVELS[options.level])} points")
+        print(f"{sum(verdict.points for verdict in verdicts)} of {LEVELS[options.level].points} points")
     return int(any(verdict.reason for verdict in verdicts))
 
 
@@ -137,8 +141,4 @@ def _document(level: Level, verdicts: Sequence[Verdict]) -> dict[str, object]:
         }
         for verdict in verdicts
     ]
-    return {"level": level.word, "points": sum(one.points for one in verdicts), "of": _total(level), "cases": cases}
-
-
-def _total(level: Level) -> int:
-    return sum(case.points for case in level.cases())
+    return {"level": level.word, "points": sum(one.points for one in verdicts), "of": level.points, "cases": cases}

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hopsum_labs.case import Case, Failed
-from hopsum_labs.levels import PROGRAM, LabError, Level
+from hopsum_labs.levels import PROGRAM, WORKER, LabError, Level
 from hopsum_labs.testbed import Testbed, TestbedError
+from hopsum_labs.workers import WorkerCase, load_worker
 
 COMPILER = "p4c-bm2-ss"
 _COMPILE_S = 120
@@ -34,7 +36,7 @@ class Compiled:
 class Verdict:
     """What came of a case; `reason` is empty where the program kept the rule."""
 
-    case: Case
+    case: Case | WorkerCase
     reason: str
 
     @property
@@ -77,18 +79,37 @@ def grade(cases: Sequence[Case], compiled: Compiled) -> Iterator[Verdict]:
         except TestbedError as error:
             raise LabError(str(error)) from error
         with switch:
-            yield Verdict(case, _reason(case, switch))
+            yield Verdict(case, _reason_of(partial(case.check, switch)))
 
 
-def grade_source(level: Level, source: Path) -> Iterator[Verdict]:
-    """Compile and grade a program; raises LabError as `compile_program` and `grade` do."""
-    with TemporaryDirectory(prefix="hopsum-lab-") as folder:
-        yield from grade(level.cases(), compile_program(source, Path(folder)))
+def grade_worker(level: Level, worker: Path) -> Iterator[Verdict]:
+    """Try a worker on switches that run the solution, so that its verdict is not about the student's switch."""
+    solution = compiled_solution(level)
+    for case in level.worker_cases():
+        with Testbed(solution.program, solution.p4info) as switch:
+            yield Verdict(case, _reason_of(partial(_check_worker, case, worker, switch)))
 
 
-def _reason(case: Case, switch: Testbed) -> str:
+def grade_folder(level: Level, folder: Path) -> Iterator[Verdict]:
+    """Compile and grade a student's program, then the worker; raises LabError as `compile_program` and `grade` do."""
+    with TemporaryDirectory(prefix="hopsum-lab-") as made:
+        yield from grade(level.cases(), compile_program(folder / f"{PROGRAM}.p4", Path(made)))
+    yield from grade_worker(level, folder / WORKER)
+
+
+def grade_solution(level: Level) -> Iterator[Verdict]:
+    """Grade the solution as it was compiled, and its worker."""
+    yield from grade(level.cases(), compiled_solution(level))
+    yield from grade_worker(level, level.solution / WORKER)
+
+
+def _check_worker(case: WorkerCase, worker: Path, switch: Testbed) -> None:
+    case.check(load_worker(worker), switch)
+
+
+def _reason_of(check: Callable[[], None]) -> str:
     try:
-        case.check(switch)
+        check()
     except (Failed, TestbedError) as error:
         return " ".join([str(error), *getattr(error, "__notes__", ())])
     return ""

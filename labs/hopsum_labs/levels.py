@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopsum_labs.case import Case
+from hopsum_labs.workers import WorkerCase
 
 _HERE = Path(__file__).parent
 PROGRAM = "aggregate"
 """Stem of a level's P4 program: `aggregate.p4`, `aggregate.json`, `aggregate.p4info.txtpb`."""
+
+
+WORKER = "worker.py"
+"""The file with a level's worker."""
 
 
 class LabError(Exception):
@@ -39,6 +44,17 @@ class Level:
         """Return what the grader tries, in the order of the handout."""
         cases: tuple[Case, ...] = importlib.import_module(f"hopsum_labs.cases.{self.word}").CASES
         return cases
+
+    def worker_cases(self) -> tuple[WorkerCase, ...]:
+        """Return what the grader tries with the level's `worker.py`; nothing where the level has none."""
+        module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
+        cases: tuple[WorkerCase, ...] = getattr(module, "WORKER_CASES", ())
+        return cases
+
+    @property
+    def points(self) -> int:
+        """The points of all cases."""
+        return sum(case.points for case in self.cases()) + sum(case.points for case in self.worker_cases())
 
 
 LEVELS = {

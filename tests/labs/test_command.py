@@ -15,13 +15,13 @@ def test_list_names_levels_and_points(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ethernet", "udp", "loss", "slots"]
-    assert lines[0].endswith("(10 points)")
+    assert lines[0].endswith("(13 points)")
 
 
 def test_start_copies_handout_and_skeleton_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine"
     assert main(["start", "ethernet", str(folder)]) == 0
-    assert {path.name for path in folder.iterdir()} == {"README.md", "aggregate.p4"}
+    assert {path.name for path in folder.iterdir()} == {"README.md", "aggregate.p4", "worker.py"}
     assert "hopsum lab test ethernet" in capsys.readouterr().out
     (folder / "aggregate.p4").write_text("my work")
     assert main(["start", "ethernet", str(folder)]) == 1
@@ -33,13 +33,13 @@ def test_grade_shows_rules_and_points(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["grade", "ethernet", "--solution"]) == 0
     output = capsys.readouterr().out
     assert "2/2  next_round" in output
-    assert output.splitlines()[-1] == "10 of 10 points"
+    assert output.splitlines()[-1] == "13 of 13 points"
 
 
 def test_grade_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grade", "loss", "--solution", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["level"], document["points"], document["of"]) == ("loss", 16, 16)
+    assert (document["level"], document["points"], document["of"]) == ("loss", 20, 20)
     assert {case["reason"] for case in document["cases"]} == {""}
 
 

@@ -23,6 +23,7 @@ from hopsum_labs.packets import (
     worker_port,
 )
 from hopsum_labs.testbed import Sent, Testbed
+from hopsum_labs.workers import AllReduce, Network, WorkerCase, run
 
 _GROUP = 1
 
@@ -144,3 +145,15 @@ CASES = (
     Case("wraps", "sums are modulo 2**32, each value for itself", 1, wraps),
     Case("other_frames", "only contributions count", 2, other_frames),
 )
+
+
+def whole_vectors(all_reduce: AllReduce, switch: Testbed) -> None:
+    """Vectors of several chunks, of less than one, and of none."""
+    for length in (20, 3, 0):
+        switch.reload()
+        set_up(switch, 3)
+        vectors_of_workers = [[100 * rank + place for place in range(length)] for rank in range(3)]
+        run(all_reduce, Network(switch, 3, 0.0, 0), vectors_of_workers, f"vectors of {length} values")
+
+
+WORKER_CASES = (WorkerCase("whole_vectors", "worker.py: every worker gets the sum of whole vectors", 3, whole_vectors),)

@@ -16,6 +16,7 @@ from hopsum_labs.cases.ethernet import vectors
 from hopsum_labs.cases.udp import contribute, expect_nothing, expect_results, play, set_up
 from hopsum_labs.packets import VALUES, Aggregation, Kind, over_udp, total, worker_port
 from hopsum_labs.testbed import Testbed
+from hopsum_labs.workers import AllReduce, Network, WorkerCase, run
 
 
 def two_versions(switch: Testbed) -> None:
@@ -135,4 +136,20 @@ CASES = (
     Case("late_worker", "the other version keeps the RESULT for who is late", 3, late_worker),
     Case("who_does_not_exist", "unknown ranks and versions are dropped", 1, who_does_not_exist),
     Case("random_loss", "with a third of all packets lost, all get every sum", 3, random_loss),
+)
+
+
+def sends_again(all_reduce: AllReduce, switch: Testbed) -> None:
+    """Vectors of five chunks, with no packet lost, then with a fifth of all packets lost."""
+    for loss, seeds in ((0.0, 1), (0.2, 4)):
+        for seed in range(seeds):
+            switch.reload()
+            set_up(switch, 3)
+            vectors_of_workers = [[100 * rank + place for place in range(5 * VALUES - 3)] for rank in range(3)]
+            when = f"with {loss:.0%} of all packets lost, seed {seed}"
+            run(all_reduce, Network(switch, 3, loss, seed), vectors_of_workers, when)
+
+
+WORKER_CASES = (
+    WorkerCase("sends_again", "worker.py: every worker gets every sum although packets are lost", 4, sends_again),
 )

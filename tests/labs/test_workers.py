@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graders of workers: the solutions pass, and workers that break a rule are found, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsum_labs import workers
+from hopsum_labs.grading import grade_worker
+from hopsum_labs.levels import LEVELS, WORKER, Level
+
+WITH_A_WORKER = [level for level in LEVELS.values() if level.worker_cases()]
+EVERY_LEVEL = pytest.mark.parametrize("level", WITH_A_WORKER, ids=lambda level: level.word)
+NEVER_S = 2.0
+"""Seconds that a worker gets here which would wait for ever."""
+
+
+def reasons(level: Level, worker: Path) -> str:
+    return " ".join(verdict.reason for verdict in grade_worker(level, worker))
+
+
+def changed(level: Level, folder: Path, old: str, new: str) -> Path:
+    """Return a solution with one change."""
+    text = (level.solution / WORKER).read_text()
+    assert text.count(old) == 1
+    (folder / WORKER).write_text(text.replace(old, new))
+    return folder / WORKER
+
+
+def test_levels_with_a_worker() -> None:
+    assert [level.word for level in WITH_A_WORKER] == ["ethernet", "loss"]
+
+
+@EVERY_LEVEL
+def test_the_solution_passes(level: Level) -> None:
+    assert reasons(level, level.solution / WORKER) == ""
+
+
+@EVERY_LEVEL
+def test_the_skeleton_earns_nothing(level: Level) -> None:
+    assert "had to return" in reasons(level, level.exercise / WORKER)
+
+
+@EVERY_LEVEL
+def test_a_short_last_chunk_that_is_not_cut_is_found(level: Level, tmp_path: Path) -> None:
+    worker = changed(level, tmp_path, "return sums[: len(vector)]", "return sums")
+    assert "it returned" in reasons(level, worker)
+
+
+@EVERY_LEVEL
+def test_an_exception_is_shown_and_ends_the_case(level: Level, tmp_path: Path) -> None:
+    worker = changed(level, tmp_path, "sums = []", "sums = [] if rank else 1 / 0")
+    assert "all_reduce of rank 0 raised ZeroDivisionError" in reasons(level, worker)
+
+
+def test_a_worker_that_never_sends_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "DEADLINE_S", NEVER_S)
+    again = "if packet is None:\n            port.send(contribution)"
+    worker = changed(LEVELS["loss"], tmp_path, again, "if packet is None:\n            pass")
+    assert "did not return within 2 s" in reasons(LEVELS["loss"], worker)
+
+
+def test_a_worker_of_one_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "DEADLINE_S", NEVER_S)
+    worker = changed(LEVELS["loss"], tmp_path, "version=chunk % 2", "version=0")
+    assert reasons(LEVELS["loss"], worker)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("def f(:", "SyntaxError"), ("x = 1", "no attribute 'all_reduce'")])
+def test_what_is_no_worker(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / WORKER).write_text(text)
+    assert reason in reasons(LEVELS["ethernet"], tmp_path / WORKER)
+
+
+def test_no_worker_at_all(tmp_path: Path) -> None:
+    assert f"{tmp_path / WORKER} is not there" in reasons(LEVELS["ethernet"], tmp_path / WORKER)
