@@ -44,6 +44,14 @@ def test_the_skeleton_earns_nothing(level: Level) -> None:
 
 
 @EVERY_LEVEL
+def test_the_skeleton_imports_what_its_gap_needs(level: Level) -> None:
+    files = (level.exercise / WORKER, level.solution / WORKER)
+    exercise, solution = (file.read_text().split("\n\n\n")[0] for file in files)
+    assert exercise == solution
+    assert "import Ether" in exercise
+
+
+@EVERY_LEVEL
 def test_a_short_last_chunk_that_is_not_cut_is_found(level: Level, tmp_path: Path) -> None:
     worker = changed(level, tmp_path, "return sums[: len(vector)]", "return sums")
     assert "it returned" in reasons(level, worker)

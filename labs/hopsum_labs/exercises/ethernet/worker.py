@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Level 1: a worker that has its vector summed, chunk by chunk."""
 
+from scapy.layers.l2 import Ether
 
+from hopsum_labs.packets import SWITCH_MAC, TYPE_AGGREGATION, VALUES, Aggregation, Kind, worker_mac
 
 
 def all_reduce(port, rank, workers, vector):

@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Level 3: a worker that sends again until it has the sum."""
 
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
+from hopsum_labs.packets import (
+    AGGREGATION_PORT,
+    SWITCH_IP,
+    SWITCH_MAC,
+    VALUES,
+    Aggregation,
+    Kind,
+    worker_ip,
+    worker_mac,
+)
+
+RETRANSMIT_AFTER_S = 0.02
 
 
 def all_reduce(port, rank, workers, vector):
