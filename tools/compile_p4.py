@@ -67,7 +67,6 @@ class P4Program:
 P4 = ROOT / "p4"
 NAIVE = ROOT / "evaluation" / "naive"
 LABS = ROOT / "labs" / "hopsum_labs"
-LEVELS = ("ethernet", "udp", "loss", "slots")
 
 
 def lab(level: str) -> P4Program:
@@ -81,7 +80,7 @@ PROGRAMS = (
     P4Program(
         ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive", name="naive"
     ),
-    *map(lab, LEVELS),
+    *map(lab, sorted(folder.name for folder in (LABS / "solutions").iterdir())),
 )
 
 NAMES = tuple(program.name for program in PROGRAMS)

@@ -76,7 +76,11 @@ COMMANDS = {
     ),
     "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
     "packet": Command("send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet", "scapy"),
-    "lab": Command("write a P4 switch that aggregates, in levels, and have it graded", "hopsum_labs.command", "demo"),
+    "lab": Command(
+        "write a P4 switch that aggregates, in levels, and have it graded",
+        "hopsum_labs.command",
+        "switch,controller,scapy",
+    ),
     "plan": Command("predict training step times and the bottleneck", "hopsum_cli.plan"),
     "plan paper": Command(
         "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"

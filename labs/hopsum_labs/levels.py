@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopsum_labs.case import Case
-from hopsum_labs.workers import WorkerCase
 
 _HERE = Path(__file__).parent
 PROGRAM = "aggregate"
 """Stem of a level's P4 program: `aggregate.p4`, `aggregate.json`, `aggregate.p4info.txtpb`."""
-
-
 WORKER = "worker.py"
 """The file with a level's worker."""
 
@@ -45,16 +42,16 @@ class Level:
         cases: tuple[Case, ...] = importlib.import_module(f"hopsum_labs.cases.{self.word}").CASES
         return cases
 
-    def worker_cases(self) -> tuple[WorkerCase, ...]:
+    def worker_cases(self) -> tuple[Case, ...]:
         """Return what the grader tries with the level's `worker.py`; nothing where the level has none."""
         module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
-        cases: tuple[WorkerCase, ...] = getattr(module, "WORKER_CASES", ())
+        cases: tuple[Case, ...] = getattr(module, "WORKER_CASES", ())
         return cases
 
     @property
     def points(self) -> int:
         """The points of all cases."""
-        return sum(case.points for case in self.cases()) + sum(case.points for case in self.worker_cases())
+        return sum(case.points for case in (*self.cases(), *self.worker_cases()))
 
 
 LEVELS = {

@@ -23,7 +23,7 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
 class Kind(IntEnum):
-    """What an aggregation packet is."""
+    """The kinds of aggregation packets."""
 
     CONTRIBUTION = 1
     RESULT = 2
@@ -79,13 +79,6 @@ def over_udp(rank: int, values: Sequence[int], **fields: int) -> Packet:
 def total(vectors: Sequence[Sequence[int]]) -> list[int]:
     """Return the sum that the switch has to send, value by value, modulo 2**32."""
     return [sum(column) % MODULUS for column in zip(*vectors, strict=True)]
-
-
-def to_int(address: str) -> int:
-    """Return an IPv4 or Ethernet address as the number that table entries have."""
-    if ":" in address:
-        return int(address.replace(":", ""), 16)
-    return int.from_bytes(bytes(map(int, address.split("."))), "big")
 
 
 def summary(packet: Any) -> str:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.entries import DefaultAction, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_switch.backend import Backend, engine_maker
-from hopsum_switch.engine import Engine
+from hopsum_switch.engine import Engine, Output
 from hopsum_switch.server import SwitchServer
 
 
@@ -25,13 +24,6 @@ class TestbedError(Exception):
     """The program cannot be loaded, or does not have a table that the handout asks for; the text says which."""
 
     __test__ = False  # not a test class of pytest's
-
-
-class Sent(NamedTuple):
-    """A frame that the switch sent."""
-
-    port: int
-    frame: bytes
 
 
 class Testbed:
@@ -71,11 +63,11 @@ class Testbed:
         """Make a multicast group of `ports`."""
         self._write(Insert(MulticastGroup(group, tuple(Replica(port, 0) for port in ports))))
 
-    def send(self, port: int, frame: bytes) -> list[Sent]:
+    def send(self, port: int, frame: bytes) -> list[Output]:
         """Let `frame` enter at `port`; return what the switch sends for it, in the order of the ports."""
         engine = self._server.dataplane.engine
         assert isinstance(engine, Engine), "a program was pushed"
-        return sorted(Sent(output.port, bytes(output.frame)) for output in engine.process(port, frame))
+        return sorted(engine.process(port, frame))
 
     def __enter__(self) -> Testbed:
         """Return itself."""

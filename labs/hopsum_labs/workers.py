@@ -13,7 +13,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 from scapy.layers.l2 import Ether
 
 from hopsum_labs.case import Failed, expect
-from hopsum_labs.packets import MODULUS, worker_port
+from hopsum_labs.packets import total, worker_port
 from hopsum_labs.testbed import Testbed
 
 DEADLINE_S = 60.0
@@ -34,18 +33,8 @@ class PortClosed(Exception):  # noqa: N818 - ends the threads of workers that wa
     """The case is over; a worker's thread ends by this."""
 
 
-@dataclass(frozen=True)
-class WorkerCase:
-    """One rule for workers. `check` raises Failed; it gets a switch that runs the solution and has no entries yet."""
-
-    name: str
-    rule: str
-    points: int
-    check: Callable[[AllReduce, Testbed], None]
-
-
 class Port:
-    """What `all_reduce` of `worker.py` sends and receives by: scapy packets from the Ethernet header on."""
+    """The port of a worker, for `all_reduce` of `worker.py`: scapy packets from the Ethernet header on."""
 
     def __init__(self, network: Network, rank: int) -> None:
         self._network, self._rank = network, rank
@@ -69,7 +58,7 @@ class Port:
 class Network:
     """A switch with workers at its ports. Every packet to and from it is lost with probability `loss`."""
 
-    def __init__(self, switch: Testbed, workers: int, loss: float, seed: int) -> None:
+    def __init__(self, switch: Testbed, workers: int, *, loss: float = 0.0, seed: int = 0) -> None:
         self.ports = [Port(self, rank) for rank in range(workers)]
         self._switch, self._loss, self._random = switch, loss, random.Random(seed)
         self._lock = threading.Lock()
@@ -128,7 +117,7 @@ def run(all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[int]
         thread.start()
     _await(threads, outcomes)
     network.close()
-    wanted = [sum(column) % MODULUS for column in zip(*vectors, strict=True)]
+    wanted = total(vectors)
     for rank, outcome in enumerate(outcomes):
         error = f"{type(outcome).__name__}: {outcome}"
         expect(not isinstance(outcome, Exception), f"{when}: all_reduce of rank {rank} raised {error}")

@@ -53,6 +53,7 @@ _LOSS = (
         "standard.mcast_grp = ALL_WORKERS;",
         "again_after_the_end",
     ),
+    ("answers_nobody", "standard.egress_spec = standard.ingress_port;", "standard.egress_spec = 0;", "random_loss"),
     ("answers_too_early", "} else if (count == meta.workers) {", "} else if (true) {", "again_before_the_end"),
     ("answers_with_its_own", "recall(cell + 3, hdr.values.v3);", "", "again_after_the_end"),
     ("never_clears", "other_bitmap & ~own_bit", "other_bitmap", "two_versions"),

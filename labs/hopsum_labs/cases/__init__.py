@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the graders try: one module for each level, with the tuple `CASES`."""
+"""The cases of the graders: one module for each level, with `CASES`, and `WORKER_CASES` where it has a worker."""

@@ -9,8 +9,9 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_labs import rounds
 from hopsum_labs.case import Case, expect
-from hopsum_labs.cases.ethernet import vectors
 from hopsum_labs.packets import (
     AGGREGATION_PORT,
     SWITCH_IP,
@@ -20,66 +21,45 @@ from hopsum_labs.packets import (
     Kind,
     over_udp,
     summary,
-    to_int,
     total,
     worker_ip,
     worker_mac,
     worker_port,
 )
-from hopsum_labs.testbed import Sent, Testbed
+from hopsum_labs.rounds import expect_nothing, expect_results, vectors
+from hopsum_labs.testbed import Testbed
+from hopsum_switch.engine import Output
 
 _GROUP = 1
 
 
 def set_up(switch: Testbed, workers: int) -> None:
     """Write what the handout's control plane writes."""
-    own = {"mac": to_int(SWITCH_MAC), "ip": to_int(SWITCH_IP)}
+    own = {"mac": mac_to_int(SWITCH_MAC), "ip": ipv4_to_int(SWITCH_IP)}
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)
     switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])
     for rank in range(workers):
-        mac, port = to_int(worker_mac(rank)), worker_port(rank)
+        mac, port = mac_to_int(worker_mac(rank)), worker_port(rank)
         switch.insert("MyIngress.forward", {"hdr.ethernet.destination": mac}, "MyIngress.send_to", port=port)
-        address = {"mac": mac, "ip": to_int(worker_ip(rank))}
+        address = {"mac": mac, "ip": ipv4_to_int(worker_ip(rank))}
         switch.insert("MyEgress.worker", {"standard.egress_port": port}, "MyEgress.to_worker", **address)
 
 
-def contribute(switch: Testbed, rank: int, values: Sequence[int], **fields: int) -> list[Sent]:
+def contribute(switch: Testbed, rank: int, values: Sequence[int], **fields: int) -> list[Output]:
     """Let a rank contribute; return what the switch sends for that."""
     return switch.send(worker_port(rank), bytes(over_udp(rank, values, **fields)))
 
 
-def expect_nothing(answers: Sequence[Sent], why: str) -> None:
-    """Fail if the switch sent something."""
-    shown = [f"port {answer.port}: {summary(Ether(answer.frame))}" for answer in answers]
-    expect(not answers, f"nothing was expected, because {why}; the switch sent {'; '.join(shown)}")
+def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
+    """Play a round of UDP datagrams, see `rounds.play`."""
 
+    def send(rank: int, values: Sequence[int]) -> list[Output]:
+        return contribute(switch, rank, values, **fields)
 
-def expect_results(answers: Sequence[Sent], ranks: Sequence[int], wanted: Sequence[int], when: str) -> None:
-    """Fail unless every one of `ranks` got a RESULT with the values `wanted`, once, and nobody else anything."""
-    ports = [worker_port(rank) for rank in ranks]
-    came = [answer.port for answer in answers]
-    expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
+    answers = rounds.play(send, contributions, when)
     for answer in answers:
         packet = Ether(answer.frame)
-        expect(
-            Aggregation in packet and packet[Aggregation].kind == Kind.RESULT,
-            f"{when}: at port {answer.port} a RESULT (kind 2) was expected; this came: {summary(packet)}",
-        )
-        got = [int(value) for value in packet[Aggregation].values]
-        expect(
-            got == list(wanted),
-            f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
-        )
-
-
-def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Sent]:
-    """Let every rank contribute once; the last one's answers have to be the RESULTs. Return them."""
-    ranks = range(len(contributions))
-    answers: list[Sent] = []
-    for rank in ranks:
-        expect_nothing(answers, f"only {rank} of {len(ranks)} workers had contributed in {when}")
-        answers = contribute(switch, rank, contributions[rank], **fields)
-    expect_results(answers, ranks, total(contributions), when)
+        expect(UDP in packet, f"{when}: at port {answer.port} UDP was expected; this came: {packet.summary()}")
     return answers
 
 
@@ -131,7 +111,7 @@ def ordinary_traffic(switch: Testbed) -> None:
     for packet in traffic:
         sent = switch.send(worker_port(0), bytes(packet))
         expect(
-            sent == [Sent(worker_port(1), bytes(packet))],
+            sent == [Output(worker_port(1), bytes(packet))],
             f"this is for another host, and has to leave through port {worker_port(1)} unchanged: {summary(packet)}; "
             f"the switch sent {[(frame.port, summary(Ether(frame.frame))) for frame in sent]}",
         )
@@ -139,7 +119,7 @@ def ordinary_traffic(switch: Testbed) -> None:
 
 
 def for_the_switch_only(switch: Testbed) -> None:
-    """What comes to the switch's address and is no contribution, or is damaged, does not count."""
+    """Packets for the switch that are damaged or no contributions do not count."""
     set_up(switch, 2)
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sentences that the cases of all levels are written in: rounds of contributions, and the answers that are due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scapy.layers.l2 import Ether
+
+from hopsum_labs.case import expect
+from hopsum_labs.packets import VALUES, Aggregation, Kind, summary, total, worker_port
+from hopsum_switch.engine import Output
+
+Contribute = Callable[[int, Sequence[int]], list[Output]]
+"""Let a rank contribute values; return what the switch sends for that."""
+
+
+def vectors(workers: int, seed: int = 0) -> list[list[int]]:
+    """Return a vector for each worker in which every value tells its worker, its place and the round."""
+    return [[1000 * (rank + 1) + 10 * place + seed for place in range(VALUES)] for rank in range(workers)]
+
+
+def expect_nothing(answers: Sequence[Output], why: str) -> None:
+    """Fail if the switch sent something."""
+    shown = [f"port {answer.port}: {summary(Ether(answer.frame))}" for answer in answers]
+    expect(not answers, f"nothing was expected, because {why}; the switch sent {'; '.join(shown)}")
+
+
+def expect_results(answers: Sequence[Output], ranks: Sequence[int], wanted: Sequence[int], when: str) -> None:
+    """Fail unless every one of `ranks` got a RESULT with the values `wanted`, once, and nobody else anything."""
+    ports = [worker_port(rank) for rank in ranks]
+    came = [answer.port for answer in answers]
+    expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
+    for answer in answers:
+        packet = Ether(answer.frame)
+        expect(
+            Aggregation in packet and packet[Aggregation].kind == Kind.RESULT,
+            f"{when}: at port {answer.port} a RESULT (kind 2) was expected; this came: {summary(packet)}",
+        )
+        got = [int(value) for value in packet[Aggregation].values]
+        expect(
+            got == list(wanted),
+            f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
+        )
+
+
+def play(contribute: Contribute, contributions: Sequence[Sequence[int]], when: str) -> list[Output]:
+    """Let every rank contribute once; the last one's answers have to be the RESULTs. Return them."""
+    ranks = range(len(contributions))
+    answers: list[Output] = []
+    for rank in ranks:
+        expect_nothing(answers, f"only {rank} of {len(ranks)} workers had contributed in {when}")
+        answers = contribute(rank, contributions[rank])
+    expect_results(answers, ranks, total(contributions), when)
+    return answers
