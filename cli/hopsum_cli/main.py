@@ -44,7 +44,7 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section("run training jobs and switches", ("switch", "controller", "job", "top", "doctor", "shell", "switch-ctl")),
-    Section("try hopsum", ("demo", "selftest", "topology", "packet", "lab")),
+    Section("try hopsum", ("demo", "selftest", "topology", "packet", "ptf", "lab")),
     Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
     Section("set up", ("completion",)),
 )
@@ -76,6 +76,7 @@ COMMANDS = {
     ),
     "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
     "packet": Command("send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet", "scapy"),
+    "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf"),
     "lab": Command(
         "write a P4 switch that aggregates, in levels, and have it graded",
         "hopsum_labs.command",

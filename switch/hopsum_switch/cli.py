@@ -164,8 +164,12 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--program", type=_file, metavar="X.json", help="compiled program, the JSON of p4c-bm2-ss")
-    parser.add_argument("--p4info", type=_file, metavar="X.p4info.txtpb", help="P4Info of the program, in text format")
+    parser.add_argument(
+        "--program", type=existing_file, metavar="X.json", help="compiled program, the JSON of p4c-bm2-ss"
+    )
+    parser.add_argument(
+        "--p4info", type=existing_file, metavar="X.p4info.txtpb", help="P4Info of the program, in text format"
+    )
     parser.add_argument(
         "--backend",
         choices=[backend.value for backend in Backend],
@@ -294,7 +298,8 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parse_argument
 
 
-def _file(text: str) -> Path:
+def existing_file(text: str) -> Path:
+    """Return the path of a file, for argparse. Raises ArgumentTypeError: there is none."""
     path = Path(text)
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text}")

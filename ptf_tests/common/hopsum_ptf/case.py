@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ import numpy as np
 import ptf
 from numpy.typing import ArrayLike, NDArray
 from ptf import testutils
-from ptf.base_tests import BaseTest
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
@@ -34,8 +32,9 @@ from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
 from hopsum_ptf.links import Links, OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, multiset
-from hopsum_ptf.results import Outcome, Result, append_result
 from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
+from hopsum_topologies.ptf.reported import ReportedTest
+from hopsum_topologies.ptf.results import Result
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
 from hopsum_wire.payload import lanes as lanes_of
 
@@ -54,7 +53,7 @@ def _pipeline() -> PipelineConfig:
     return control.load_pipeline(testutils.test_params_get()["target"])
 
 
-class SwitchCase(BaseTest):  # type: ignore[misc]
+class SwitchCase(ReportedTest):
     """One case on one switch."""
 
     recorded = True
@@ -63,9 +62,8 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
     def setUp(self) -> None:
         super().setUp()
         self.maxDiff = None
-        self._name = type(self).__module__ + "." + type(self).__name__
         self._jobs_made = 0
-        self._recording = Recording(self._name)
+        self._recording = Recording(self.case_name())
         self.device = _device()
         if testutils.test_param_get("record"):
             self.device = control.RecordingDevice(_device(), self._recording)
@@ -81,23 +79,6 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         expected = control.oracle_counters(*self._counted())
         self.assertEqual(counters, expected, "counters of the switch (first) and of the oracle (second)")
         super().tearDown()
-
-    def run(self, result: Any = None) -> None:
-        """Run as unittest does, and tell the runner how it ended."""
-        kinds: tuple[tuple[Outcome, list[Any]], ...] = (
-            ("FAILED", result.failures),
-            ("ERROR", result.errors),
-            ("skipped", result.skipped),
-        )
-        before = [len(entries) for _, entries in kinds]
-        super().run(result)
-        name = type(self).__module__ + "." + type(self).__name__
-        ended = Result(name, "ok")
-        for (outcome, entries), count in zip(kinds, before, strict=True):
-            if len(entries) > count:
-                ended = Result(name, outcome, _reason(entries[count][1]))
-                break
-        self._report(ended)
 
     # ---- what the target can do ---------------------------------------------------------------------------
 
@@ -306,17 +287,12 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
             received.append((port, reply, lanes_of(header.get("op", Op.ADD32), payload)))
         return received
 
-    def _report(self, result: Result) -> None:
+    def report(self, result: Result) -> None:
+        """Keep the recording of a case that passed, and report as every test does."""
         folder = testutils.test_param_get("record")
         if folder and result.outcome == "ok" and self.recorded:
             self._recording.save(Path(folder))
-        append_result(Path(testutils.test_param_get("results")), result)
-
-
-def _reason(report: str) -> str:
-    """Return the line of unittest's report that names the error; a skip's reason is its report."""
-    lines = report.strip().splitlines()
-    return next((line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[-1])
+        super().report(result)
 
 
 def _difference(port: int, frame: bytes, outputs: Sequence[OutputFrame], expected: Sequence[OutputFrame]) -> str:

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hopsum_ptf.results import Result
+from hopsum_topologies.ptf.results import Result
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = ROOT / "ptf_tests" / "cases"
@@ -42,6 +42,8 @@ _TEXT = """\
                 tna: no root, no switch: the Tofino program, executed from what the compiler's front end made of it)
     common/     hopsum_ptf: the bed, the sentences that cases are written in, recordings, the table below;
                 hopsum_oracle: the switch in Python; hopsum_tna: see tna
+
+[docs/ptf.md](../docs/ptf.md) says how to test a program of your own in the same way.
 
 `make ptf` runs every case on every target and prints the table; `make ptf ARGS="flush probing.EmptySlot"` some of them.
 Every frame goes to the switch and to the oracle (`hopsum_oracle.frame_aggregator`): the switch must send bit for bit

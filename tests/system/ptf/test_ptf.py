@@ -16,9 +16,9 @@ import pytest
 
 from hopsum_ptf.matrix import README, meanings, render_readme
 from hopsum_ptf.recording import recordings
-from hopsum_ptf.results import Result, append_result, format_table, format_totals, read_results
 from hopsum_ptf.runner import list_cases
 from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
+from hopsum_topologies.ptf.results import Result, append_result, format_table, format_totals, read_results
 
 from ...support.cases_table import CASES_ON
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
-from hopsum_ptf.results import read_results
 from hopsum_ptf.runner import list_cases
+from hopsum_topologies.ptf.results import read_results
 
 from ...support.cases_table import CASES_ON
 

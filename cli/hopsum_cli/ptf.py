@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum ptf`: PTF tests of any compiled v1model program, on a switch that is started for them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopsum_switch.cli import existing_file
+from hopsum_topologies import TopologyError
+from hopsum_topologies.ptf.results import Result, format_table, format_totals
+from hopsum_topologies.ptf.runner import RunnerError, list_cases, log_folder, run_cases
+from hopsum_topologies.ptf.switches import SWITCHES
+
+_MAX_PORTS = 200
+_EPILOG = """\
+A test is a subclass of hopsum_topologies.ptf.program_test.ProgramTest. Before each test the program is pushed: no
+entries, no multicast groups, registers and counters at zero. Ports are 1 to N.
+
+targets:
+  native        the embedded switch with AF_UNIX ports; no root
+  native_veth   the embedded switch with veth pairs, in a network namespace; root
+  bmv2          simple_switch_grpc with veth pairs, in a network namespace; root
+
+examples:
+  hopsum ptf my.json tests/                        # all tests of the folder
+  hopsum ptf my.json tests/sums.py --trace trace   # one module, and what the switch did with every packet
+  hopsum ptf my.json tests/ sums.Duplicate --target bmv2
+
+The exit status is 0 when every test passed or was skipped with a reason, else 1.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum ptf",
+        description="Run PTF tests of a compiled v1model program on a switch that is started for them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "program", type=existing_file, metavar="X.json", help="compiled program, the JSON of p4c-bm2-ss"
+    )
+    parser.add_argument("tests", type=Path, metavar="TESTS", help="folder with test modules, or one module, FILE.py")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="modules or module.Class (default: all)")
+    parser.add_argument(
+        "--p4info",
+        type=existing_file,
+        metavar="X.p4info.txtpb",
+        help="P4Info of the program, in text format (default: the file beside the program, X.p4info.txtpb or .txt)",
+    )
+    parser.add_argument("--target", choices=list(SWITCHES), default="native", help="switch (default %(default)s)")
+    parser.add_argument("--ports", type=int, default=8, metavar="N", help="number of ports (default %(default)s)")
+    parser.add_argument("--list", action="store_true", help="list the tests and leave")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="folder to keep ptf's log, output and results in")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write what happens to every packet to FILE; embedded switch only"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not 1 <= options.ports <= _MAX_PORTS:
+        parser.error(f"--ports {options.ports}: 1 to {_MAX_PORTS}")
+    if options.trace is not None and options.target == "bmv2":
+        parser.error("--trace: the embedded switch alone writes one; use --target native")
+    try:
+        folder, chosen = _tests(options.tests, options.cases)
+        cases = list_cases(chosen, folder)
+        if options.list:
+            print("\n".join(cases))
+            return 0
+        return _run(options, cases, folder)
+    except (RunnerError, TopologyError) as error:
+        print(f"hopsum ptf: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace, cases: Sequence[str], folder: Path) -> int:
+    program = options.program, _p4info(options.program, options.p4info)
+    extra = ("--trace", os.path.abspath(options.trace)) if options.trace else ()
+    ports = range(1, options.ports + 1)
+    given = {"program": str(program[0].absolute()), "p4info": str(program[1].absolute())}
+    with log_folder(options.logs) as logs, SWITCHES[options.target](program, ports, extra) as target:
+        status, results = run_cases(target, cases, logs, folder=folder, parameters=given)
+        failed = status != 0 or any(result.outcome not in ("ok", "skipped") for result in results)
+        if failed:
+            print((logs / "output").read_text(errors="replace"))
+    _show(options.target, results)
+    return int(failed)
+
+
+def _show(target: str, results: Sequence[Result]) -> None:
+    print(format_table({target: results}))
+    print(format_totals(target, results))
+
+
+def _tests(path: Path, cases: Sequence[str]) -> tuple[Path, list[str]]:
+    """Return the folder of the tests and the cases that are asked for. Raises RunnerError: there is no such path."""
+    if path.is_dir():
+        return path.absolute(), list(cases)
+    if not path.is_file():
+        raise RunnerError(f"there is no folder or module {path}")
+    strange = [case for case in cases if case.partition(".")[0] != path.stem]
+    if strange:
+        raise RunnerError(f"{', '.join(strange)}: not in {path}, whose tests are {path.stem}.CLASS")
+    return path.absolute().parent, list(cases) or [path.stem]
+
+
+def _p4info(program: Path, given: Path | None) -> Path:
+    """Return P4Info's path: as given, or beside the program. Raises RunnerError: there is none."""
+    beside = [program.with_suffix(f".p4info.{ending}") for ending in ("txtpb", "txt")]
+    for path in [given] if given is not None else beside:
+        if path.is_file():
+            return path
+    raise RunnerError(
+        f"{program} has no P4Info beside it: neither {beside[0].name} nor {beside[1].name}; give --p4info, "
+        f"or compile with p4c-bm2-ss -o {program.name} --p4runtime-files {beside[0].name}"
+    )

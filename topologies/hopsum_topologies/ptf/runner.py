@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run tests through ptf's own command against a switch that is already up."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.ptf.results import Result, append_result, read_results
+from hopsum_topologies.ptf.switches import PtfTarget
+from hopsum_topologies.tempdirs import temporary_directory
+
+_RUN_S: Final = 1200.0
+_CASE_S: Final = 120
+
+
+class RunnerError(RuntimeError):
+    """The cases could not be run at all."""
+
+
+def ptf_command() -> list[str]:
+    """Return how ptf is started here. Raises RunnerError when it is not installed."""
+    script = shutil.which("ptf", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+    if script is None or importlib.util.find_spec("ptf") is None:
+        raise RunnerError(f"ptf is not installed for {sys.executable}; pip install 'hopsum[ptf]'")
+    return [sys.executable, script]
+
+
+def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
+    """Return the names `module.Class` of the cases in `folder` that `chosen` (modules or cases; none: all) stands for.
+
+    Raises RunnerError: there are none, or a module cannot be imported.
+    """
+    with temporary_directory("ptf") as logs:
+        command = [*ptf_command(), "--test-dir", str(folder), "--log-file", f"{logs}/log", "--list-test-names"]
+        done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
+    names = [line for line in done.stdout.splitlines() if "." in line and " " not in line]
+    if done.returncode != 0 or not names:
+        raise RunnerError(f"ptf finds no cases for {list(chosen) or 'all'} in {folder}:\n{done.stdout}{done.stderr}")
+    return names
+
+
+@contextmanager
+def log_folder(wanted: Path | None) -> Iterator[Path]:
+    """Make the folder for logs, without results of an earlier run, or one for the block."""
+    if wanted is None:
+        with temporary_directory("ptf") as folder:
+            yield folder
+        return
+    wanted.mkdir(parents=True, exist_ok=True)
+    (wanted / "results").unlink(missing_ok=True)
+    yield wanted.absolute()
+
+
+def run_cases(
+    target: PtfTarget,
+    cases: Sequence[str],
+    logs: Path,
+    *,
+    folder: Path,
+    parameters: Mapping[str, object] | None = None,
+) -> tuple[int, list[Result]]:
+    """Run cases on a target; return ptf's exit status and the results.
+
+    Args:
+        cases: names as from `list_cases`.
+        logs: a folder, which gets ptf's log, its output and the results.
+        parameters: what tests read besides target, address, device_id, ports and results, with ptf's testutils.
+    """
+    lines = logs / "results"
+    for case in cases:
+        if case in target.skips:
+            append_result(lines, Result(case, "skipped", target.skips[case]))
+    running = [case for case in cases if case not in target.skips]
+    if not running:
+        return 0, read_results(lines, cases)
+    given = {
+        "target": target.name,
+        "address": target.address,
+        "device_id": target.device_id,
+        "ports": sorted(target.interfaces),
+        "results": str(lines),
+        **(parameters or {}),
+    }
+    command = [*ptf_command(), "--test-dir", str(folder), "--allow-user", "--log-file", str(logs / "ptf.log")]
+    command += ["--debug", "info", "--qlen", "1000", "--test-case-timeout", str(_CASE_S)]
+    command += ["--test-params", ";".join(f"{key}={value!r}" for key, value in given.items())]
+    for port, interface in target.interfaces.items():
+        command += ["--interface", f"{port}@{interface}"]
+    command += [*target.platform_arguments, *running]
+    process = ManagedProcess(command, logs / "output", namespace=target.namespace)
+    try:
+        process.wait_for(lambda: not process.running(), "an end of the cases", _RUN_S)
+        status = process.stop()
+    except TopologyError:
+        status = 1
+    return status, read_results(lines, cases)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switches for ptf: one function a target, each a context manager that ends the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.netns import Namespace
+from hopsum_topologies.tempdirs import temporary_directory
+
+Program = tuple[Path, Path]
+"""A compiled program: p4c's JSON, and its P4Info."""
+
+
+@dataclass(frozen=True)
+class PtfTarget:
+    """A running switch as ptf sees it: ports, the platform that reaches them, the namespace to run in."""
+
+    name: str
+    address: str
+    device_id: int
+    interfaces: Mapping[int, str]
+    platform_arguments: Sequence[str] = ()
+    namespace: str | None = None
+    skips: Mapping[str, str] = field(default_factory=dict)
+    """Reasons by case, for cases about what the target's program does not have: they are not run."""
+
+
+@contextmanager
+def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
+    """Run the embedded switch with AF_UNIX ports: no root, no interfaces. `extra` are arguments of its command."""
+    with temporary_directory("ptf") as folder:
+        sockets = {port: folder / str(port) for port in ports}
+        with NativeSwitch(*program, unix=sockets, extra=extra) as switch:
+            yield PtfTarget(
+                name="native",
+                address=switch.address,
+                device_id=switch.device_id,
+                interfaces={port: str(path) for port, path in sockets.items()},
+                platform_arguments=("--platform-dir", str(Path(__file__).parent), "--platform", "unix_ports"),
+            )
+
+
+@contextmanager
+def native_veth(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
+    """Run the embedded switch with veth pairs, in a namespace of its own. Needs root."""
+    with (
+        _veths(ports) as (namespace, switch_ends, test_ends),
+        NativeSwitch(*program, interfaces=switch_ends, namespace=namespace, extra=extra) as switch,
+    ):
+        yield PtfTarget("native_veth", switch.address, switch.device_id, test_ends, namespace=namespace.name)
+
+
+@contextmanager
+def bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
+    """Run simple_switch_grpc with veth pairs, in a namespace of its own, without a program: tests push it. Needs root.
+
+    Raises TopologyError when it is not installed, or when `extra` has arguments, which are the embedded switch's.
+    """
+    if (reason := bmv2_unavailable()) is not None:
+        raise TopologyError(reason)
+    if extra:
+        raise TopologyError(f"{' '.join(extra)}: bmv2 does not know this; use --target native")
+    with (
+        _veths(ports) as (namespace, switch_ends, test_ends),
+        Bmv2Switch(switch_ends, namespace=namespace) as switch,
+    ):
+        yield PtfTarget("bmv2", switch.address, switch.device_id, test_ends, namespace=namespace.name)
+
+
+SWITCHES: Final[Mapping[str, Callable[..., AbstractContextManager[PtfTarget]]]] = {
+    "native": native,
+    "native_veth": native_veth,
+    "bmv2": bmv2,
+}
+"""By the name of the target."""
+
+
+@contextmanager
+def _veths(ports: Sequence[int]) -> Iterator[tuple[Namespace, dict[int, str], dict[int, str]]]:
+    """Make a namespace with a veth pair for each port; yield it, the switch's ends and ptf's ends by port."""
+    with Namespace() as namespace:
+        pairs = {port: namespace.add_veth(f"switch{port}", f"ptf{port}") for port in ports}
+        lefts, rights = ({port: pair[end] for port, pair in pairs.items()} for end in (0, 1))
+        yield namespace, lefts, rights
