@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_switch.cli import existing_file
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.results import Result, format_table, format_totals
@@ -47,12 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("tests", type=Path, metavar="TESTS", help="folder with test modules, or one module, FILE.py")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="modules or module.Class (default: all)")
-    parser.add_argument(
-        "--p4info",
-        type=existing_file,
-        metavar="X.p4info.txtpb",
-        help="P4Info of the program, in text format (default: the file beside the program, X.p4info.txtpb or .txt)",
-    )
+    add_p4info(parser)
     parser.add_argument("--target", choices=list(SWITCHES), default="native", help="switch (default %(default)s)")
     parser.add_argument("--ports", type=int, default=8, metavar="N", help="number of ports (default %(default)s)")
     parser.add_argument("--list", action="store_true", help="list the tests and leave")
@@ -84,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace, cases: Sequence[str], folder: Path) -> int:
-    program = options.program, _p4info(options.program, options.p4info)
+    program = program_with_p4info(options.program, options.p4info)
     extra = ("--trace", os.path.abspath(options.trace)) if options.trace else ()
     ports = range(1, options.ports + 1)
     given = {"program": str(program[0].absolute()), "p4info": str(program[1].absolute())}
@@ -112,15 +108,3 @@ def _tests(path: Path, cases: Sequence[str]) -> tuple[Path, list[str]]:
     if strange:
         raise RunnerError(f"{', '.join(strange)}: not in {path}, whose tests are {path.stem}.CLASS")
     return path.absolute().parent, list(cases) or [path.stem]
-
-
-def _p4info(program: Path, given: Path | None) -> Path:
-    """Return P4Info's path: as given, or beside the program. Raises RunnerError: there is none."""
-    beside = [program.with_suffix(f".p4info.{ending}") for ending in ("txtpb", "txt")]
-    for path in [given] if given is not None else beside:
-        if path.is_file():
-            return path
-    raise RunnerError(
-        f"{program} has no P4Info beside it: neither {beside[0].name} nor {beside[1].name}; give --p4info, "
-        f"or compile with p4c-bm2-ss -o {program.name} --p4runtime-files {beside[0].name}"
-    )

@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hopsum_labs.case import Case, Failed
+from hopsum_labs.control_plane import ProgramError
 from hopsum_labs.levels import PROGRAM, WORKER, LabError, Level
-from hopsum_labs.testbed import Testbed, TestbedError
+from hopsum_labs.testbed import Testbed
 from hopsum_labs.workers import load_worker
 
 COMPILER = "p4c-bm2-ss"
@@ -81,7 +82,7 @@ def grade(cases: Sequence[Case], compiled: Compiled) -> Iterator[Verdict]:
     for case in cases:
         try:
             switch = Testbed(compiled.program, compiled.p4info)
-        except TestbedError as error:
+        except ProgramError as error:
             raise LabError(str(error)) from error
         with switch:
             yield Verdict(case, _reason_of(partial(case.check, switch)))
@@ -115,6 +116,6 @@ def _check_worker(case: Case, worker: Path, switch: Testbed) -> None:
 def _reason_of(check: Callable[[], None]) -> str:
     try:
         check()
-    except (Failed, TestbedError) as error:
+    except (Failed, ProgramError) as error:
         return str(error)
     return ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopsum_labs.case import Case
+from hopsum_labs.control_plane import ControlPlane
 
 _HERE = Path(__file__).parent
 PROGRAM = "aggregate"
@@ -47,6 +48,10 @@ class Level:
         module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
         cases: tuple[Case, ...] = getattr(module, "WORKER_CASES", ())
         return cases
+
+    def set_up(self, switch: ControlPlane, workers: int) -> None:
+        """Write what the handout's control plane writes, for workers at the ports from 1 on."""
+        importlib.import_module(f"hopsum_labs.cases.{self.word}").set_up(switch, workers)
 
     @property
     def points(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from scapy.utils import rdpcap
 
 from hopsum_topologies import Namespace, TopologyError
 from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.catalogue import topology
+from hopsum_topologies.documents import as_document
 from hopsum_topologies.mininet_network import mininet_unavailable
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -67,13 +70,17 @@ def test_demo_trains_through_the_switch(target: str) -> None:
     assert report["bytes_fp32_allreduce"] == 40 * 2 * 4 * PARAMETERS
 
 
-@pytest.mark.parametrize("target", ["native", "bmv2", "mininet"])
-def test_demo_trains_over_two_racks(target: str) -> None:
+def require_namespaces() -> None:
     try:
         with Namespace():
             pass
     except TopologyError as error:
         pytest.skip(f"network namespaces cannot be made here: {error}")
+
+
+@pytest.mark.parametrize("target", ["native", "bmv2", "mininet"])
+def test_demo_trains_over_two_racks(target: str) -> None:
+    require_namespaces()
     reasons = {"native": lambda: None, "bmv2": bmv2_unavailable, "mininet": mininet_unavailable}
     if (reason := reasons[target]()) is not None:
         pytest.skip(reason)
@@ -127,6 +134,21 @@ def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]
     assert "did you mean two_rack?" in capsys.readouterr().err
     assert command.main(["--topology", "two_rack", "--workers", "3"]) == 1
     assert "it has a multiple of 2" in capsys.readouterr().err
+    assert command.main(["--topology", "nowhere.json"]) == 1
+    assert "nowhere.json cannot be read" in capsys.readouterr().err
+
+
+def test_demo_trains_over_a_network_of_ones_own(tmp_path: Path) -> None:
+    require_namespaces()
+    described = replace(topology("two_rack", 4).without_timing(), name="mine")
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(as_document(described)))
+    report = run_demo("--topology", str(path), "--steps", "20")
+    assert report["topology"] == "mine"
+    assert report["workers"] == 4
+    assert report["replicas_equal"]
+    assert report["counters_agree"]
+    assert set(report["uplinks"]) == {"leaf1-spine", "leaf2-spine"}
 
 
 def test_fixed_point_is_as_good_as_exact() -> None:

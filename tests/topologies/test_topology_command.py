@@ -17,10 +17,12 @@ import pytest
 
 from hopsum_cli.topology import main
 from hopsum_cli.topology.workers import commands_for, follow
+from hopsum_labs.levels import LEVELS
 from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.commands import Ended, OutputLine
 
 DEADLINE_S = 600.0
+PROGRAM = str(LEVELS["ethernet"].solution / "aggregate.json")
 CHUNKS = -(-6000 // 256)
 """Of the vector below."""
 SUM = """
@@ -108,7 +110,9 @@ def test_a_description_goes_out_and_comes_back(tmp_path: Path, capsys: pytest.Ca
         (["show", "ring"], "no topology 'ring': there are star"),
         (["show", "nowhere.json"], "nowhere.json cannot be read"),
         (["show", "star", "--svg", "/nowhere/net.svg"], "the drawing cannot be written"),
+        (["show", "net.json", "--workers", "2"], "--workers 2 is for networks of the catalogue: net.json says which"),
         (["run", "star", "--aggregate-at", "s2"], "--aggregate-at s2: switches of 'star' are s1"),
+        (["run", "lossy_star", "--program", PROGRAM], "links h1-s1, h2-s1, h3-s1, h4-s1 lose frames by hopsum's own"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +120,15 @@ def test_what_cannot_be_is_said(arguments: Sequence[str], message: str, capsys: 
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["show", "star", "--", "ls"], ["show", "net.json", "--workers", "2"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "star", "--", "ls"],
+        ["run", "star", "--control", "ls"],
+        ["run", "star", "--program", "nowhere.json"],
+        ["run", "star", "--program", PROGRAM, "--aggregate-at", "s1"],
+    ],
+)
 def test_what_does_not_go_together_is_a_matter_of_usage(arguments: Sequence[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from hopsum_topologies.catalogue import topology
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
 
 T = TypeVar("T")
@@ -20,6 +21,19 @@ def as_document(topology: Topology) -> dict[str, Any]:
     """Return the JSON form; `from_document` makes the same description of it."""
     document: dict[str, Any] = json.loads(json.dumps(asdict(topology)))
     return document
+
+
+def find_topology(name: str, workers: int | None) -> Topology:
+    """Return a network of the catalogue, or the one that a file FILE.json describes.
+
+    Raises DescriptionError: there is none, or `workers` is given for a file, which names its hosts.
+    """
+    if not name.endswith(".json"):
+        return topology(name, workers)
+    if workers is not None:
+        hint = f"{name} says which hosts there are"
+        raise DescriptionError(f"--workers {workers} is for networks of the catalogue: {hint}")
+    return load_topology(Path(name))
 
 
 def load_topology(path: Path) -> Topology:

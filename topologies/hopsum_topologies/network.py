@@ -79,6 +79,11 @@ def traffic(network: Network) -> dict[Link, LinkTraffic]:
     return found
 
 
+def carried(network: Network, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
+    """Return what every link has carried since `traffic` was `before`. Raises TopologyError."""
+    return {link: now.since(before[link]) for link, now in traffic(network).items()}
+
+
 def require_reach(network: Network, deadline_s: float) -> None:
     """Let every host ask every other host and every switch until all have answered. Raises TopologyError otherwise."""
     module = (sys.executable, "-m", "hopsum_topologies.reachability", f"{deadline_s:g}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_cli.topology.drawing import in_words, tree
 from hopsum_cli.topology.svg import drawing
 from hopsum_evaluation.codec_argument import codec_argument
+from hopsum_switch.cli import existing_file
 from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.description import Topology
-from hopsum_topologies.documents import as_document, load_topology
+from hopsum_topologies.documents import as_document, find_topology
 from hopsum_topologies.errors import TopologyError
 
 TARGETS: Final = ("native", "bmv2", "mininet")
@@ -28,7 +31,10 @@ COMMAND runs on the host of every worker, in its network namespace, with HOPSUM_
 output comes with the rank in front. The exit status is the worst of the workers'. Without COMMAND the network is
 brought up, every host asks every other and every switch, and all is taken down again.
 
-Engines: native, the embedded switch, and bmv2 run in network namespaces; mininet runs bmv2 in Mininet. All need root.
+With --program the switches run a program of yours. --control writes its entries; COMMAND runs on every worker, or on
+every host of a network without jobs. Both find the network in the JSON file $HOPSUM_NETWORK.
+
+Targets: native, the embedded switch, and bmv2 run in network namespaces; mininet runs bmv2 in Mininet. All need root.
 """
 
 
@@ -55,6 +61,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--aggregate-at",
         metavar="SWITCH",
         help="switch where jobs whose workers are at several switches are summed, in place of a tree",
+    )
+    running.add_argument(
+        "--program",
+        type=existing_file,
+        metavar="X.json",
+        help="compiled program for every switch in place of hopsum's: no job is made, nothing forwarded but by it",
+    )
+    add_p4info(running)
+    running.add_argument(
+        "--control",
+        metavar="COMMAND",
+        help="command that writes the entries of --program, before the workers start; it reads $HOPSUM_NETWORK",
     )
     running.add_argument("--output", type=Path, metavar="FILE", help="file for the counts of every link, JSON")
     running.usage = "hopsum topology run NAME [options] [-- COMMAND ...]"
@@ -86,11 +104,7 @@ def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, .
 
 def network_of(options: argparse.Namespace) -> Topology:
     """Return the network that NAME and --workers name. Raises TopologyError: there is none."""
-    if options.name.endswith(".json"):
-        if options.workers is not None:
-            options.parser.error("--workers is for networks of the catalogue: a file says which hosts there are")
-        return load_topology(Path(options.name))
-    return topology(options.name, options.workers)
+    return find_topology(options.name, options.workers)
 
 
 def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
@@ -136,8 +150,13 @@ def _show(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from hopsum_cli.topology.run import Request, run  # which needs switch and controller
 
+    if options.program is None and (options.control or options.p4info):
+        options.parser.error("--control and --p4info are for a program of your own: give --program X.json")
+    if options.program is not None and options.aggregate_at is not None:
+        options.parser.error("--aggregate-at is for hopsum's program: --program makes no jobs")
+    program = program_with_p4info(options.program, options.p4info) if options.program else None
     asked = Request(
         network_of(options), options.target, options.command, options.codec, options.slots, options.aggregate_at,
-        options.output,
+        options.output, program, tuple(shlex.split(options.control or "")),
     )  # fmt: skip
     return run(asked)

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from hopsum.codec import job_tables, make_codec
 from hopsum_cli.topology.drawing import link_words
+from hopsum_cli.topology.own_program import run_program
 from hopsum_cli.topology.stops import Stopped, stopping
 from hopsum_cli.topology.uplinks import Uplink, uplinks_of
 from hopsum_cli.topology.workers import commands_for, follow
@@ -30,14 +31,17 @@ from hopsum_topologies.control import NetworkControl, Placed, write_job
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import bring_up
-from hopsum_topologies.network import LinkTraffic, Network, require_reach, traffic
+from hopsum_topologies.network import LinkTraffic, Network, carried, require_reach, traffic
 from hopsum_topologies.tempdirs import temporary_directory
 
 REACH_S: Final = 20.0
 
 
 class Request(NamedTuple):
-    """A run. `aggregate_at` is the switch for jobs whose workers are at several; `output` is a file for the counts."""
+    """A run. `aggregate_at` is the switch for jobs whose workers are at several; `output` is a file for the counts.
+
+    `program` is somebody's own, JSON and P4Info, and `control` the command that writes its entries.
+    """
 
     topology: Topology
     target: str
@@ -46,6 +50,8 @@ class Request(NamedTuple):
     slots: int
     aggregate_at: str | None
     output: Path | None
+    program: tuple[Path, Path] | None = None
+    control: tuple[str, ...] = ()
 
 
 def run(request: Request) -> int:
@@ -67,13 +73,24 @@ def _run(request: Request) -> int:
         raise TopologyError(
             f"--aggregate-at {request.aggregate_at}: switches of {topology.name!r} are {', '.join(topology.switches)}"
         )
-    if request.command and not topology.jobs:
+    lossy = [str(link) for link in topology.links if link.loss]
+    if request.program is not None and lossy:
+        raise TopologyError(
+            f"topology {topology.name!r}: links {', '.join(lossy)} lose frames by hopsum's own program, and "
+            "another one runs here; describe them without loss"
+        )
+    if request.command and not topology.jobs and request.program is None:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory())
         network: Network = stack.enter_context(bring_up(topology, request.target, folder))
         # A controller's threads live where they are started, and bmv2 listens on the loopback there.
         stack.enter_context(network.home.inside())
+        if request.program is not None:
+            before = traffic(network)
+            status = run_program(network, request.program, request.control, request.command, folder)
+            _report(request, carried(network, before), {}, 0, status)
+            return status
         control = stack.enter_context(NetworkControl.of(network))
         before = traffic(network)
         require_reach(network, REACH_S)
@@ -86,11 +103,10 @@ def _run(request: Request) -> int:
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(network.run(commands)) as events:
                 status = follow(events)
-        after = traffic(network)
-        carried = {link: after[link].since(before[link]) for link in topology.links}
+        links = carried(network, before)
         jobs = [job for job in topology.jobs if request.command and job.name in placed]
-        uplinks = {job.name: uplinks_of(job, placed[job.name], control, carried, request.aggregate_at) for job in jobs}
-        _report(request, carried, uplinks, control.lost(), status)
+        uplinks = {job.name: uplinks_of(job, placed[job.name], control, links, request.aggregate_at) for job in jobs}
+        _report(request, links, uplinks, control.lost(), status)
         return status
 
 

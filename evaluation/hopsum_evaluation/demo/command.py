@@ -25,6 +25,7 @@ from hopsum_evaluation.demo.report import DemoReport
 from hopsum_evaluation.demo.testbed import demo_testbed, network_of
 from hopsum_evaluation.demo.worker import DemoPlan, DemoResult, work
 from hopsum_evaluation.link_options import add_link_options, check_link_options
+from hopsum_topologies.description import Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.testbed import InterfaceCounters
@@ -34,6 +35,7 @@ BATCH = 32
 DEADLINE_S = 60.0
 MAX_WORKERS = 16
 STEPS = 200
+WORKERS = 4
 MAX_LOSS = 0.3
 
 
@@ -53,10 +55,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--topology",
         metavar="NAME",
-        help="network of `hopsum topology list`, in namespaces or Mininet, in place of one switch; two_rack is a tree",
+        help="network of `hopsum topology list`, or a description, FILE.json, in namespaces or Mininet, in place of "
+        "one switch; two_rack is a tree",
     )
     parser.add_argument(
-        "--workers", type=int, default=4, help=f"number of workers, 1 to {MAX_WORKERS} (default %(default)s)"
+        "--workers",
+        type=int,
+        help=f"number of workers, 1 to {MAX_WORKERS} (default {WORKERS}, or as many as the file of --topology has)",
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
     parser.add_argument(
@@ -87,35 +92,27 @@ def main(arguments: Sequence[str]) -> int:
     """Run the demo; 0 if every check holds."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if not 1 <= options.workers <= MAX_WORKERS:
-        parser.error(f"--workers {options.workers}: 1 to {MAX_WORKERS}")
-    if options.steps < 20:
-        parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
-    quorum = options.workers if options.quorum is None else options.quorum
-    if not 1 <= quorum <= options.workers:
-        parser.error(f"--quorum {quorum}: 1 to {options.workers}, the workers")
-    if not 0 <= options.loss <= MAX_LOSS:
-        parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
-    if options.topology is not None and (options.loss or quorum < options.workers):
-        parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
-    if options.target == "mininet" and options.topology is None:
-        parser.error("--target mininet: say which network, --topology NAME")
-    check_link_options(parser, options)
+    try:
+        network = _network(options)
+    except TopologyError as error:
+        print(f"hopsum demo: {error}", file=sys.stderr)
+        return 1
+    _check(parser, options)
     console = Console(stderr=options.json)
     report = DemoReport(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,
-        quorum=quorum, loss=options.loss, peers=not options.no_peer_repair,
+        quorum=options.quorum, loss=options.loss, peers=not options.no_peer_repair,
     )  # fmt: skip
     start = time.perf_counter()
     try:
         load_images(options.data)
-        if options.topology is not None:
-            report.topology = options.topology
-            report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
+        if network is not None:
+            report.topology = network.name
+            report.loss = max(link.loss for link in network.links)
         with temporary_directory("demo") as folder:
             plan = make_plan(report, folder)
             plan = replace(plan, link=options.link, pcap=options.pcap, show=options.show)
-            run(plan, report, console, options.topology)
+            run(plan, report, console, network)
     except (ControlPlaneError, TopologyError, WorkerDiedError, MissingDataError) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1
@@ -127,6 +124,36 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
+def _network(options: argparse.Namespace) -> Topology | None:
+    """Return the network of --topology, and say how many workers there are. Raises TopologyError."""
+    if options.topology is None:
+        options.workers = WORKERS if options.workers is None else options.workers
+        return None
+    if options.workers is None and not options.topology.endswith(".json"):
+        options.workers = WORKERS
+    network = network_of(options.topology, options.workers)
+    options.workers = len(network.jobs[0].workers)
+    return network
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a message when numbers are out of range or options exclude each other."""
+    if not 1 <= options.workers <= MAX_WORKERS:
+        parser.error(f"--workers {options.workers}: 1 to {MAX_WORKERS}")
+    if options.steps < 20:
+        parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
+    options.quorum = options.workers if options.quorum is None else options.quorum
+    if not 1 <= options.quorum <= options.workers:
+        parser.error(f"--quorum {options.quorum}: 1 to {options.workers}, the workers")
+    if not 0 <= options.loss <= MAX_LOSS:
+        parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
+    if options.topology is not None and (options.loss or options.quorum < options.workers):
+        parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
+    if options.target == "mininet" and options.topology is None:
+        parser.error("--target mininet: say which network, --topology NAME")
+    check_link_options(parser, options)
+
+
 def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) -> DemoPlan:
     """Return the plan of the run that `report` is about."""
     same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
@@ -134,12 +161,12 @@ def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) 
     return DemoPlan(*same, *how, deadline_s=deadline_s, folder=folder)
 
 
-def run(plan: DemoPlan, report: DemoReport, console: Console, network: str | None = None) -> None:
-    """Start the switch, or those of a network of the catalogue, make the job, train twice, fill the report."""
+def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology | None = None) -> None:
+    """Start the switch, or those of a network, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
     codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
     report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
-    what = "switch" if network is None else f"switches of {network}"
+    what = "switch" if network is None else f"switches of {network.name}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
     with demo_testbed(report.target, plan, network) as testbed:
         report.where = testbed.where

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The testbeds of the demo: one switch, or a network of the catalogue, as a tree of switches where it is one."""
+"""The testbeds of the demo: one switch, or a network, as a tree of switches where it is one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Protocol
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.account import DemoCounts
 from hopsum_evaluation.demo.worker import DemoPlan
-from hopsum_topologies.catalogue import topology as network_named
 from hopsum_topologies.control import NetworkControl, Placed, TreePart, write_job
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
+from hopsum_topologies.documents import find_topology
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network import LinkTraffic, Network, traffic
 from hopsum_topologies.seat import Seat
@@ -51,25 +51,24 @@ class DemoTestbed(Protocol):
 
 
 @contextmanager
-def demo_testbed(target: str, plan: DemoPlan, network: str | None) -> Iterator[DemoTestbed]:
-    """Bring it up for the block: one switch, or a network of the catalogue. Raises TopologyError, ControlPlaneError."""
+def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Iterator[DemoTestbed]:
+    """Bring it up for the block: one switch, or a network. Raises TopologyError, ControlPlaneError."""
     if network is None:
         with open_testbed(target, plan.workers) as testbed:
             yield OneSwitchTestbed(testbed)
         return
-    described = network_of(network, plan.workers)
     with (
         temporary_directory() as folder,
-        bring_up(described, target, folder) as made,
+        bring_up(network, target, folder) as made,
         made.home.inside(),  # a controller's threads live where they are started
         NetworkControl.of(made) as control,
     ):
         yield NetworkTestbed(made, control)
 
 
-def network_of(name: str, workers: int) -> Topology:
-    """Return the network of the catalogue for so many workers. Raises DescriptionError: it has not one job for them."""
-    described = network_named(name, workers)
+def network_of(name: str, workers: int | None) -> Topology:
+    """Return a network of the catalogue for so many workers, or a file's. Raises DescriptionError: not one job."""
+    described = find_topology(name, workers)
     if len(described.jobs) != 1:
         raise DescriptionError(f"topology {name!r} has {len(described.jobs)} jobs: the demo is one")
     return described

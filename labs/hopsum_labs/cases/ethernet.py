@@ -10,6 +10,7 @@ from scapy.layers.l2 import Ether
 
 from hopsum_labs import rounds
 from hopsum_labs.case import Case, expect
+from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.packets import (
     BROADCAST,
     MODULUS,
@@ -31,7 +32,7 @@ from hopsum_switch.engine import Output
 _GROUP = 1
 
 
-def set_up(switch: Testbed, workers: int) -> None:
+def set_up(switch: ControlPlane, workers: int) -> None:
     """Tell the switch how many workers there are, and their ports."""
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers)
     switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])

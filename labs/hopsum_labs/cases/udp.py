@@ -12,6 +12,7 @@ from scapy.packet import Packet, Raw
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_labs import rounds
 from hopsum_labs.case import Case, expect
+from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.packets import (
     AGGREGATION_PORT,
     SWITCH_IP,
@@ -33,7 +34,7 @@ from hopsum_switch.engine import Output
 _GROUP = 1
 
 
-def set_up(switch: Testbed, workers: int) -> None:
+def set_up(switch: ControlPlane, workers: int) -> None:
     """Write what the handout's control plane writes."""
     own = {"mac": mac_to_int(SWITCH_MAC), "ip": ipv4_to_int(SWITCH_IP)}
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control plane of the course: entries and groups of a student's program, on a switch of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.entries import DefaultAction, Insert, Modify, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.errors import ControlPlaneError
+
+
+class ProgramError(Exception):
+    """The program cannot be loaded, or does not have a table that the handout asks for; the text says which."""
+
+
+class ControlPlane:
+    """What a handout's control plane writes.
+
+    Raises ProgramError: the program's files cannot be read, or the switch refuses it.
+    """
+
+    def __init__(self, device: P4RuntimeDevice, program: Path, p4info: Path) -> None:
+        self._device, self._program = device, program
+        try:
+            self._pipeline = PipelineConfig.load(program, p4info)
+        except ControlPlaneError as error:
+            raise ProgramError(str(error)) from error
+        self.reload()
+
+    def reload(self) -> None:
+        """Load the program again: no entries, no groups, registers at 0."""
+        try:
+            self._device.set_pipeline_config(self._pipeline)
+        except ControlPlaneError as error:
+            raise ProgramError(f"the switch does not load {self._program}: {error}") from error
+
+    def set_default(self, table: str, action: str, **params: int) -> None:
+        """Set what `table` does with a packet that no entry matches."""
+        self._require(table)
+        self._write(Modify(DefaultAction(table, action, params)))
+
+    def insert(self, table: str, match: Mapping[str, int], action: str, **params: int) -> None:
+        """Add an entry with an exact key."""
+        self._require(table)
+        self._write(Insert(TableEntry(table, match, action, params)))
+
+    def set_group(self, group: int, ports: Sequence[int]) -> None:
+        """Make a multicast group of `ports`."""
+        self._write(Insert(MulticastGroup(group, tuple(Replica(port, 0) for port in ports))))
+
+    def _require(self, table: str) -> None:
+        if table not in self._device.p4info.tables:
+            raise ProgramError(
+                f"the compiled program has no table {table}, which the control plane of this level writes. "
+                "p4c leaves out tables that are never applied: apply it where the handout says."
+            )
+
+    def _write(self, update: Insert | Modify) -> None:
+        try:
+            self._device.write([update])
+        except ControlPlaneError as error:
+            raise ProgramError(f"the control plane cannot write {update}: {error}") from error
