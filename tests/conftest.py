@@ -98,6 +98,7 @@ SYSTEM = (
     "switch/server/test_process.py",
     "switch/server/test_shell.py",
     "system/tna",
+    "system/walkthrough",
     "topologies",
     "host/torch/test_agreement.py",
     "host/torch/test_collective.py",
