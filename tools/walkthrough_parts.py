@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, wrap
 from typing import Any, Final
 
 from hopsum_cli.packet.layers import text_of
@@ -19,13 +19,11 @@ from hopsum_wire.scapy import Ether
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = "p4/v1model"
-WIDTH: Final = 116
-"""Of a line of a trace."""
+WIDTH: Final = 88
+"""Of a line of a trace: as much as the page shows without scrolling."""
 SHOWN_VALUES: Final = "HopsumIngress.aggregate.values0"
 """The registers of values do the same, each to a quarter of the lanes."""
 
-_REST: Final = ", ...)"
-"""Of parameters."""
 _CONTROL = re.compile(r"^control (\w+)\(")
 
 
@@ -78,7 +76,7 @@ def trace_lines(record: Record, *, without: Collection[str] = ()) -> list[str]:
     """Return what the switch did with a packet: hits, but in the tables `without`, writes, counts and copies."""
     steps = [_pruned(step, without) for step in record["steps"] if step["step"] != "parser"]
     lines = render({**record, "steps": steps}).splitlines()[2:]
-    return [_short(line[2:]) for line in lines]
+    return [part for line in lines for part in _folded(_short(line[2:]))]
 
 
 def _pruned(step: Record, without: Collection[str]) -> Record:
@@ -101,10 +99,24 @@ def _without_bytes(event: Record) -> Record:
 
 
 def _short(line: str) -> str:
+    """Return a line without what repeats, and with the names of events."""
     line = re.sub(r"\bHopsum(In|E)gress\.", "", line)
-    line = re.sub(r"(sent \d+ bytes): .*", r"\1", line)
-    line = re.sub(r"job_events\[(\d+)\]", lambda match: f"{match[0]} ({_event(int(match[1]))})", line)
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - len(_REST)].rpartition(', ')[0]}{_REST}"
+    line = re.sub(r"(sent \d+ bytes): .*| \(\d+ digits\)", r"\1", line)
+    return re.sub(r"job_events\[(\d+)\]", lambda match: f"{match[0]} ({_event(int(match[1]))})", line)
+
+
+def _folded(line: str) -> list[str]:
+    """Return one line, or two where it is too long; the rest of a third is left out."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return wrap(
+        line.strip(),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        max_lines=2,
+        placeholder=" ...)",
+        break_long_words=False,
+    )
 
 
 def _event(cell: int) -> str:
