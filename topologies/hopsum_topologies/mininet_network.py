@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -78,9 +79,12 @@ class MininetNetwork:
             self.home = stack.enter_context(Namespace())
             command, environment = launched([*_CONFINE, PYTHON, "-I", str(_SCRIPT), str(plan)], self.home.name)
             log = stack.enter_context(self._log.open("wb"))
+            self._terminal = [os.dup(number) for number in range(3)]
+            for descriptor in self._terminal:
+                stack.callback(os.close, descriptor)
             self._script = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment,
-                start_new_session=True,
+                start_new_session=True, pass_fds=self._terminal,
             )  # fmt: skip
             stack.callback(self._end)
             self.addresses: Mapping[str, str] = self._hear()["ready"]
@@ -106,6 +110,19 @@ class MininetNetwork:
                 self._say({"end": sorted(running)})
                 while running:
                     self._event(running)
+
+    def prompt(self) -> None:
+        """Give Mininet's prompt to whoever sits at our terminal, and return when they leave it.
+
+        Call it in the main thread. Ctrl-C ends the command at the prompt, not the network.
+        """
+        script = _only_child(self._script.pid)
+        before = signal.signal(signal.SIGINT, lambda number, frame: os.kill(script, number))
+        try:
+            self._say({"prompt": self._terminal})
+            self._hear()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def __enter__(self) -> MininetNetwork:
         """Return itself."""
@@ -200,6 +217,11 @@ def _shell_of(host: str, script_pid: int) -> int:
             if marked and script_pid in _ancestors(int(folder.name)):
                 return int(folder.name)
     raise TopologyError(f"Mininet's host {host} has no shell: is this Mininet 2.2 or later?")
+
+
+def _only_child(pid: int) -> int:
+    """Return the script: what `unshare` has forked."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
 
 def _ancestors(pid: int) -> list[int]:

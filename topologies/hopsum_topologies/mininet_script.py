@@ -8,9 +8,10 @@ line, requests on stdin and events on stdout:
 
     {"start": [{"label": str, "host": str, "arguments": [str], "environment": {}, "folder": str}, ...]}   run these
     {"end": [label, ...]}    SIGTERM, and SIGKILL if that does not help        end of stdin: take everything down
+    {"prompt": [fd, fd, fd]}    Mininet's own prompt, on the terminal that is open at these descriptors
 
     {"ready": {switch: "127.0.0.1:PORT"}}                            P4Runtime servers
-    {"line": [label, "stdout" or "stderr", text]}      {"ended": [label, status]}
+    {"line": [label, "stdout" or "stderr", text]}      {"ended": [label, status]}      {"prompt_ended": true}
 
 It runs as the first process of a process namespace, so nothing of it outlives it, and in the network namespace that
 is the home of the switches.
@@ -29,6 +30,7 @@ import sys
 import time
 from typing import Any
 
+from mininet.cli import CLI
 from mininet.link import TCIntf, TCLink
 from mininet.log import setLogLevel
 from mininet.net import Mininet
@@ -182,6 +184,8 @@ class CommandRunner:
             request = json.loads(line)
             self.start(request.get("start", []))
             end([self.children[label] for label in request.get("end", []) if label in self.children])
+            if "prompt" in request:
+                prompt(self.net, request["prompt"])
         return bool(data)
 
     def read(self, key: Any) -> None:
@@ -208,6 +212,25 @@ class CommandRunner:
                 self.selector.unregister(key.fileobj)
             del self.children[label]
             tell({"ended": [label, child.returncode if child.returncode >= 0 else 128 - child.returncode]})
+
+
+def prompt(net: Any, terminal: list[int]) -> None:
+    """Give Mininet's prompt to whoever sits at the terminal, until `exit` or the end of its input."""
+    kept = [os.dup(number) for number in range(3)]
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    setLogLevel("output")  # what the prompt answers, and no more
+    try:
+        for number, descriptor in enumerate(terminal):
+            os.dup2(descriptor, number)
+        CLI(net)
+    finally:
+        sys.stdout.flush()
+        for number, descriptor in enumerate(kept):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        setLogLevel("warning")
+        signal.signal(signal.SIGINT, handler)
+    tell({"prompt_ended": True})
 
 
 def tell(event: dict[str, Any]) -> None:

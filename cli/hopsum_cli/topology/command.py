@@ -74,6 +74,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="command that writes the entries of --program, before the workers start; it reads $HOPSUM_NETWORK",
     )
+    running.add_argument(
+        "--cli", action="store_true", help="give Mininet's prompt in place of COMMAND; with --target mininet"
+    )
     running.add_argument("--output", type=Path, metavar="FILE", help="file for the counts of every link, JSON")
     running.usage = "hopsum topology run NAME [options] [-- COMMAND ...]"
     return parser
@@ -154,9 +157,11 @@ def _run(options: argparse.Namespace) -> int:
         options.parser.error("--control and --p4info are for a program of your own: give --program X.json")
     if options.program is not None and options.aggregate_at is not None:
         options.parser.error("--aggregate-at is for hopsum's program: --program makes no jobs")
+    if options.cli and (options.target != "mininet" or options.command):
+        options.parser.error("--cli gives Mininet's prompt: it needs --target mininet, and no COMMAND")
     program = program_with_p4info(options.program, options.p4info) if options.program else None
     asked = Request(
         network_of(options), options.target, options.command, options.codec, options.slots, options.aggregate_at,
-        options.output, program, tuple(shlex.split(options.control or "")),
+        options.output, program, tuple(shlex.split(options.control or "")), options.cli,
     )  # fmt: skip
     return run(asked)

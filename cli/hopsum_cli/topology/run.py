@@ -30,7 +30,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.control import NetworkControl, Placed, write_job
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.mininet_network import bring_up
+from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network import LinkTraffic, Network, carried, require_reach, traffic
 from hopsum_topologies.tempdirs import temporary_directory
 
@@ -40,7 +40,8 @@ REACH_S: Final = 20.0
 class Request(NamedTuple):
     """A run. `aggregate_at` is the switch for jobs whose workers are at several; `output` is a file for the counts.
 
-    `program` is somebody's own, JSON and P4Info, and `control` the command that writes its entries.
+    `program` is somebody's own, JSON and P4Info, and `control` the command that writes its entries; `cli` asks for
+    Mininet's prompt.
     """
 
     topology: Topology
@@ -52,6 +53,7 @@ class Request(NamedTuple):
     output: Path | None
     program: tuple[Path, Path] | None = None
     control: tuple[str, ...] = ()
+    cli: bool = False
 
 
 def run(request: Request) -> int:
@@ -89,6 +91,7 @@ def _run(request: Request) -> int:
         if request.program is not None:
             before = traffic(network)
             status = run_program(network, request.program, request.control, request.command, folder)
+            _prompt(request, network, {})
             _report(request, carried(network, before), {}, 0, status)
             return status
         control = stack.enter_context(NetworkControl.of(network))
@@ -103,11 +106,24 @@ def _run(request: Request) -> int:
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(network.run(commands)) as events:
                 status = follow(events)
+        _prompt(request, network, memberships)
         links = carried(network, before)
         jobs = [job for job in topology.jobs if request.command and job.name in placed]
         uplinks = {job.name: uplinks_of(job, placed[job.name], control, links, request.aggregate_at) for job in jobs}
         _report(request, links, uplinks, control.lost(), status)
         return status
+
+
+def _prompt(request: Request, network: Network, memberships: Mapping[str, Path]) -> None:
+    """Give Mininet's prompt, if it was asked for, and say how a host takes part in its job."""
+    if not request.cli:
+        return
+    assert isinstance(network, MininetNetwork)
+    for job in request.topology.jobs:
+        for rank, host in enumerate(job.workers):
+            if host in memberships:
+                _say(f"{host}: HOPSUM_URL=file://{memberships[host]} HOPSUM_RANK={rank} HOPSUM_CODEC={request.codec}")
+    network.prompt()
 
 
 def _install(request: Request, control: NetworkControl) -> dict[str, Placed]:
