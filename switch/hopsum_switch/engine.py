@@ -40,6 +40,7 @@ class Engine:
     counters: CounterStore
     registers: RegisterStore
     meters: MeterStore
+    faults: Counter[str]  # what programs should not do, by kind: index_out_of_range; the owner may put another here
     dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
     backend: ClassVar[str] = "interpreter"
@@ -63,6 +64,7 @@ class Engine:
         self.registers = RegisterStore(program)
         self.meters = MeterStore(program, self.tables)
         self.dropped = Counter()
+        self.faults = Counter()
         self._ports = frozenset(ports)
         self._seed = seed
         self._rng = RandomStream(seed)
@@ -76,6 +78,7 @@ class Engine:
             self.meters,
             self._rng,
             self._count_drop,
+            self._count_fault,
             observer,
         )
 
@@ -104,3 +107,6 @@ class Engine:
 
     def _count_drop(self, reason: str) -> None:
         self.dropped[reason] += 1
+
+    def _count_fault(self, kind: str) -> None:
+        self.faults[kind] += 1

@@ -12,6 +12,7 @@ from typing import Protocol, overload
 
 from ..program.ir import ActionNodeIR, ConditionalIR, ProgramIR, TableIR
 from ..program.ir_actions import ActionIR, LogMessage, MarkToDrop, Operation
+from ..program.ir_objects import CellArray
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..state.counters import CounterCells, CounterStore
@@ -92,6 +93,7 @@ class ObservedWriter(OperationWriter):
 
     def write(self, operation: Operation) -> None:
         """Append the lines of one operation."""
+        self._operation = operation
         super().write(operation)
         if isinstance(operation, MarkToDrop):
             name = f"tell_{len(self.namespace)}"
@@ -102,6 +104,16 @@ class ObservedWriter(OperationWriter):
             text = "%s".join(part.replace("%", "%%") for part in operation.parts)
             values = "".join(f"{self.data(value)}, " for value in operation.values)
             self.lines.append(f"{tell}({text!r} % ({values}))")
+
+    def outside(self, access: str, array: CellArray) -> Callable[[int], None]:
+        """Return what is called with an index outside an array: it counts and tells."""
+        count, (_, source) = super().outside(access, array), self._place(self._operation)
+
+        def tell(index: int) -> None:
+            count(index)
+            self._observer.index_out_of_range(access, array, index, source)
+
+        return tell
 
     def _place(self, operation: Operation) -> tuple[str, SourceInfo | None]:
         if self._action is None:

@@ -18,8 +18,8 @@ moment that its name says. The order of one packet::
 A frame that has no steps left (`program.steps`) is told of as dropped at once, and packet_ends follows.
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
-`register_read`, `register_written`, `counter_written`, `marked_to_drop` and `logged`. If the interpreter
-raises, `packet_ends` is missing.
+`register_read`, `register_written`, `counter_written`, `index_out_of_range`, `marked_to_drop` and `logged`.
+If the interpreter raises, `packet_ends` is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
-from ..program.ir_objects import CounterIR, RegisterIR
+from ..program.ir_objects import CellArray, CounterIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..state.lookup import Entry
@@ -75,6 +75,9 @@ class Observer:
     def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
         """One side of a cell (`unit`: packets or bytes) has been added to."""
 
+    def index_out_of_range(self, access: str, array: CellArray, index: int, source: SourceInfo | None) -> None:
+        """An index is outside an array, so nothing happens; `access` is read, write, count or execute (a meter)."""
+
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
         """An action has run mark_to_drop; a later assignment may still undo it."""
 
@@ -100,6 +103,9 @@ class Observer:
         again or is cloned in egress is too much; the packet that asked for it may go on), or steps (the frame went
         round too often; nothing of it goes on).
         """
+
+    def not_emitted(self, headers: Sequence[str]) -> None:
+        """These headers of the copy that leaves are valid, and the deparser does not emit them."""
 
     def sent(self, port: int, frame: bytes) -> None:
         """The copy leaves."""

@@ -2,7 +2,7 @@
 """Operations of actions to Python source, one method per operation.
 
 The generated code works on `p` (PacketState), `v` (its values) and `a` (the action's arguments). An index
-outside a register or counter array reads, writes and counts nothing.
+outside a register or counter array reads, writes and counts nothing; it is counted (`Engine.faults`) and told of.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..program.ir_actions import (
     Truncate,
 )
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
-from ..program.ir_objects import FieldListIR
+from ..program.ir_objects import INDEX_OUT_OF_RANGE, CellArray, FieldListIR
 from ..program.steps import MAX_STEPS
 from ..state.clones import MAX_SESSION_ID
 from ..state.counters import CounterStore
@@ -87,6 +87,7 @@ class Environment:
         meters: MeterStore,
         calculations: Calculations,
         rng: RandomStream,
+        count_fault: Callable[[str], None],
         observer: Observer | None = None,
     ) -> None:
         self.layout = layout
@@ -95,6 +96,7 @@ class Environment:
         self.meters = meters
         self.calculations = calculations
         self.rng = rng
+        self.count_fault = count_fault
         self.observer = observer
         self.steps = Steps()
 
@@ -126,7 +128,8 @@ class OperationWriter:
         """One of several fields = expression."""
         slots = tuple(field.slot for field in op.targets)
         value = self._expressions.stored(op.value, op.targets[0])
-        self._indexed(op.index, len(slots), f"v[{slots}[i]] = {value}")
+        self.lines.append(f"i = {self.data(op.index)}")
+        self.lines.append(f"if 0 <= i < {len(slots)}: v[{slots}[i]] = {value}")
 
     def assign_header(self, op: AssignHeader) -> None:
         """Header = header; an invalid source makes the target invalid and leaves its fields."""
@@ -217,7 +220,7 @@ class OperationWriter:
         cells = self._bind(f"meter_{op.meter.id}", self._environment.meters.cells(op.meter.name))
         amount = "p.received" if op.meter.counts_bytes else "1"
         colour = self._wrap_word(f"{cells}[i].execute(p.now_us, {amount})", op.target)
-        self._indexed(op.index, op.meter.size, f"v[{op.target.slot}] = {colour}")
+        self._indexed(op.index, "execute", op.meter, f"v[{op.target.slot}] = {colour}")
 
     def mark_to_drop(self, op: MarkToDrop) -> None:
         """Egress to the drop port, no multicast."""
@@ -239,20 +242,20 @@ class OperationWriter:
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = f"{cells}[i]"
         value = FieldRef(op.target, IntType(op.register.bits, False))  # only its type matters to the wrapping
-        self._indexed(op.index, op.register.size, f"v[{op.target.slot}] = {wrapped(cell, value, op.target)}")
+        self._indexed(op.index, "read", op.register, f"v[{op.target.slot}] = {wrapped(cell, value, op.target)}")
 
     def register_write(self, op: RegisterWrite) -> None:
         """Cell = expression."""
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = FieldIR("", op.register.name, op.register.bits, False, 0)
-        self._indexed(op.index, op.register.size, f"{cells}[i] = {self._expressions.stored(op.value, cell)}")
+        self._indexed(op.index, "write", op.register, f"{cells}[i] = {self._expressions.stored(op.value, cell)}")
 
     def count(self, op: Count) -> None:
         """One packet and its bytes."""
         cells = self._environment.counters.cells(op.counter.name)
         packets = self._bind(f"packets_{op.counter.id}", cells.packets)
         octets = self._bind(f"bytes_{op.counter.id}", cells.bytes)
-        self._indexed(op.index, op.counter.size, f"{packets}[i] += 1; {octets}[i] += p.received")
+        self._indexed(op.index, "count", op.counter, f"{packets}[i] += 1; {octets}[i] += p.received")
 
     def hash(self, op: Hash) -> None:
         """Field = base + hash % size, in 64 bits."""
@@ -279,12 +282,20 @@ class OperationWriter:
         """Return source that makes the other members of a header's union invalid, to follow on the same line."""
         return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
 
-    def _indexed(self, index: DataExpr, size: int, statement: str) -> None:
+    def outside(self, access: str, array: CellArray) -> Callable[[int], None]:
+        """Return what is called with an index outside an array; `access` is read, write, count or execute."""
+        del access, array
+        count = self._environment.count_fault
+        return lambda _: count(INDEX_OUT_OF_RANGE)
+
+    def _indexed(self, index: DataExpr, access: str, array: CellArray, statement: str) -> None:
         self.lines.append(f"i = {self.data(index)}")
-        if isinstance(index, Const) and 0 <= index.value < size:
+        if isinstance(index, Const) and 0 <= index.value < array.size:
             self.lines.append(statement)
         else:
-            self.lines.append(f"if 0 <= i < {size}: {statement}")
+            outside = self._bind(f"outside_{len(self.namespace)}", self.outside(access, array))
+            self.lines.append(f"if 0 <= i < {array.size}: {statement}")
+            self.lines.append(f"else: {outside}(i)")
 
     def _wrap_word(self, text: str, field: FieldIR) -> str:
         return wrapped(text, FieldRef(field, IntType(64, False)), field)

@@ -111,6 +111,7 @@ class Interpreter:
         meters: MeterStore,
         rng: RandomStream,
         count_drop: Callable[[str], None],
+        count_fault: Callable[[str], None],
         observer: Observer | None = None,
     ) -> None:
         self._layout = ValueLayout(program)
@@ -118,7 +119,7 @@ class Interpreter:
         if observer is not None:
             counters = observed_counters(program, tables, counters, observer)
             registers = observed_registers(program, registers, observer)
-        environment = Environment(self._layout, counters, registers, meters, calculations, rng, observer)
+        environment = Environment(self._layout, counters, registers, meters, calculations, rng, count_fault, observer)
         bound = [(c, Checksum(c, self._layout, calculations)) for c in program.checksums]
         self._program = program
         self._observer = observer
@@ -217,6 +218,7 @@ class Interpreter:
             return
         work.outputs.append((port, frame[: packet.limit]))
         if self._observer is not None:
+            self._tell_not_emitted(self._observer, packet)
             self._observer.sent(*work.outputs[-1])
 
     def _parsed_again(self, packet: PacketState, frame: bytes, preserved: Slots) -> PacketState:
@@ -269,6 +271,12 @@ class Interpreter:
     def _tell_drop(self, reason: str) -> None:
         if self._observer is not None:
             self._observer.dropped(reason)
+
+    def _tell_not_emitted(self, observer: Observer, packet: PacketState) -> None:
+        emitted = {header.name for header in self._program.deparser.order}
+        headers = [h for h in self._program.headers.values() if not h.metadata and h.name not in emitted]
+        if missing := [h.name for h in headers if packet.values[self._layout.valid(h)]]:
+            observer.not_emitted(missing)
 
     def _tell_parsed(self, observer: Observer, packet: PacketState, error: int, correct: list[bool]) -> None:
         headers = [h for h in self._program.headers.values() if not h.metadata]

@@ -13,6 +13,7 @@ from ..batch import Batch, Outputs, address
 from ..engine import Engine, Output
 from ..errors import ProgramError
 from ..program.ir import ProgramIR
+from ..program.ir_objects import INDEX_OUT_OF_RANGE
 from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterCells, CounterStore
@@ -54,7 +55,7 @@ class NativeEngine(Engine):
         self.multicast = MulticastStore()
         self.clones = CloneStore()
         self.meters = MeterStore(program, self.tables)
-        self.dropped = Counter()
+        self.dropped, self.faults = Counter(), Counter()
         self.counters = CounterStore(program, self.tables, self._counter_cells(program))
         self.registers = RegisterStore(program, self._register_cells(program))
         self._control, self._state = words(layout.control_words), words(2 * layout.state_words)
@@ -109,7 +110,7 @@ class NativeEngine(Engine):
         """Prepare calls of the machine code for a batch from frame `first` on, with frames of at most so many bytes."""
         self._prepare(longest_bytes)
         outputs.count = 0
-        self._control[ControlWord.FRAMES : ControlWord.OUT_OF_STEPS + 1] = [
+        self._control[ControlWord.FRAMES : ControlWord.OUT_OF_RANGE + 1] = [
             address(batch.data),
             address(batch.offsets),
             address(batch.lengths),
@@ -127,6 +128,7 @@ class NativeEngine(Engine):
             0,  # OUT_USED
             0,  # STEPS_TAKEN
             0,  # OUT_OF_STEPS
+            0,  # OUT_OF_RANGE
         ]
 
     def leave(self, outputs: Outputs) -> int:
@@ -136,6 +138,8 @@ class NativeEngine(Engine):
         outputs.count = int(self._control[ControlWord.OUTPUTS])
         if out_of_steps := int(self._control[ControlWord.OUT_OF_STEPS]):
             self.dropped[OUT_OF_STEPS] += out_of_steps
+        if out_of_range := int(self._control[ControlWord.OUT_OF_RANGE]):
+            self.faults[INDEX_OUT_OF_RANGE] += out_of_range
         return int(self._control[ControlWord.DONE])
 
     def entry(self) -> tuple[int, int, int]:

@@ -71,18 +71,19 @@ class ControlWord(IntEnum):
     OUT_USED = 14
     STEPS_TAKEN = 15  # by the frames of this call
     OUT_OF_STEPS = 16  # frames of this call that were dropped for it
-    STEPS = 17  # that the frame has left; all ones: it is dropped
-    STATE = 18
-    REPLICA = 19
-    SCRATCH = 20
-    FILTER = 21  # address of one bit per port that exists, or 0: every port exists
-    GROUPS = 22  # address of (first replica << 32 | replicas) per group number
-    REPLICAS = 23  # address of (port, instance) pairs
-    MAX_COPIES = 24
-    REGISTERS = 25
-    COUNTERS = 26
-    RANDOM = 27  # the state of random()
-    TABLES = 28  # the first table's `TableWord`s
+    OUT_OF_RANGE = 17  # indices outside arrays in this call
+    STEPS = 18  # that the frame has left; all ones: it is dropped
+    STATE = 19
+    REPLICA = 20
+    SCRATCH = 21
+    FILTER = 22  # address of one bit per port that exists, or 0: every port exists
+    GROUPS = 23  # address of (first replica << 32 | replicas) per group number
+    REPLICAS = 24  # address of (port, instance) pairs
+    MAX_COPIES = 25
+    REGISTERS = 26
+    COUNTERS = 27
+    RANDOM = 28  # the state of random()
+    TABLES = 29  # the first table's `TableWord`s
 
 
 class TableWord(IntEnum):

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -36,7 +37,7 @@ from ..program.ir_actions import (
     ShiftStack,
     Truncate,
 )
-from ..program.ir_expressions import DataExpr, FieldIR, IntType
+from ..program.ir_expressions import Const, DataExpr, FieldIR, IntType
 from ..program.steps import jumps_back
 from .calculations import compute
 from .integers import Expr, width_of
@@ -221,15 +222,12 @@ class Operations:
         scope.set(Word.LIMIT, scope.minimum(scope.get(Word.LIMIT), self.integers.word(op.length)))
 
     def _register_read(self, op: RegisterRead) -> None:
-        scope = self._scope
-        inside, index = self._index(op.index, op.register.size)
-        with scope.when(inside):
+        with self._inside(op.index, op.register.size) as index:
             cell = self._cell(op.register.name, index)
             self.store_field(op.target, cell)
 
     def _register_write(self, op: RegisterWrite) -> None:
-        inside, index = self._index(op.index, op.register.size)
-        with self._scope.when(inside):
+        with self._inside(op.index, op.register.size) as index:
             cell = self._cell(op.register.name, index)
             self.store(cell.pointer, cell.place, op.value)
 
@@ -240,8 +238,7 @@ class Operations:
 
     def _count(self, op: Count) -> None:
         scope, builder = self._scope, self._scope.builder
-        inside, index = self._index(op.index, op.counter.size)
-        with scope.when(inside):
+        with self._inside(op.index, op.counter.size) as index:
             start, base = scope.layout.counters[op.counter.name], scope.address(ControlWord.COUNTERS)
             for offset, amount in ((0, word(1)), (op.counter.size, scope.get(Word.RECEIVED))):
                 at = builder.add(index, word(start + offset))
@@ -277,6 +274,21 @@ class Operations:
 
     def _no_op(self, op: NoOp) -> None:
         del op
+
+    @contextmanager
+    def _inside(self, expr: DataExpr, size: int) -> Iterator[Value]:
+        """Write code that runs with an index inside an array; an index outside is counted."""
+        scope = self._scope
+        inside, index = self._index(expr, size)
+        if isinstance(expr, Const) and 0 <= expr.value < size:
+            yield index
+            return
+        with scope.builder.if_else(inside, likely=True) as (then, otherwise):
+            with otherwise:
+                total = scope.builder.add(scope.shared(ControlWord.OUT_OF_RANGE), word(1))
+                scope.store(total, scope.control, ControlWord.OUT_OF_RANGE)
+            with then:
+                yield index
 
     def _index(self, expr: DataExpr, size: int) -> tuple[Value, Value]:
         """Return whether an index is inside an array, and the index as a word."""

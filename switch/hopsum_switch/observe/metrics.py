@@ -4,6 +4,7 @@
   hopsum_switch_info{backend, program}                        1 while a program is loaded
   hopsum_switch_packets_processed_total                       frames that entered the engine
   hopsum_switch_busy_seconds_total                            time in the engine and in sending
+  hopsum_switch_index_out_of_range_total                      accesses outside a register, counter or meter array
   hopsum_switch_engine_errors_total                           frames lost because the engine failed
   hopsum_switch_port_frames_total{port, direction}            direction: received or sent
   hopsum_switch_port_bytes_total{port, direction}             whole frames, Ethernet included
@@ -41,6 +42,7 @@ from prometheus_client.registry import Collector
 
 from ..engine import Engine
 from ..ports.dataplane import Dataplane
+from ..program.ir_objects import INDEX_OUT_OF_RANGE
 
 _log = logging.getLogger("hopsum_switch.metrics")
 
@@ -95,6 +97,11 @@ def _switch_families(stats: Mapping[str, Any]) -> Iterator[Metric]:
     single = (
         ("packets_processed_total", "Frames that entered the engine.", stats["packets"]),
         ("busy_seconds_total", "Time spent in the engine and in sending.", stats["busy_s"]),
+        (
+            "index_out_of_range_total",
+            "Accesses with an index outside a register, counter or meter array.",
+            stats["faults"].get(INDEX_OUT_OF_RANGE, 0),
+        ),
         ("engine_errors_total", "Frames lost because the engine failed.", stats["dropped"].get("engine_error", 0)),
     )
     for name, text, value in single:

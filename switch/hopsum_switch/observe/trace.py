@@ -8,7 +8,8 @@ have thousands of bits::
   steps      in the order of time, told apart by "step":
              parser   "path": [states], "error": name, "headers": [valid ones], "wrong_checksums": [names], "events"
              ingress  "events", and "multicast": {"group": number, "replicas": [[port, instance], ...]} or "dropped"
-             copy     "port", "instance", "events" (of egress), and "sent": bytes with "frame", or "dropped"
+             copy     "port", "instance", "events" (of egress), and "sent": bytes with "frame", or "dropped";
+                      "not_emitted": [valid headers that the deparser leaves out], if there are any
              "dropped" is {"by": control, "action": name, "source": place}: where the control's last mark_to_drop
              stood (null: the program set the drop port otherwise, or "by" is "priority")
   failed     true if the engine failed on the packet
@@ -21,6 +22,7 @@ Events, told apart by their first key::
   {"read": register, "index": number, "value": value}
   {"write": register, "index": number, "old": value, "new": value}
   {"count": counter, "index": number, "packets": [old, new], "bytes": [old, new]}
+  {"outside": array, "access": read, write, count or execute, "index": number, "size": cells, "source": place}
   {"mark_to_drop": action, "source": place}
   {"log": text of log_msg()}
   {"clone": session, "replicas": [[port, instance], ...]}
@@ -41,7 +43,7 @@ from typing import Any, TextIO
 from ..interp.observer import Observer
 from ..interp.v1model import TOO_MANY_TURNS
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
-from ..program.ir_objects import CounterIR, RegisterIR
+from ..program.ir_objects import CellArray, CounterIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..program.steps import OUT_OF_STEPS
@@ -139,6 +141,11 @@ class Trace(Observer):
         else:
             self._note({"count": counter.name, "index": index, unit: [old, new]})
 
+    def index_out_of_range(self, access: str, array: CellArray, index: int, source: SourceInfo | None) -> None:
+        """Note an index outside an array."""
+        place = {"size": array.size, "source": _place(source)}
+        self._note({"outside": array.name, "access": access, "index": index, **place})
+
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
         """Note a mark."""
         self._note({"mark_to_drop": action, "source": _place(source)})
@@ -173,6 +180,10 @@ class Trace(Observer):
         marks = [event for event in step["events"] if "mark_to_drop" in event]
         last = marks[-1] if marks else {"mark_to_drop": None, "source": None}
         step["dropped"] = {"by": reason, "action": last["mark_to_drop"], "source": last["source"]}
+
+    def not_emitted(self, headers: Sequence[str]) -> None:
+        """Note headers that get lost."""
+        self._steps[-1]["not_emitted"] = list(headers)
 
     def sent(self, port: int, frame: bytes) -> None:
         """Note what left."""

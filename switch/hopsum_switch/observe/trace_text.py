@@ -92,6 +92,11 @@ def _count(event: Record) -> str:
     return f"count {event['count']}[{event['index']}]: {', '.join(sides)}"
 
 
+def _outside(event: Record) -> str:
+    place = f"{event['access']} {event['outside']}[{event['index']}]{_at(event)}"
+    return f"{place}: index out of range, there are {event['size']} cells, 0..{event['size'] - 1}; nothing happens"
+
+
 def _mark_to_drop(event: Record) -> str:
     return f"mark_to_drop in {event['mark_to_drop']}{_at(event)}"
 
@@ -141,6 +146,8 @@ def _copy(copy: Record) -> list[str]:
     if "dropped" in copy:
         lines.append(f"    {_dropped(copy['dropped'])}")
     elif "sent" in copy:
+        if "not_emitted" in copy:
+            lines.append(f"    valid, and not emitted by the deparser: {', '.join(copy['not_emitted'])}")
         lines.append(f"    sent {copy['sent']} bytes: {_frame(copy['frame'])}")
     return lines
 
@@ -153,6 +160,7 @@ _EVENTS = {
     "read": _read,
     "write": _write,
     "count": _count,
+    "outside": _outside,
     "mark_to_drop": _mark_to_drop,
     "log": lambda event: f"log {event['log']!r}",
     "clone": _clone,

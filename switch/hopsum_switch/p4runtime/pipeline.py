@@ -157,6 +157,7 @@ class PipelineManager:
         with self._dataplane.gate.control():
             self._running, self._saved = self._saved, None
             self._running.engine.dropped = self._dataplane.dropped
+            self._running.engine.faults = self._dataplane.faults
             self._dataplane.engine = self._running.engine
 
 

@@ -72,6 +72,7 @@ class Dataplane:
         self._engine: PacketEngine | BatchEngine | None = None
         self._batch_engine: BatchEngine | None = None
         self.dropped: Counter[str] = Counter()  # frames that no port can be charged with
+        self.faults: Counter[str] = Counter()  # of the program, see `Engine`
         self.packets = 0
         self.busy_s = 0.0
         self._started = time.perf_counter()
@@ -146,6 +147,7 @@ class Dataplane:
                 "packets": self.packets,
                 "busy_s": self.busy_s,
                 "dropped": dict(sorted(self.dropped.items())),
+                "faults": dict(sorted(self.faults.items())),
             }
 
     def inject(self, number: int, frame: bytes) -> None:

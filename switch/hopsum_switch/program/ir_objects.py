@@ -70,6 +70,12 @@ class RegisterIR:
     source: SourceInfo | None
 
 
+CellArray = CounterIR | MeterIR | RegisterIR
+"""What an index chooses a cell of."""
+INDEX_OUT_OF_RANGE = "index_out_of_range"
+"""The kind under which engines count an index outside such an array (`Engine.faults`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class CalculationInput:
     """One piece of a calculation's input: a field, a whole header, or a constant of `bits` bits."""

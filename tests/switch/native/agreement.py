@@ -56,7 +56,8 @@ class Pair:
         self.frames += len(frames)
 
     def same_state(self) -> None:
-        """Compare registers and counters."""
+        """Compare registers, counters, and what programs should not have done."""
+        assert self.native.faults == self.reference.faults
         for name in self.program.registers:
             assert self.native.registers.read_all(name) == self.reference.registers.read_all(name), name
         for name, counter in self.program.counters.items():

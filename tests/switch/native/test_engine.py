@@ -83,6 +83,7 @@ def test_stores_and_machine_code_share_their_state() -> None:
     assert pair.native.counters.read("c", 2) == (8, 2**40 + 2)
     assert pair.native.registers.read("r", 3) == 2
     assert pair.process(0, b"\x09\x07")[0].frame == b"\x09\x07", "an index outside reads nothing"
+    assert pair.native.faults == {"index_out_of_range": 2}, "the counter's and the register's"
     pair.same_state()
     pair.both(lambda engine: engine.reset_state())
     assert pair.native.registers.read_all("r") == [0] * 4

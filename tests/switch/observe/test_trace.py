@@ -25,6 +25,7 @@ from hopsum_switch.state.multicast import PortCopy
 from ..core.builder import assign, build, field, hexstr, primitive
 from .programs import PATHS, STATION, frame, frames, ipv4, station
 
+PLACE = "test.p4(42): the construct"
 MARK = "station.p4(84): mark_to_drop(s)"
 
 
@@ -213,7 +214,7 @@ def test_a_priority_and_an_unknown_group_are_named() -> None:
     assert render(run(builder)).endswith("multicast group 3: no replicas, no copies")
 
 
-def test_registers_are_seen_with_both_values_and_outside_of_the_array_not_at_all() -> None:
+def test_registers_are_seen_with_both_values_and_an_index_outside_is_named() -> None:
     builder = build()
     register = {"type": "register_array", "value": "r"}
     for index, value in ((2, 0xABC), (2, 1), (7, 5)):
@@ -223,8 +224,21 @@ def test_registers_are_seen_with_both_values_and_outside_of_the_array_not_at_all
     assert events == [
         {"write": "r", "index": 2, "old": "0x0", "new": "0xabc"},
         {"write": "r", "index": 2, "old": "0xabc", "new": "0x1"},
+        {"outside": "r", "access": "write", "index": 7, "size": 4, "source": PLACE},
         {"read": "r", "index": 2, "value": "0x1"},
     ]
+    line = f"write r[7] ({PLACE}): index out of range, there are 4 cells, 0..3; nothing happens"
+    assert line in render(run(builder))
+
+
+def test_a_valid_header_that_is_not_emitted_is_named() -> None:
+    builder = build()
+    builder.data["deparsers"][0]["order"] = ["h"]
+    builder.primitives.append(primitive("add_header", {"type": "header", "value": "extra"}))
+    record = run(builder)
+    assert record["steps"][-1]["not_emitted"] == ["extra"]
+    assert "valid, and not emitted by the deparser: extra" in render(record)
+    assert "not_emitted" not in run(build())["steps"][-1]
 
 
 def test_long_numbers_are_shortened_in_text_only() -> None:
