@@ -17,7 +17,7 @@ class ProgramError(Exception):
 
 
 class ControlPlane:
-    """What a handout's control plane writes.
+    """The entries and groups of a handout, on a switch that runs the program.
 
     Raises ProgramError: the program's files cannot be read, or the switch refuses it.
     """

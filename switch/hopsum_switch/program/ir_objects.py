@@ -71,7 +71,7 @@ class RegisterIR:
 
 
 CellArray = CounterIR | MeterIR | RegisterIR
-"""What an index chooses a cell of."""
+"""An array of cells, of which an index chooses one."""
 INDEX_OUT_OF_RANGE = "index_out_of_range"
 """The kind under which engines count an index outside such an array (`Engine.faults`)."""
 
