@@ -14,11 +14,8 @@ import pytest
 from rich.console import Console
 from scapy.utils import rdpcap
 
-from hopsum_topologies import Namespace, TopologyError
-from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.catalogue import topology
 from hopsum_topologies.documents import as_document
-from hopsum_topologies.mininet_network import mininet_unavailable
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -32,6 +29,7 @@ from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum
 
 from ..support.processes import assert_killed_command_leaves_nothing
+from ..support.targets import require_namespaces, require_network
 
 PARAMETERS = 38282
 HEADERS = 42 + 32
@@ -52,8 +50,8 @@ def run_demo(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])
 def test_demo_trains_through_the_switch(target: str) -> None:
-    if target == "bmv2" and (reason := bmv2_unavailable()):
-        pytest.skip(reason)
+    if target == "bmv2":
+        require_network(target)
     report = run_demo("--target", target, "--workers", "2", "--steps", "40")
     assert report["replicas_equal"]
     assert report["counters_agree"]
@@ -70,20 +68,9 @@ def test_demo_trains_through_the_switch(target: str) -> None:
     assert report["bytes_fp32_allreduce"] == 40 * 2 * 4 * PARAMETERS
 
 
-def require_namespaces() -> None:
-    try:
-        with Namespace():
-            pass
-    except TopologyError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error}")
-
-
 @pytest.mark.parametrize("target", ["native", "bmv2", "mininet"])
 def test_demo_trains_over_two_racks(target: str) -> None:
-    require_namespaces()
-    reasons = {"native": lambda: None, "bmv2": bmv2_unavailable, "mininet": mininet_unavailable}
-    if (reason := reasons[target]()) is not None:
-        pytest.skip(reason)
+    require_network(target)
     report = run_demo("--target", target, "--topology", "two_rack", "--workers", "4", "--steps", "20")
     assert report["replicas_equal"]
     assert report["counters_agree"]
@@ -98,8 +85,7 @@ def test_demo_trains_over_two_racks(target: str) -> None:
 
 @pytest.mark.parametrize(("target", "network"), [("bmv2", []), ("mininet", ["--topology", "star"])])
 def test_demo_trains_through_scapy_packets(target: str, network: list[str], tmp_path: Path) -> None:
-    if (reason := bmv2_unavailable() if target == "bmv2" else mininet_unavailable()) is not None:
-        pytest.skip(reason)
+    require_network(target)
     options = ("--workers", "2", "--steps", "20", "--link", "scapy", "--pcap", str(tmp_path))
     report = run_demo("--target", target, *network, *options)
     assert report["replicas_equal"]
@@ -208,8 +194,8 @@ def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])
 def test_a_killed_demo_leaves_nothing_behind(target: str) -> None:
-    if target == "bmv2" and (reason := bmv2_unavailable()):
-        pytest.skip(reason)
+    if target == "bmv2":
+        require_network(target)
     assert_killed_command_leaves_nothing(["demo", "--target", target, "--steps", "100000"], 6)
 
 

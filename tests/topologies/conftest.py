@@ -5,34 +5,25 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
-from hopsum_topologies.mininet_network import mininet_unavailable
+from ..support.targets import require_namespaces, require_network
 
 
 @pytest.fixture(scope="session")
 def namespaces() -> None:
     """Skip where network namespaces cannot be made."""
-    try:
-        with Namespace():
-            pass
-    except TopologyError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error}")
+    require_namespaces()
 
 
 @pytest.fixture(scope="session")
 def bmv2() -> None:
     """Skip where bmv2 cannot run."""
-    reason = bmv2_unavailable()
-    if reason is not None:
-        pytest.skip(reason)
+    require_network("bmv2")
 
 
 @pytest.fixture(scope="session")
 def mininet() -> None:
     """Skip where Mininet with bmv2 cannot run."""
-    reason = mininet_unavailable()
-    if reason is not None:
-        pytest.skip(reason)
+    require_network("mininet")
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
-
 from ...labs import mutants
+from ...support.targets import require_network
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "ptf"
@@ -39,20 +38,10 @@ def _ptf(*arguments: object) -> tuple[int, str, dict[str, str]]:
     return done.returncode, done.stdout + done.stderr, outcomes
 
 
-def _require(target: str) -> None:
-    if target == "bmv2" and (reason := bmv2_unavailable()) is not None:
-        pytest.skip(reason)
-    if target == "native_veth":
-        try:
-            with Namespace():
-                pass
-        except TopologyError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
-
-
 @EVERY_TARGET
 def test_the_example_passes_on_the_solution(target: str, tmp_path: Path) -> None:
-    _require(target)
+    if target != "native":
+        require_network(target)
     status, output, outcomes = _ptf(SOLUTION, EXAMPLES, "--target", target, "--logs", tmp_path / "logs")
     assert outcomes == dict.fromkeys(CASES, "ok"), output
     assert status == 0, output
@@ -61,7 +50,8 @@ def test_the_example_passes_on_the_solution(target: str, tmp_path: Path) -> None
 
 @EVERY_TARGET
 def test_a_test_begins_on_an_empty_switch(target: str) -> None:
-    _require(target)
+    if target != "native":
+        require_network(target)
     status, output, outcomes = _ptf(SOLUTION, LEFTOVERS, "--target", target)
     assert outcomes == dict.fromkeys(("leftovers.Leaves", "leftovers.Meets"), "ok"), output
     assert status == 0, output

@@ -17,10 +17,11 @@ import pytest
 from hopsum_ptf.matrix import README, meanings, render_readme
 from hopsum_ptf.recording import recordings
 from hopsum_ptf.runner import list_cases
-from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
+from hopsum_topologies import bmv2_unavailable
 from hopsum_topologies.ptf.results import Result, append_result, format_table, format_totals, read_results
 
 from ...support.cases_table import CASES_ON
+from ...support.targets import require_network
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "vectors" / "data"
@@ -40,16 +41,8 @@ _WAIT_S = 60.0
 
 
 def _command(target: str, *arguments: str) -> list[str]:
-    if target == "bmv2":
-        reason = bmv2_unavailable()
-        if reason is not None:
-            pytest.skip(reason)
-    if target == "native_veth":
-        try:
-            with Namespace():
-                pass
-        except TopologyError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
+    if target in ("bmv2", "native_veth"):
+        require_network(target)
     return [sys.executable, str(ROOT / "ptf_tests" / "targets" / target / "run"), *arguments]
 
 

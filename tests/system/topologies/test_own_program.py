@@ -13,24 +13,13 @@ from pathlib import Path
 import pytest
 
 from hopsum_labs.levels import LEVELS, WORKER
-from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
-from hopsum_topologies.mininet_network import mininet_unavailable
+
+from ...support.targets import require_network
 
 EVERY_TARGET = pytest.mark.parametrize("target", ["native", "bmv2", "mininet"])
 NETWORK = f"{sys.executable} -m hopsum_labs.network"
 DEADLINE_S = 300.0
 RIGHT = re.compile(r"^\[\d+\] rank (\d+) of 3: 20 sums are right", re.MULTILINE)
-
-
-def _require(target: str) -> None:
-    try:
-        with Namespace():
-            pass
-    except TopologyError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error}")
-    reasons = {"native": lambda: None, "bmv2": bmv2_unavailable, "mininet": mininet_unavailable}
-    if (reason := reasons[target]()) is not None:
-        pytest.skip(reason)
 
 
 def _run(level: str, *arguments: str, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -43,7 +32,7 @@ def _run(level: str, *arguments: str, command: Sequence[str] = ()) -> subprocess
 @EVERY_TARGET
 @pytest.mark.parametrize("level", ["ethernet", "loss"])
 def test_the_course_runs_on_interfaces(level: str, target: str) -> None:
-    _require(target)
+    require_network(target)
     worker = (*NETWORK.split(), "worker", str(LEVELS[level].solution / WORKER))
     done = _run(level, "--target", target, "--control", f"{NETWORK} control {level}", command=worker)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,7 +40,7 @@ def test_the_course_runs_on_interfaces(level: str, target: str) -> None:
 
 
 def test_a_wrong_sum_is_told(tmp_path: Path) -> None:
-    _require("native")
+    require_network("native")
     (tmp_path / WORKER).write_text("def all_reduce(port, rank, workers, vector):\n    return vector\n")
     worker = (*NETWORK.split(), "worker", str(tmp_path / WORKER))
     done = _run("ethernet", "--control", f"{NETWORK} control ethernet", command=worker)
@@ -62,7 +51,7 @@ def test_a_wrong_sum_is_told(tmp_path: Path) -> None:
 
 @EVERY_TARGET
 def test_commands_are_told_the_network(target: str) -> None:
-    _require(target)
+    require_network(target)
     show = "import json, os; print(os.environ.get('HOPSUM_HOST'), open(os.environ['HOPSUM_NETWORK']).read())"
     compact = show.replace("open(", "json.dumps(json.load(open(").replace(".read()", "))")
     done = _run(
@@ -85,7 +74,7 @@ def test_commands_are_told_the_network(target: str) -> None:
 
 
 def test_no_worker_starts_after_a_failed_control_command() -> None:
-    _require("native")
+    require_network("native")
     done = _run("ethernet", "--control", "false", command=("echo", "started"))
     assert done.returncode == 1
     assert "the control command 'false' ended with 1; no worker was started" in done.stderr
@@ -93,7 +82,7 @@ def test_no_worker_starts_after_a_failed_control_command() -> None:
 
 
 def test_a_program_that_the_switch_refuses_is_told(tmp_path: Path) -> None:
-    _require("native")
+    require_network("native")
     program = tmp_path / "empty.json"
     program.write_text("{}")
     (tmp_path / "empty.p4info.txtpb").write_text("")

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from hopsum_cli.topology import main
-from hopsum_topologies.mininet_network import mininet_unavailable
+
+from ...support.targets import require_network
 
 DEADLINE_S = 120.0
 COMMAND = (sys.executable, "-m", "hopsum_cli.main", "topology", "run", "star", "--workers", "2")
@@ -70,8 +71,7 @@ def wait_for_process(*arguments: str) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    if (reason := mininet_unavailable()) is not None:
-        pytest.skip(reason)
+    require_network("mininet")
     opened = Terminal((*COMMAND, "--target", "mininet", "--cli"))
     yield opened
     assert opened.leave() == 0
