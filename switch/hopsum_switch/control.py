@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum switch-ctl`: look at a running switch from the command line.
+"""`hopsum switch-ctl`: look at a running switch from the command line, and set its registers.
 
 Exit status: 0 done (compare: nothing differs), 1 something differs, 2 wrong use or no answer.
 """
@@ -52,6 +52,25 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _write_register(arguments: argparse.Namespace) -> int:
+    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+        client.write_register(arguments.name, arguments.index, arguments.value)
+    return 0
+
+
+def _clear_register(arguments: argparse.Namespace) -> int:
+    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+        client.clear_register(arguments.name)
+    return 0
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, as 12 or 0xc") from None
+
+
 def _compare(arguments: argparse.Namespace) -> int:
     changes = compare(Snapshot.load(arguments.old), Snapshot.load(arguments.new))
     for change in changes:
@@ -70,7 +89,7 @@ def _shown(change: Change, *, full: bool) -> str:
 
 def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch.")
+    parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch, and set its registers.")
     parser.add_argument(
         "--grpc",
         default=default_address(),
@@ -88,10 +107,16 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
         "--name",
         action="append",
         default=[],
-        help="full name of a register or counter, in place of all; may be repeated",
+        help="register or counter by its full name or its last part, in place of all; may be repeated",
     )
     snapshot.add_argument("--first", type=int, default=0, metavar="INDEX", help="first cell of each array (default 0)")
     snapshot.add_argument("--count", type=int, metavar="N", help="cells of each array, at most")
+    writing = commands.add_parser("write-register", help="set one cell of a register between two packets")
+    clearing = commands.add_parser("clear-register", help="set all cells of a register to 0 between two packets")
+    for parser_of_one in (writing, clearing):
+        parser_of_one.add_argument("name", metavar="NAME", help="register, by its full name or its last part")
+    writing.add_argument("index", type=_number, metavar="INDEX", help="cell, from 0")
+    writing.add_argument("value", type=_number, metavar="VALUE", help="new value, as 12 or 0xc")
     comparison = commands.add_parser("compare", help="list the cells that differ between two snapshots")
     comparison.add_argument("old", type=Path, help="snapshot to compare with")
     comparison.add_argument("new", type=Path, help="snapshot to compare")
@@ -99,7 +124,14 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
     return parser
 
 
-_COMMANDS = {"ports": _ports, "stats": _stats, "snapshot": _snapshot, "compare": _compare}
+_COMMANDS = {
+    "ports": _ports,
+    "stats": _stats,
+    "snapshot": _snapshot,
+    "write-register": _write_register,
+    "clear-register": _clear_register,
+    "compare": _compare,
+}
 
 if __name__ == "__main__":
     sys.exit(main(prog="python -m hopsum_switch.control"))

@@ -11,6 +11,10 @@ Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8
   Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, ...}
   Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
              in the form that `hopsum_switch.observe.snapshot` describes; all keys may be left out (everything)
+  WriteRegister {"name": "reg", "index": 3, "value": "0x1f"}                 -> {}, between two packets
+  ClearRegister {"name": "reg"}                                              -> {}, all cells are 0
+
+Names of registers and counters may be cut to their last parts, `slot.tag` or `tag`, where only one has them.
 
 INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened or closed, or that
 no program is loaded. PERMISSION_DENIED is the answer to BindUnix and BindInterface, unless the switch was started with
@@ -27,7 +31,8 @@ from typing import Any
 import grpc
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.observe.snapshot import Snapshot, SnapshotError, freeze
+from hopsum_switch.errors import InvalidArgumentError
+from hopsum_switch.observe.snapshot import Snapshot, SnapshotError, freeze, full_name
 from hopsum_switch.ports.base import Port, PortError
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.interface import InterfacePort
@@ -74,6 +79,8 @@ class Management:
             "ListPorts": self.list_ports,
             "Stats": self.stats,
             "Snapshot": self.snapshot,
+            "WriteRegister": self.write_register,
+            "ClearRegister": self.clear_register,
         }
 
     def bind_udp(self, request: Json) -> Json:
@@ -118,11 +125,30 @@ class Management:
         if not all(isinstance(name, str) for name in names):
             raise BadRequestError(f"names must be strings, not {names!r}")
         with self._dataplane.gate.control():
-            engine = self._dataplane.engine
-            if not isinstance(engine, Engine):
-                raise NoProgramError("no program is loaded: there is nothing to take a snapshot of")
-            frozen = freeze(engine)
+            frozen = freeze(self._engine())
         return frozen.select(names, request.get("first", 0), request.get("count")).as_json()
+
+    def write_register(self, request: Json) -> Json:
+        """Set a cell. Raises BadRequestError, SnapshotError, InvalidArgumentError, NoProgramError."""
+        _check_keys(request, required={"name": str, "index": int, "value": str})
+        with self._dataplane.gate.control():
+            registers = self._engine().registers
+            registers.write(full_name(request["name"], registers.names()), request["index"], int(request["value"], 16))
+        return {}
+
+    def clear_register(self, request: Json) -> Json:
+        """Set all cells to 0. Raises BadRequestError, SnapshotError, NoProgramError."""
+        _check_keys(request, required={"name": str})
+        with self._dataplane.gate.control():
+            registers = self._engine().registers
+            registers.clear(full_name(request["name"], registers.names()))
+        return {}
+
+    def _engine(self) -> Engine:
+        engine = self._dataplane.engine
+        if not isinstance(engine, Engine):
+            raise NoProgramError("no program is loaded: there are no registers and counters")
+        return engine
 
     def _check_may_bind(self, option: str) -> None:
         if not self._bind_after_start:
@@ -199,6 +225,14 @@ class ManagementClient:
         request: Json = {"names": list(names), "first": first}
         return Snapshot.from_json(self._call("Snapshot", request if count is None else {**request, "count": count}))
 
+    def write_register(self, name: str, index: int, value: int) -> None:
+        """Set one cell of a register, between two packets."""
+        self._call("WriteRegister", {"name": name, "index": index, "value": hex(value)})
+
+    def clear_register(self, name: str) -> None:
+        """Set all cells of a register to 0, between two packets."""
+        self._call("ClearRegister", {"name": name})
+
     def _call(self, method: str, request: Json) -> Json:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=_dump, response_deserializer=_load)
         try:
@@ -212,7 +246,7 @@ def _handler(method: Callable[[Json], Json]) -> Callable[[bytes, grpc.ServicerCo
     def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             return _dump(method(_load(request)))
-        except (BadRequestError, SnapshotError, ValueError) as error:
+        except (BadRequestError, SnapshotError, InvalidArgumentError, ValueError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except BindRefusedError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))

@@ -37,6 +37,21 @@ class SnapshotError(Exception):
     """A snapshot cannot be selected, read or compared as asked; the message says why."""
 
 
+def full_name(name: str, arrays: Collection[str]) -> str:
+    """Return the one of `arrays` that is called so, in full or by the last parts of its name, as `slot.tag` or `tag`.
+
+    Raises SnapshotError: none is, or several are.
+    """
+    if name in arrays:
+        return name
+    found = [array for array in arrays if array.endswith(f".{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SnapshotError(f"{name!r} may be each of {', '.join(found)}: give more of the name")
+    raise SnapshotError(f"no register or counter {name!r}: there are {', '.join(arrays)}")
+
+
 @dataclass(frozen=True)
 class RegisterCellRange:
     """Cells `first`, `first` + 1... of a register array."""
@@ -78,12 +93,9 @@ class Snapshot:
     def select(self, names: Collection[str] = (), first: int = 0, count: int | None = None) -> Snapshot:
         """Return the part with these arrays (none: all) and of each at most `count` cells from index `first` on.
 
-        Raises SnapshotError: there is no such array, or a number is negative.
+        `full_name` says what names may be. Raises SnapshotError: there is no such array, or a number is negative.
         """
-        unknown = set(names) - self.registers.keys() - self.counters.keys()
-        if unknown:
-            known = ", ".join([*self.registers, *self.counters])
-            raise SnapshotError(f"no register or counter {sorted(unknown)[0]!r}: there are {known}")
+        names = {full_name(name, [*self.registers, *self.counters]) for name in names}
         if first < 0 or (count is not None and count < 0):
             raise SnapshotError(f"first ({first}) and count ({count}) cannot be negative")
         part = slice(first, None if count is None else first + count)

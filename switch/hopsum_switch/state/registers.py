@@ -40,10 +40,19 @@ class RegisterStore:
             raise InvalidArgumentError(f"{name}: {value} is not a value of {bits} bits")
         cells[index] = value
 
+    def names(self) -> list[str]:
+        """Return the names of all arrays."""
+        return list(self._cells)
+
+    def clear(self, name: str) -> None:
+        """Set all cells of an array to 0. Raises: NotFoundError."""
+        cells = self.cells(name)
+        cells[:] = [0] * len(cells)
+
     def reset(self) -> None:
         """Set all cells to 0."""
-        for cells in self._cells.values():
-            cells[:] = [0] * len(cells)
+        for name in self._cells:
+            self.clear(name)
 
     def _checked(self, name: str, index: int) -> MutableSequence[int]:
         cells = self.cells(name)

@@ -20,6 +20,7 @@ from hopsum_switch.observe.snapshot import (
     SnapshotError,
     compare,
     freeze,
+    full_name,
 )
 from hopsum_switch.state.counters import PacketByteCount
 
@@ -70,6 +71,16 @@ def test_only_cells_that_changed_are_listed(backend: type[Engine]) -> None:
     ]
     part = {"names": [REGISTER], "first": 10}
     assert [change.index for change in compare(before.select(**part), after.select(**part))] == [15]
+
+
+def test_names_may_be_cut_to_their_last_parts() -> None:
+    arrays = ["In.slot.tag", "In.other.tag", "In.slot.seen"]
+    assert full_name("seen", arrays) == full_name("slot.seen", arrays) == full_name("In.slot.seen", arrays)
+    assert full_name("slot.tag", arrays) == "In.slot.tag"
+    with pytest.raises(SnapshotError, match=r"'tag' may be each of In\.slot\.tag, In\.other\.tag: give more"):
+        full_name("tag", arrays)
+    with pytest.raises(SnapshotError, match="no register or counter 'een': there are In"):
+        full_name("een", arrays)
 
 
 @pytest.mark.parametrize("name", ["snapshot.json", "snapshot.npz"])

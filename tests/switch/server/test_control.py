@@ -60,6 +60,34 @@ def test_parts_are_taken(run: Run, switch: SwitchServer) -> None:
     assert (shown.registers[REGISTER].first, shown.registers[REGISTER].values) == (1, [0, 7])
 
 
+def test_registers_are_written_and_cleared(run: Run, switch: SwitchServer) -> None:
+    assert run("write-register", "last_source", "3", "0x1f") == (0, "", "")
+    status, out, _ = run("snapshot", "--name", "last_source", "--first", "3", "--count", "1")
+    assert status == 0
+    assert Snapshot.from_json(json.loads(out)).registers[REGISTER].values == [0x1F]
+    assert run("clear-register", REGISTER) == (0, "", "")
+    _, out, _ = run("snapshot", "--name", REGISTER)
+    assert set(Snapshot.from_json(json.loads(out)).registers[REGISTER].values) == {0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("write-register", "nothing", "0", "1"), "no register or counter 'nothing': there are StationIngress."),
+        (("write-register", "received", "0", "1"), "no register or counter 'received'"),
+        (("write-register", "last_source", "16", "1"), "index 16 is outside 0..15"),
+        (("write-register", "last_source", "-1", "1"), "index -1 is outside 0..15"),
+        (("write-register", "last_source", "0", str(1 << 48)), f"{1 << 48} is not a value of 48 bits"),
+        (("write-register", "last_source", "0", "-1"), "-1 is not a value of 48 bits"),
+        (("clear-register", "nothing"), "no register or counter 'nothing'"),
+    ],
+)
+def test_registers_that_cannot_be_written_are_told(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    status, out, errors = run(*arguments)
+    assert (status, out) == (2, "")
+    assert said in errors
+
+
 def test_refusals_and_silence_have_a_message(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, out, errors = run("snapshot", "--name", "nothing")
     assert (status, out) == (2, "")
