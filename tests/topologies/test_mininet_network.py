@@ -22,7 +22,7 @@ def test_the_script_imports_mininet_and_the_standard_library_only() -> None:
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names} == {
-        "mininet.link", "mininet.log", "mininet.net", "mininet.node"
+        "mininet.cli", "mininet.link", "mininet.log", "mininet.net", "mininet.node"
     }  # fmt: skip
     assert not list(PACKAGE.parent.rglob("mininet.py")), "it would hide the package"
 
