@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building blocks of vector code: functions that append LLVM instructions to a builder, for the intrinsics in vectors.
 
-The code has vector types and `shufflevector` and no instruction of one processor: LLVM splits or widens each
-operation for AVX2, AVX-512 or NEON. No instruction has a fast-math flag, and no call asks for a fused multiply-add, so
-that every processor rounds alike.
+The code has vector types and `shufflevector`: LLVM splits or widens each operation for AVX2, AVX-512 or NEON. One
+function, `look_up`, is an instruction that LLVM has by processor only. No instruction has a fast-math flag, and no call
+asks for a fused multiply-add, so that every processor rounds alike.
 
 A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`; llvmlite ships no types.
 """
@@ -14,9 +14,31 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND
+
 ir: Any = import_module("llvmlite.ir")
 Builder = Any
 Value = Any
+
+_binding: Any = import_module("llvmlite.binding")
+_cgutils: Any = import_module("numba.core.cgutils")
+
+LOOK_UP_BYTES = 16
+"""Bytes of a table that `look_up` takes."""
+
+
+def _look_up_instruction() -> str | None:
+    """Return LLVM's name of this processor's look-up of bytes in a table of 16, None where it has none."""
+    architecture = str(_binding.get_default_triple()).partition("-")[0]
+    if architecture in ("aarch64", "arm64"):
+        return "llvm.aarch64.neon.tbl1.v16i8"
+    features = _binding.get_host_cpu_features() if architecture == "x86_64" else {}
+    return "llvm.x86.ssse3.pshuf.b.128" if features.get("ssse3") else None
+
+
+_LOOK_UP = _look_up_instruction()
+HAS_LOOK_UP = _LOOK_UP is not None
+"""Whether this processor has the instruction behind `look_up`."""
 
 _INDEX = ir.IntType(32)
 _OFFSET = ir.IntType(64)
@@ -106,3 +128,27 @@ def negate_where(builder: Builder, values: Value, bits: Value, bit: int) -> Valu
     left = builder.shl(bits, constant(bits.type, 31 - bit))
     negative = builder.ashr(left, constant(bits.type, 31))
     return builder.sub(builder.xor(values, negative), negative)
+
+
+def look_up(builder: Builder, table: Value, indices: Value) -> Value:
+    """Return the byte of a table of 16 at each index, all below 16, a multiple of 16 of them; needs HAS_LOOK_UP."""
+    kind = vector(ir.IntType(8), LOOK_UP_BYTES)
+    instruction = _cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), _LOOK_UP)
+    starts = range(0, indices.type.count, LOOK_UP_BYTES)
+    parts = [shuffle(builder, indices, indices, range(at, at + LOOK_UP_BYTES)) for at in starts]
+    found = [builder.call(instruction, [table, part]) for part in parts]
+    while len(found) > 1:
+        lanes = range(2 * found[0].type.count)
+        found = [shuffle(builder, *pair, lanes) for pair in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
+
+
+def random_bits(builder: Builder, bits: Value, high: Value) -> Value:
+    """Return the random bits of lanes, int32, as `compiled_parts.mixed`."""
+
+    def folded(value: Value, shift: int) -> Value:
+        return builder.xor(value, builder.lshr(value, constant(value.type, shift)))
+
+    kind = bits.type
+    bits = builder.xor(builder.mul(folded(bits, 16), constant(kind, LANE_FIRST)), high)
+    return folded(builder.mul(folded(bits, 15), constant(kind, LANE_SECOND)), 16)

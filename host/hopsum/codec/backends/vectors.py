@@ -11,28 +11,40 @@ and the ten stages are sums and differences of whole vectors:
 
 Encoding goes the other way in 32 bits, 8 coordinates at a time: load, scale and sign with the strides 128 to 512; the
 strides 16 to 64; stride 8 between halves of rows of 16; and the last three across 8 rows that are transposed, which is
-the wire's order. What rounds and packs is elementwise, and stays with the loops.
+the wire's order. Rounding takes 32 coordinates at a time: a byte look-up (vector_parts.look_up) finds the value of the
+table at or below a coordinate, and one comparison decides between that value and the next one. Where the processor has
+no byte look-up, and for the identity table, rounding stays with the loops. Packing is elementwise, and does so as well.
+
+Blocks of float32 that are only read, or only written, are copied between memory and a buffer in the cache in element
+order: the vectors of a block lie 512 bytes apart, which the processor's prefetching does not follow.
 
 An intrinsic is a function that numba calls while it compiles a kernel, and that appends instructions (vector_parts).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.compiled_decode import DECODE, RESTORE, look_up, peak, to_codes
+from hopsum.codec.backends.compiled_decode import DECODE, RESTORE, peak, to_codes
+from hopsum.codec.backends.compiled_decode import look_up as look_up_values
 from hopsum.codec.backends.compiled_parts import TURNS, block_key, sign_lanes, take
 from hopsum.codec.backends.compiled_thc import ENCODE, clamp, fill_strides, fractions, round_up, shift_up, to_payload
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.vector_parts import (
+    HAS_LOOK_UP,
+    LOOK_UP_BYTES,
     array_data,
+    constant,
     hadamard,
     ir,
     load,
+    look_up,
     negate_where,
+    random_bits,
     shuffle,
     splat,
     store,
@@ -42,7 +54,8 @@ from hopsum.codec.backends.vector_parts import (
 
 _numba_cgutils: Any = import_module("numba.core.cgutils")
 _extending: Any = import_module("numba.extending")
-u8, i16, i32, u32, f32, f64 = np.uint8, np.int16, np.int32, np.uint32, np.float32, np.float64
+u8, i16, i32, i64 = np.uint8, np.int16, np.int32, np.int64
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 _I64, _F32 = types.int64, types.float32
 _BYTES, _SHORTS, _HALF_SHORTS = vector(ir.IntType(8), 16), vector(ir.IntType(16), 16), vector(ir.IntType(16), 8)
 _INTS, _FLOATS = vector(ir.IntType(32), 8), vector(ir.FloatType(), 8)
@@ -198,27 +211,141 @@ def _rotate_block(x: Any, scale: Any, lanes: Any, spare: Any, out: Any) -> None:
     _rotate(x, scale, lanes, spare, out)
 
 
+_ROUNDED = 32
+"""Coordinates that are rounded at a time, twice: those of the low and of the high halves of the random bits."""
+_TABLE = vector(ir.IntType(8), LOOK_UP_BYTES)
+_ROUND8, _ROUND16, _ROUND32 = (vector(ir.IntType(bits), _ROUNDED) for bits in (8, 16, 32))
+
+
+def _levels(builder: Any, data: Any, first: Any, half: Any, top: Any) -> tuple[Any, Any]:
+    """Load coordinates, move them to 0 .. top, and return what is before the point, int8, and after it, int16."""
+    zero = constant(_ROUND32, 0)
+    moved = builder.add(load(builder, data, first, _ROUND32), half)
+    moved = builder.select(builder.icmp_signed("<", moved, zero), zero, moved)
+    moved = builder.select(builder.icmp_signed(">", moved, top), top, moved)
+    whole = builder.trunc(builder.lshr(moved, constant(_ROUND32, 16)), _ROUND8)
+    return whole, builder.trunc(moved, _ROUND16)
+
+
+def _codes_at(builder: Any, levels: Sequence[Any], by_level: Any, rows: Any) -> list[Any]:
+    """Return the code of the highest value at or below each level; row r of `by_level` has those of 16 r and after."""
+    found = [_numba_cgutils.alloca_once(builder, _ROUND8) for _ in levels]
+    for place in found:
+        builder.store(constant(_ROUND8, 0), place)
+    low = [builder.and_(level, constant(_ROUND8, LOOK_UP_BYTES - 1)) for level in levels]
+    high = [builder.lshr(level, constant(_ROUND8, 4)) for level in levels]
+    with _numba_cgutils.for_range(builder, rows) as loop:
+        table = load(builder, by_level, builder.mul(loop.index, ir.Constant(ir.IntType(64), LOOK_UP_BYTES)), _TABLE)
+        row = splat(builder, builder.trunc(loop.index, ir.IntType(8)), _ROUNDED)
+        for place, index, number in zip(found, low, high, strict=True):
+            looked_up = look_up(builder, table, index)
+            chosen = builder.select(builder.icmp_unsigned("==", number, row), looked_up, builder.load(place))
+            builder.store(chosen, place)
+    return [builder.load(place) for place in found]
+
+
+def _reached(builder: Any, fraction: Any, bits: Any, gap: Any, distance: Any) -> Any:
+    """Return whether (fraction + bits * gap) / 2^16 is at least the distance to the next value, with 16 bits each."""
+    wide = builder.mul(builder.zext(bits, _ROUND32), builder.zext(gap, _ROUND32))
+    high = builder.trunc(builder.lshr(wide, constant(_ROUND32, 16)), _ROUND16)
+    low = builder.mul(bits, gap)
+    carry = builder.icmp_unsigned("<", builder.add(low, fraction), low)
+    return builder.icmp_unsigned(">=", builder.sub(high, builder.sext(carry, _ROUND16)), distance)
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _round_up(
+    _: Any, a: Any, half: Any, top: Any, strides: Any, low: Any, high: Any, by_level: Any, steps: Any, codes: Any
+) -> Any:
+    """Round the coordinates of a block, int32[1024], up or down to the table's values, and write the codes.
+
+    strides, low and high make the random bits, as in `fractions`; by_level and steps are those of `_fill_table`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 3, 6, 7, 8)}
+        rows = context.make_array(signature.args[6])(context, builder, arguments[6])
+        half, top, low, high = (splat(builder, arguments[at], _ROUNDED) for at in (1, 2, 4, 5))
+        following, gaps = (load(builder, data[7], at, _TABLE) for at in (0, LOOK_UP_BYTES))
+        step, half_block = ir.Constant(ir.IntType(64), _ROUNDED), ir.Constant(ir.IntType(64), 256)
+        whole_block = ir.Constant(ir.IntType(64), 512)
+        with _numba_cgutils.for_range_slice(builder, whole_block.type(0), whole_block, step) as (first, _count):
+            bits = random_bits(builder, builder.add(load(builder, data[3], first, _ROUND32), low), high)
+            below = builder.add(first, builder.and_(first, half_block))
+            places = (below, builder.add(below, half_block))
+            levels, fractions_ = zip(*(_levels(builder, data[0], at, half, top) for at in places), strict=True)
+            found = _codes_at(builder, levels, data[6], builder.extract_value(rows.shape, 0))
+            shares = (bits, builder.lshr(bits, constant(_ROUND32, 16)))
+            for at, level, fraction, code, share in zip(places, levels, fractions_, found, shares, strict=True):
+                gap = builder.zext(look_up(builder, gaps, code), _ROUND16)
+                distance = builder.zext(builder.sub(look_up(builder, following, code), level), _ROUND16)
+                up = _reached(builder, fraction, builder.trunc(share, _ROUND16), gap, distance)
+                store(builder, builder.sub(code, builder.sext(up, _ROUND8)), data[8], at)
+        return context.get_dummy_value()
+
+    numbers = (types.int32, types.int32, strides, types.uint32, types.uint32)
+    return types.void(a, *numbers, by_level, steps, codes), generate
+
+
+@inner
+def _fill_table(below: Any, lengths: Any, by_level: Any, steps: Any) -> Any:
+    """Fill the table's forms for look-ups, from its runs; say whether it has at most 16 values.
+
+    Args:
+        by_level: uint8[g // 16 + 1, 16], the code of the highest value at or below each level.
+        steps: uint8[2, 16], by code: the next value (255 behind the last), and its distance (0).
+    """
+    last: Any = 0
+    value = 0
+    for level in range(16 * by_level.shape[0]):
+        code: Any = 0
+        for run in range(below.shape[0]):
+            code += min(max(level - i64(below[run]), 0), i64(lengths[run]))
+        if code >= LOOK_UP_BYTES:
+            return False
+        if code > last:
+            steps[0, last], steps[1, last] = u8(level), u8(level - value)
+            last, value = code, level
+        by_level[level // LOOK_UP_BYTES, level % LOOK_UP_BYTES] = u8(code)
+    steps[0, last], steps[1, last] = u8(255), u8(0)
+    return True
+
+
+@inner
+def _round_block(
+    a: Any, half: Any, top: Any, strides: Any, low: Any, high: Any, by_level: Any, steps: Any, codes: Any
+) -> None:
+    _round_up(a, half, top, strides, low, high, by_level, steps, codes)
+
+
 @kernel(*ENCODE)
 def encode8(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
     group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Encode blocks of 1024 that are rotated."""
-    a, spare, u = np.empty(1024, i32), np.empty(1024, i32), np.empty(1024, i32)
+    a, spare, u, row = np.empty(1024, i32), np.empty(1024, i32), np.empty(1024, i32), np.empty(1024, f32)
     levels, codes = np.empty(1024, u8), np.empty(1024, u8)
     lanes, strides = np.empty(32, u32), np.empty(512, u32)
+    by_level, steps = np.empty((g // LOOK_UP_BYTES + 1, LOOK_UP_BYTES), u8), np.empty((2, LOOK_UP_BYTES), u8)
+    looked_up = HAS_LOOK_UP and not identity and _fill_table(below, lengths, by_level, steps)
     fill_strides(strides)
     half, top = i32(g << 15), i32(g << 16)
     first, end = take(turns, own, x.shape[0])
     while first < end:
         for block in range(first, end):
+            row[:] = x[block]
             sign_lanes(block_key(rotation, block), lanes)
-            _rotate_block(x[block], scales[block], lanes, spare, a)
+            _rotate_block(row, scales[block], lanes, spare, a)
             if shifts[block] > 0:
                 shift_up(a, half, shifts[block])
-            clamp(a, half, top)
-            fractions(block_key(rounding, block), strides, u)
-            round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
+            key = block_key(rounding, block)
+            if looked_up:
+                _round_block(a, half, top, strides, u32(key), u32(key >> u64(32)), by_level, steps, codes)
+            else:
+                clamp(a, half, top)
+                fractions(key, strides, u)
+                round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
             to_payload(codes, group, out[block])
         first, end = take(turns, own, x.shape[0])
 
@@ -229,13 +356,14 @@ def decode8(
     peaks: Any,
 ) -> None:  # fmt: skip
     """Decode sums, blocks of 1024 that are rotated."""
-    spare, lanes = np.empty(1024, i16), np.empty(32, u32)
+    spare, lanes, row = np.empty(1024, i16), np.empty(32, u32), np.empty(1024, f32)
     first, end = take(turns, own, sums.shape[0])
     while first < end:
         for block in range(first, end):
             peaks[block] = peak(sums[block])
             sign_lanes(block_key(rotation, block), lanes)
-            _restore_block(sums[block], i16(counts[block] * g), spare, lanes, factors[block], out[block])
+            _restore_block(sums[block], i16(counts[block] * g), spare, lanes, factors[block], row)
+            out[block] = row
         first, end = take(turns, own, sums.shape[0])
 
 
@@ -245,16 +373,17 @@ def dequantize8(
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 1024 that are rotated."""
-    spare, lanes = np.empty(1024, i16), np.empty(32, u32)
+    spare, lanes, row = np.empty(1024, i16), np.empty(32, u32), np.empty(1024, f32)
     codes, values = np.empty(1024, u8), np.empty(1024, u8)
     first, end = take(turns, own, payloads.shape[0])
     while first < end:
         for block in range(first, end):
             to_codes(payloads[block], group, codes)
-            look_up(codes, u8(base), extra_codes, extra_gaps, values)
+            look_up_values(codes, u8(base), extra_codes, extra_gaps, values)
             sign_lanes(block_key(rotation, block), lanes)
             if subtract:
                 _take_off_block(values, i16(g), spare, lanes, factors[block], out[block])
             else:
-                _restore_block(values, i16(g), spare, lanes, factors[block], out[block])
+                _restore_block(values, i16(g), spare, lanes, factors[block], row)
+                out[block] = row
         first, end = take(turns, own, payloads.shape[0])
