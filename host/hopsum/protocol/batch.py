@@ -165,6 +165,12 @@ def _first_of_each(positions: NDArray[np.int64]) -> NDArray[Any] | slice:
     return np.sort(np.unique(positions, return_index=True)[1])
 
 
+def result_pattern(own: Membership, op: int) -> NDArray[np.uint64]:
+    """Return the words of a RESULT's header for this worker, and behind them which bits of these words count."""
+    pattern: NDArray[np.uint64] = np.concatenate(_pattern(own.generation, own.rank, op))
+    return pattern
+
+
 @cache
 def _pattern(generation: int, rank: int, op: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return what headers of RESULTs have in common, and which bits of it, as words."""

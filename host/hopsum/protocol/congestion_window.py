@@ -22,23 +22,24 @@ class CongestionWindow:
     def __init__(self, most: int) -> None:
         self.size = most
         self._most = most
-        self._results = 0
-        self._halved_at: float | None = None
+        self.results = 0
+        """Results since the window last grew."""
+        self.halved_at: float | None = None
         """The time at which it was halved, while RECOVERING."""
 
     def on_ack(self, first_sent_at: float | None, results: int = 1) -> None:
         """Take results that came at once; `first_sent_at`: of those whose chunk was sent once the latest, or None."""
-        if self._halved_at is not None and first_sent_at is not None and first_sent_at >= self._halved_at:
-            self._halved_at = None
-        self._results += results
-        while self._results >= self.size:
-            self._results -= self.size
+        if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
+            self.halved_at = None
+        self.results += results
+        while self.results >= self.size:
+            self.results -= self.size
             if self.size == self._most:
-                self._results %= self.size
+                self.results %= self.size
             else:
                 self.size += 1
 
     def on_loss(self, now: float) -> None:
         """Take a timeout."""
-        if self._halved_at is None:
-            self.size, self._results, self._halved_at = max(1, self.size // 2), 0, now
+        if self.halved_at is None:
+            self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now

@@ -74,6 +74,11 @@ class ResultAcceptor:
         for run in runs:
             self._deliver(run.reduce, now)
 
+    def deliver(self, now: float) -> None:
+        """Deliver the all-reduces in progress that are complete."""
+        for reduce in list(self._state.active):
+            self._deliver(reduce, now)
+
     def on_submitted(self, reduce: AllReduce, now: float) -> None:
         """Let the slots of a new all-reduce go on, after it took the results that came before it."""
         state = self._state

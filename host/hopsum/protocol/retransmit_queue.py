@@ -46,6 +46,16 @@ class Transmissions(NamedTuple):
     flush: NDArray[np.bool_]
 
 
+class QueueArrays(NamedTuple):
+    """The arrays of a queue, [slots] each, for a compiled loop that works on them in its place."""
+
+    open: NDArray[np.int64]
+    sent: NDArray[np.int64]
+    first_sent_at: NDArray[np.float64]
+    timeout_at: NDArray[np.float64]
+    due_at: NDArray[np.float64]
+
+
 class RetransmitQueue:
     """The open positions of one worker, with their timers."""
 
@@ -62,16 +72,28 @@ class RetransmitQueue:
         """The time of its next transmission: the timeout or, before that, FLUSH; never while it waits to be sent."""
         self._again: list[int] = []
         """Positions that were due, to be sent again; some may have their result by now."""
-        self._on_the_way = 0
-        self._measured_at = -inf
-        self._rtt = RttEstimator(timing.retransmit_s, timing.retransmit_least_s, timing.retransmit_max_s)
-        self._window = CongestionWindow(slots)
+        self.on_the_way = 0
+        """Open positions that were sent."""
+        self.measured_at = -inf
+        """The time of the latest measured round trip."""
+        self.rtt = RttEstimator(timing.retransmit_s, timing.retransmit_least_s, timing.retransmit_max_s)
+        self.congestion = CongestionWindow(slots)
         statistics.window = slots
+
+    @property
+    def arrays(self) -> QueueArrays:
+        """Return the queue's own arrays."""
+        return QueueArrays(self._open, self._sent, self._first_sent_at, self._timeout_at, self._due_at)
+
+    @property
+    def sends_again(self) -> bool:
+        """Say whether positions wait to be sent again."""
+        return bool(self._again)
 
     @property
     def rto_s(self) -> float:
         """Return the current retransmission timeout, in seconds."""
-        return self._rtt.rto_s
+        return self.rtt.rto_s
 
     @property
     def oldest(self) -> int | None:
@@ -108,7 +130,7 @@ class RetransmitQueue:
             return
         self._open[slot], self._due_at[slot] = _NONE, inf
         sent = int(self._sent[slot])
-        self._on_the_way -= sent > 0
+        self.on_the_way -= sent > 0
         if sent and now is not None:
             self._count(1, [float(self._first_sent_at[slot])] if sent == 1 else [], now)
 
@@ -119,7 +141,7 @@ class RetransmitQueue:
         self._open[slots], self._due_at[slots] = _NONE, inf
         sent = self._sent[slots]
         results = int(np.count_nonzero(sent))
-        self._on_the_way -= results
+        self.on_the_way -= results
         if results:
             self._count(results, self._first_sent_at[slots[sent == 1]].tolist(), now)
 
@@ -133,8 +155,8 @@ class RetransmitQueue:
         self._again += self._open[due].tolist()
         late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
         if late:
-            self._window.on_loss(now)
-            self._statistics.window = self._window.size
+            self.congestion.on_loss(now)
+            self._statistics.window = self.congestion.size
         return late
 
     def take(self, now: float) -> Transmissions:
@@ -153,22 +175,22 @@ class RetransmitQueue:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._on_the_way, self._again = 0, []
+        self.on_the_way, self._again = 0, []
         self._open[:], self._due_at[:] = _NONE, inf
 
     def _count(self, results: int, once_sent_at: list[float], now: float) -> None:
         """Take results of the switch; `once_sent_at`: when their chunks were sent, of those that were sent once."""
-        if once_sent_at and now != self._measured_at:
-            self._measured_at = now
-            self._rtt.update(now - once_sent_at[0])
-            self._statistics.srtt_s = self._rtt.srtt_s
-        self._window.on_ack(max(once_sent_at, default=None), results)
-        self._statistics.window = self._window.size
+        if once_sent_at and now != self.measured_at:
+            self.measured_at = now
+            self.rtt.update(now - once_sent_at[0])
+            self._statistics.srtt_s = self.rtt.srtt_s
+        self.congestion.on_ack(max(once_sent_at, default=None), results)
+        self._statistics.window = self.congestion.size
 
     def _first_time(self) -> NDArray[np.int64]:
         """Return what the window lets through of what was never sent."""
         waiting = np.sort(self._open[(self._sent == 0) & (self._open != _NONE)])
-        room = self._window.size - self._on_the_way
+        room = self.congestion.size - self.on_the_way
         if room <= 0 and waiting.size and waiting[0] == self.oldest:
             room = 1
         return waiting[: max(room, 0)]
@@ -180,10 +202,10 @@ class RetransmitQueue:
         self._sent[slots] = sent
         first = slots[sent == 1]
         self._first_sent_at[first] = now
-        self._on_the_way += len(first)
+        self.on_the_way += len(first)
         statistics.updates += len(first)
         statistics.retransmits += len(slots) - len(first)
-        wait_s = {times: timing.wait_s(times, self._rtt.rto_s) for times in set(sent.tolist())}
+        wait_s = {times: timing.wait_s(times, self.rtt.rto_s) for times in set(sent.tolist())}
         timeout_at = now + np.array([wait_s[times] for times in sent.tolist()])
         self._timeout_at[slots] = self._due_at[slots] = timeout_at
         if timing.flush_after_s is None:

@@ -29,7 +29,7 @@ class RttEstimator:
     """
 
     def __init__(self, initial_s: float, least_s: float, most_s: float) -> None:
-        self._least_s, self._most_s = least_s, most_s
+        self.least_s, self.most_s = least_s, most_s
         self.srtt_s: float | None = None
         self.rttvar_s = 0.0
         self.rto_s = initial_s
@@ -41,4 +41,4 @@ class RttEstimator:
         else:
             self.rttvar_s += _GAIN_OF_VARIANCE * (abs(self.srtt_s - round_trip_s) - self.rttvar_s)
             self.srtt_s += _GAIN * (round_trip_s - self.srtt_s)
-        self.rto_s = min(max(self.srtt_s + _DEVIATIONS * self.rttvar_s, self._least_s), self._most_s)
+        self.rto_s = min(max(self.srtt_s + _DEVIATIONS * self.rttvar_s, self.least_s), self.most_s)

@@ -133,10 +133,10 @@ class Worker:
         self._ignored_packets.seen.clear()
         self.absence.end()
         self._state.enter(decided)
-        self._queue = RetransmitQueue(own.slots, self.timing, self.statistics)
-        self._prober = DeadlineProber(own, self.timing, self.stream, self._queue)
+        self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
+        self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
         told = (self._events, self.statistics, self._ignored_packets)
-        self._acceptor = ResultAcceptor(self._state, self._queue, repair, told)
+        self._acceptor = ResultAcceptor(self._state, self.queue, repair, told)
         self._fetcher: ResultFetcher | None = None
         self._peer_handler: PeerMessageHandler | None = None
         if repair is not None:
@@ -314,9 +314,9 @@ class Worker:
         if expired:
             self._fail(self._no_answer(expired[0], now))
             return
-        late = self._queue.handle_timer(now)
+        late = self.queue.handle_timer(now)
         if self.repair is not None:
-            self.repair.ask_about({position: self._queue.sent(position) for position in late}, now)
+            self.repair.ask_about({position: self.queue.sent(position) for position in late}, now)
             self.repair.handle_held_back(self._state.held_back(), now)
             self._acceptor.scheduler.release()
         if self._fetcher is not None:
@@ -332,7 +332,7 @@ class Worker:
         """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
         if not self._state.active:
             return ""
-        if (oldest := self._queue.oldest) is not None:
+        if (oldest := self.queue.oldest) is not None:
             missing = sum(reduce.missing for reduce in self._state.active)
             chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
             finding = self._prober.finding(self.stream.place(oldest))
@@ -358,7 +358,7 @@ class Worker:
             return []
         probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.take_outgoing()]
         self.statistics.probes += len(probes)
-        due = self._queue.take(now)
+        due = self.queue.take(now)
         return [*probes, *segments_of(due, self._state.active)] if due.positions.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
@@ -384,12 +384,45 @@ class Worker:
         probe_due = self._prober.timer(self._state.active)
         held_back_due = None if self.repair is None else self.repair.held_back_timer(self._state.held_back())
         wanted_due = None if self._fetcher is None else self._fetcher.timer()
-        due = (probe_due, self._queue.timer(), held_back_due, wanted_due)
+        due = (probe_due, self.queue.timer(), held_back_due, wanted_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
     def next_event(self) -> AllReduceDone | AllReduceFailed | None:
         """Return the next event, or None."""
         return self._events.popleft() if self._events else None
+
+    # ---- a compiled loop in the worker's place ---------------------------------------------------------
+
+    @property
+    def is_plain(self) -> bool:
+        """Say whether the worker waits for RESULTs in the order of its slots, and for nothing else.
+
+        A compiled loop (worker_loop.py) may then work on `queue`, `open_position` and the all-reduces in progress. It
+        leaves all of them as `receive_rows` and `segments_to_send` would, and calls `deliver`.
+        """
+        state, repair = self._state, self.repair
+        if self.phase is not WorkerPhase.RUN or state.decided is not None or state.early:
+            return False
+        return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.waits))
+
+    @property
+    def in_progress(self) -> list[AllReduce]:
+        """Return the all-reduces in progress, in the order of the stream."""
+        return self._state.active
+
+    @property
+    def open_position(self) -> NDArray[np.int64]:
+        """Return, per slot, the lowest position that is not held; the worker's own array."""
+        return self._state.open_position
+
+    @property
+    def open_end(self) -> int:
+        """Return the position before which positions may be opened."""
+        return self._state.open_end
+
+    def deliver(self, now: float) -> None:
+        """Deliver the all-reduces in progress that are complete."""
+        self._acceptor.deliver(now)
 
     # ---- rules --------------------------------------------------------------------------------------
 
@@ -399,17 +432,17 @@ class Worker:
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
-        if not self._queue.sent(position):
+        if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
         elif self.repair is not None:
             lacking = self._state.lacking(position, header.held, AHEAD)
-            self.repair.ask_named(lacking, header.contributors, now, self._queue.rto_s)
+            self.repair.ask_named(lacking, header.contributors, now, self.queue.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
 
     def _require_company(self) -> None:
         """Fail if the oldest open sum waits for workers that have left without it (P4)."""
-        oldest = self._queue.oldest
+        oldest = self.queue.oldest
         if self.repair is None or oldest is None or not self._state.active:
             return
         place = self.stream.place(oldest)
@@ -433,15 +466,15 @@ class Worker:
         self.phase = WorkerPhase.OVER
         self._failure = error
         self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
-        self._queue.clear()
+        self.queue.clear()
         for pending in (self._state.active, self._state.early, self._prober.outgoing):
             pending.clear()
 
     def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceError:
-        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self._queue.oldest
+        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self.queue.oldest
         if oldest is None and self._fetcher is not None and (wanted := self._fetcher.lacking):
             return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
         if oldest is None:
             return held_back(own, waited_s, [] if self.repair is None else self.repair.store.unproved())
         asked = (self._ignored_packets, self._prober)
-        return no_answer(own, reduce, self.stream.place(oldest), self._queue.sent(oldest), waited_s, asked)
+        return no_answer(own, reduce, self.stream.place(oldest), self.queue.sent(oldest), waited_s, asked)

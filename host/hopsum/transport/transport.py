@@ -2,9 +2,11 @@
 """One worker on one link: all-reduces, blocking or several at a time; with peers, repair and changes of generation.
 
 One loop, `step`: send what the worker wants sent, wait for datagrams or the worker's timer, hand them over; by the
-batch where the link can. Without peers there is no thread. With peers a side channel's thread answers them, between
+batch where the link can, and on a UDP socket by a compiled loop as long as nothing but plain RESULTs comes
+(worker_loop.py). Without peers there is no thread. With peers a side channel's thread answers them, between
 all-reduces too; any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
-these threads apart in the worker; nobody waits for the network while holding it. What `step` has on its way out when
+these threads apart in the worker; the compiled loop alone waits for the network while holding it, and whoever wants the
+lock wakes that loop (step_lock.py). What `step` has on its way out when
 the generation is sealed is as if it had been sent before.
 """
 
@@ -30,6 +32,8 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, T
 from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.state_exchange import StateExchange
+from hopsum.transport.step_lock import StepLock
+from hopsum.transport.worker_loop import worker_loop
 from hopsum_wire.generations import Resume, Sealed
 
 _log: Final = logging.getLogger(__name__)
@@ -88,7 +92,9 @@ class Transport:
         self._rows = link if isinstance(link, RowLink) else None
         self._unreachable, self._failures = 0, Counter[str]()
         """Of what the link counted: what the worker was told."""
-        self._changed = threading.Condition()
+        self._step_lock = StepLock(link.wake)
+        self._changed = threading.Condition(self._step_lock)  # type: ignore[arg-type]  # a lock of another class
+        self._loop = worker_loop(link, membership.slots)
         self._closed = False
         self._others = [other for other in range(membership.workers) if other != membership.rank]
         self._peers, self._linger_s = peers, 0.0
@@ -160,8 +166,11 @@ class Transport:
             self._say()
             timer = worker.get_timer()
         self._send(batches)
-        due_s = 0.0 if timer is None else timer - time.monotonic()
-        arrived = self._receive(min(wait_s, due_s))
+        now = time.monotonic()
+        limit_at = now if timer is None else min(timer, now + wait_s)
+        arrived: Sequence[NDArray[np.uint8] | bytes | memoryview] = ()
+        if not self._run_loop(limit_at):
+            arrived = self._receive(limit_at - now)
         if self._peers is not None:
             self._peers.channel.require_open()
         with self._changed:
@@ -292,6 +301,18 @@ class Transport:
             else:
                 for datagram in segments:
                     self._link.send(memoryview(datagram))
+
+    def _run_loop(self, limit_at: float) -> bool:
+        """Let the compiled loop serve the worker until `limit_at`; return False where it cannot now."""
+        loop = self._loop
+        if loop is None or self._step_lock.is_wanted:
+            return False
+        with self._changed:
+            if not loop.is_plain(self.worker):
+                return False
+            unsent = loop.run(self.worker, limit_at)
+        self._send(unsent)
+        return True
 
     def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:
         """Wait for what arrives: rows, or one datagram each."""

@@ -71,13 +71,15 @@ class UdpLink:
         wanted = gso if isinstance(gso, Offload) else offload_for(gso)
         self._strict = gso == "on"
         self._segment_bytes = 0
-        self._socket, self._waker = udp_socket(), -1
+        self._socket = udp_socket()
+        self.waker = -1
+        """The descriptor that `wake` makes readable."""
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._socket.bind(local)
             self._socket.connect(switch)
             gro = wanted.gro and set_option(self._socket, UDP_GRO, 1)
-            self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError:
             self._socket.close()
             raise
@@ -86,10 +88,11 @@ class UdpLink:
         own = self.local
         self._outage = Outage(f"{own[0]}:{own[1]} to {switch[0]}:{switch[1]}", self.statistics.failures)
         # The kernel copies several times slower to an address a few bytes behind a page's start, on AMD Zen 3.
-        self._buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)
+        self.buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)
+        """The memory that is received into."""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._poll.register(self._waker, select.POLLIN)
+        self._poll.register(self.waker, select.POLLIN)
 
     @property
     def local(self) -> tuple[str, int]:
@@ -124,12 +127,11 @@ class UdpLink:
     def receive_rows(self, timeout_s: float) -> list[NDArray[np.uint8]]:
         """Return what `receive` does, runs of equal size as uint8[n, bytes]; views as well."""
         ready = dict(self._poll.poll(max(timeout_s, 0.0) * 1000))
-        if self._waker in ready:
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._waker)
+        if self.waker in ready:
+            self.clear_waker()
         if self._socket.fileno() not in ready:
             return []
-        return arrays_of(self._buffer, self.take(self._buffer, BATCH_DATAGRAMS))
+        return arrays_of(self.buffer, self.take(self.buffer, BATCH_DATAGRAMS))
 
     def take(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
         """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
@@ -145,11 +147,10 @@ class UdpLink:
                 size, each = self._receive_into(view[at:])
             except BlockingIOError:
                 break
-            except ConnectionRefusedError:  # the ICMP answer to an earlier datagram
-                self.statistics.unreachable += 1
-                continue
-            except OSError as error:  # another ICMP answer, or an interface that went
-                self._outage.note(error, 0)
+            except OSError as error:
+                self.note_failure(error)
+                if isinstance(error, ConnectionRefusedError):
+                    continue
                 break
             self.statistics.receives += 1
             datagrams += -(-size // each) if size else 1
@@ -164,14 +165,30 @@ class UdpLink:
 
     def wake(self) -> None:
         """Let the `receive` in progress return at once, or else the next one. Any thread may call it until `close`."""
-        os.eventfd_write(self._waker, 1)
+        os.eventfd_write(self.waker, 1)
+
+    def clear_waker(self) -> None:
+        """Take what `wake` said."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.waker)
+
+    def note_failure(self, error: OSError) -> None:
+        """Count a receive that failed."""
+        if isinstance(error, ConnectionRefusedError):  # the ICMP answer to an earlier datagram
+            self.statistics.unreachable += 1
+        else:  # another ICMP answer, or an interface that went
+            self._outage.note(error, 0)
+
+    def note_sent(self) -> None:
+        """Take the word of a loop that works on this socket that the kernel took datagrams."""
+        self._outage.note_sent()
 
     def close(self) -> None:
         """Give the socket back. Harmless when it is closed."""
         self._socket.close()
-        if self._waker >= 0:
-            os.close(self._waker)
-            self._waker = -1
+        if self.waker >= 0:
+            os.close(self.waker)
+            self.waker = -1
 
     def _receive_into(self, room: memoryview) -> tuple[int, int]:
         """Take one datagram or run; return its bytes, and those of each datagram in it."""

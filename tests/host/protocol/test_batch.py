@@ -219,7 +219,7 @@ class Twins:
         assert repr(one.statistics) == repr(rows.statistics)
         assert (one.phase, one.get_timer(), one.waits_for_peers) == (rows.phase, rows.get_timer(), rows.waits_for_peers)
         assert str(one._ignored_packets) == str(rows._ignored_packets)
-        assert one._queue.positions() == rows._queue.positions()
+        assert one.queue.positions() == rows.queue.positions()
         assert one._state.open_position.tolist() == rows._state.open_position.tolist()
         assert one._state.early.keys() == rows._state.early.keys()
         assert one._state.open_end == rows._state.open_end

@@ -67,7 +67,7 @@ def stale_settles(patch: Patch) -> None:
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
         reduce = self._state.find(position)
-        if position in self._queue.positions() and reduce is not None:
+        if position in self.queue.positions() and reduce is not None:
             nothing = replace(header, op=reduce.op, contributors=0)
             self._acceptor.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
 

@@ -100,7 +100,7 @@ def test_a_loss_halves_the_window_and_results_open_it() -> None:
 def test_the_oldest_goes_whatever_the_window() -> None:
     """Else two workers whose windows hold different chunks would wait for each other."""
     queue = RetransmitQueue(8, Timing(), WorkerStatistics())
-    queue._window = CongestionWindow(1)
+    queue.congestion = CongestionWindow(1)
     for position, expected in [(5, [5]), (7, []), (2, [2]), (1, [1]), (3, [])]:
         queue.open(position)
         assert queue.take(0.0).positions.tolist() == expected

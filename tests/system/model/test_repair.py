@@ -35,7 +35,7 @@ class Pair:
         self.model = Worker(1, 1, Life.RUN, (None,) * config.chunks, 0)
         timing = Timing(retransmit_s=1.0, retransmit_max_s=1.0, deadline_s=1000.0)
         self.real = RealWorker(Membership(1, 0, config.n, config.slots), timing, repair=EAGER)
-        self.real._queue._window = Wide(config.slots)
+        self.real.queue.congestion = Wide(config.slots)
         self.delivered = 0
         for chunks in config.reduces:
             self.real.submit(Op.ADD32, np.zeros((chunks, 1024), np.uint8), now=0.0)
@@ -107,7 +107,7 @@ def test_results_in_every_order_from_peers(slots: int) -> None:
             pair.result(position, 0b011, from_peer=turn % 2 == 0)
             pair.result(position, 0b110, from_peer=turn % 2 == 1)
             waiting = pair.rules.waiting(pair.streams, pair.model)
-            assert pair.real._queue.positions() == waiting, (order, turn)
+            assert pair.real.queue.positions() == waiting, (order, turn)
         assert pair.delivered == len(config.reduces)
         assert all(content is not None and content.contributors == 0b011 for content in pair.model.held)
 

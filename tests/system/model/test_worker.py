@@ -40,7 +40,7 @@ class Pair:
         self.model = Worker(1, 1, Life.RUN, (None,) * config.chunks, 0)
         timing = Timing(retransmit_s=1.0, retransmit_max_s=1.0, deadline_s=1000.0)
         self.real = RealWorker(Membership(1, 0, 2, config.slots), timing)
-        self.real._queue._window = Wide(config.slots)
+        self.real.queue.congestion = Wide(config.slots)
         self.now = 0.0
         for chunks in config.reduces:
             self.real.submit(Op.ADD32, np.zeros((chunks, 1024), np.uint8), now=self.now)

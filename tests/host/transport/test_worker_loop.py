@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled loop of a worker does to it exactly what the Python worker does.
+
+Two workers get the same inputs at the same times from a network that loses, copies, reorders and forges. One takes
+trains by the kernel as far as the kernel takes them, the other each datagram alone. All that they say and know must be
+the same afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from hopsum.codec.backends.jit import inner
+from hopsum.protocol.congestion_window import CongestionWindow
+from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
+from hopsum.transport import worker_kernel, worker_loop
+from hopsum.transport.link import RECEIVE_BYTES
+from hopsum.transport.offload import PLAIN
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
+from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
+
+from ..protocol.test_batch import OPTIONS, STEPS, Twins
+
+SEEDS = 60
+COUNTED = ("results", "duplicates", "retransmits", "flushes")
+GENERATION, WORKERS = 7, 3
+
+
+@inner  # which is not kept on disk: it would not follow a change of the kernel
+def take_train(
+    words: Any, clocks: Any, reduces: Any, patterns: Any, everybody: Any, open: Any, sent: Any, first_sent_at: Any,
+    timeout_at: Any, due_at: Any, open_position: Any, fresh: Any, pending: Any, headers: Any, socket: Any, vectors: Any,
+) -> None:  # fmt: skip
+    """Do what the kernel does after a receive."""
+    worker_kernel.take_train(
+        worker_kernel.Memory(
+            words, clocks, reduces, patterns, everybody, open, sent, first_sent_at, timeout_at, due_at, open_position,
+            fresh, pending, headers, socket, vectors,
+        )
+    )  # fmt: skip
+
+
+class LoopTwins(Twins):
+    """Twins of which the second takes trains by the kernel."""
+
+    def __init__(self, rng: random.Random, **options: Any) -> None:
+        super().__init__(rng, **options)
+        link = SimpleNamespace(
+            fileno=lambda: -1, waker=-1, offload=PLAIN, buffer=np.zeros(RECEIVE_BYTES, np.uint8), statistics=None
+        )
+        self.loop = worker_loop.WorkerLoop(worker_kernel, link, self.one.membership.slots)  # type: ignore[arg-type]
+        if rng.random() < 0.3:  # a window that a loss has halved
+            for worker in (self.one, self.rows):
+                worker.queue.congestion = CongestionWindow(worker.membership.slots)
+                worker.queue.congestion.on_loss(0.0)
+                worker.statistics.window = worker.queue.congestion.size
+
+    def receive(self) -> None:
+        """Let some of what is on the way arrive, in trains."""
+        rng = self.rng
+        arrived = self.arrivals()
+        for _, run in groupby(arrived, len):
+            train = list(run)
+            while train:
+                cut = rng.choice([1, 7, 62])
+                self.take(train[:cut])
+                train = train[cut:]
+
+    def arrivals(self) -> list[bytes]:
+        """Return what arrives now: mostly in order, some of it lost, late, copied or forged."""
+        rng = self.rng
+        take = rng.choice([1, 3, 30, 100, len(self.on_the_way)])
+        arrived, self.on_the_way = self.on_the_way[:take], self.on_the_way[take:]
+        arrived = [datagram for datagram in arrived if rng.random() < 1 - 0.03 * self.storm]
+        arrived += [datagram for datagram in arrived if rng.random() < 0.05 * self.storm]
+        if rng.random() < 0.3 * self.storm:
+            rng.shuffle(arrived)
+        elif rng.random() < 0.5:
+            arrived.sort(key=lambda datagram: (len(datagram), datagram[12:16], datagram[6:8]))
+        return arrived
+
+    def take(self, train: list[bytes]) -> None:
+        """Give a train to both: what the kernel takes of it to the kernel, and the rest to the Python worker."""
+        worker, k, words = self.rows, worker_kernel, self.loop.words
+        size = len(train[0])
+        taken, unsent = 0, []
+        if size % 8 == 0 and self.loop.is_plain(worker):
+            memory = self.loop.lend(worker, 0.0)
+            data = np.frombuffer(b"".join(train), np.uint8)
+            self.loop._link.buffer[: len(data)] = data
+            words[k.RECEIVED], words[k.SEGMENT] = len(data), size
+            self.loop.clocks[k.NOW] = self.now
+            take_train(*memory)
+            unsent = self.loop._unsent(worker)
+            self.loop.give_back(worker)
+            self.loop._link.buffer[: len(data)] = 0xEE
+            taken = int(words[k.REST]) // size
+            if taken:
+                worker.absence.end()
+            self.met["taken"] += taken
+            self.met["in a narrow window"] += taken > 0 and bool(words[k.WINDOW] < words[k.SLOTS])
+        for datagram in train[:taken]:
+            self.one.receive_datagram(datagram, self.now)
+        self.send_after(unsent)
+        if not taken:  # as the transport, which goes on in Python then
+            taken = 1
+            for each in (self.one, self.rows):
+                each.receive_datagram(train[0], self.now)
+            self.send_after([])
+        if train[taken:]:
+            self.take(train[taken:])
+
+    def send_after(self, unsent: list[Any]) -> None:
+        """Take what both send: the second has what the kernel chose, and then what the Python worker does."""
+        sent = [bytes(datagram) for datagram in self.one.datagrams_to_send(self.now)]
+        batches = [*unsent, *self.rows.segments_to_send(self.now)]
+        found = [row.tobytes() for rows in batches for row in rows]
+        assert sent == found
+        for datagram in sent:
+            self.on_the_way += self.replies(split_datagram(datagram)[0])
+
+    def compare(self) -> None:
+        one, rows = self.one.queue, self.rows.queue
+        for name, mine, other in zip(one.arrays._fields, one.arrays, rows.arrays, strict=True):
+            assert np.array_equal(mine, other), name
+        for names, of in (
+            (("on_the_way", "measured_at"), lambda queue: queue),
+            (("size", "results", "halved_at"), lambda queue: queue.congestion),
+            (("srtt_s", "rttvar_s", "rto_s"), lambda queue: queue.rtt),
+        ):
+            for name in names:
+                assert getattr(of(one), name) == getattr(of(rows), name), name
+        super().compare()
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        twins = LoopTwins(random.Random(f"loop {kind} {seed}"), **OPTIONS[kind])
+        twins.submit()
+        twins.send()
+        for _ in range(STEPS):
+            twins.step()
+        met += twins.met
+        for name in COUNTED:
+            met[name] += getattr(twins.rows.statistics, name)
+    expected = {"AllReduceDone", "in a narrow window", *COUNTED}
+    assert not {name for name in expected if not met[name]}, met
+    assert met["taken"] > met["results"] / 4, met  # else the comparison says little
+
+
+def result_of(update: bytes) -> bytes:
+    """Return the RESULT of an UPDATE in a job of one contributor."""
+    sent = split_datagram(update)[0]
+    header = Header(
+        kind=Kind.RESULT, op=sent.op, worker=sent.worker, slot=sent.slot, generation=sent.generation,
+        round=sent.round, length=down_bytes(sent.op), contributors=1 << sent.worker,
+    )  # fmt: skip
+    return header.pack() + bytes([sent.slot]) * down_bytes(sent.op)
+
+
+def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
+    """A datagram socket of the Unix domain takes only so many datagrams that nobody has read."""
+    chunks, slots = 300, 40
+    mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    waker, wakes = socket.socketpair()
+    with mine, other, waker, wakes:
+        for end in (mine, other):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9), gso="off")) as udp:
+            link = SimpleNamespace(
+                fileno=mine.fileno, waker=waker.fileno(), offload=PLAIN, buffer=udp.buffer, statistics=udp.statistics,
+                note_sent=lambda: None, clear_waker=lambda: waker.recv(1),
+            )  # fmt: skip
+            worker = Worker(Membership(GENERATION, 0, 1, slots), Timing(retransmit_s=1e6, retransmit_max_s=1e6))
+            worker.submit(Op.ADD32, np.zeros((chunks, up_bytes(Op.ADD32)), np.uint8), now=0.0)
+            waiting = [bytes(datagram) for datagram in worker.datagrams_to_send(0.0)]
+            loop = worker_loop.WorkerLoop(worker_kernel, link, slots)  # type: ignore[arg-type]
+
+            def answer() -> None:
+                """Answer a window of UPDATEs without reading what comes in return, then the next window."""
+                updates, answered = waiting, 0
+                while answered < chunks:
+                    for update in updates:
+                        other.send(result_of(update))
+                    answered += len(updates)
+                    updates = [other.recv(65535) for _ in range(min(slots, chunks - answered))]
+                wakes.send(b"x")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            limit_at, unsent = time.monotonic() + 60, []
+            while worker.in_progress and time.monotonic() < limit_at:
+                unsent += loop.run(worker, limit_at)
+            thread.join(60)
+        assert not unsent
+        done = worker.next_event()
+        assert isinstance(done, AllReduceDone)
+        assert done.results[:, 0].tolist() == [position % slots for position in range(chunks)]
+
+
+def test_whoever_needs_the_worker_does_not_wait_for_the_network() -> None:
+    """Nothing ends the loop's wait here for a thousand seconds but the thread that wants to probe."""
+    timing = Timing(retransmit_s=1e3, retransmit_max_s=1e3, deadline_s=1e4)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
+        switch.bind(("127.0.0.1", 0))
+        link = UdpLink(("127.0.0.1", 0), switch.getsockname())
+        with Transport(link, Membership(GENERATION, 0, WORKERS, 4), timing) as transport:
+            transport.submit(Op.ADD32, np.zeros((4, up_bytes(Op.ADD32)), np.uint8))
+            over = threading.Event()
+
+            def serve() -> None:
+                while not over.is_set():
+                    transport.step(1e3)
+
+            waits = threading.Thread(target=serve)
+            waits.start()
+            switch.settimeout(60)
+            kinds = {split_datagram(switch.recv(65535))[0].kind for _ in range(4)}
+            transport.probe()
+            transport.wake()  # it is sent at the next step
+            kinds.add(split_datagram(switch.recv(65535))[0].kind)
+            over.set()
+            transport.wake()
+            waits.join(60)
+            assert not waits.is_alive()
+        assert kinds == {Kind.UPDATE, Kind.PROBE}
+
+
+def test_other_links_and_the_environment_have_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
+        assert worker_loop.worker_loop(link, 4) is not None
+        assert worker_loop.worker_loop(object(), 4) is None
+        monkeypatch.setenv("HOPSUM_COMPILED", "0")
+        assert worker_loop.worker_loop(link, 4) is None
+
+
+def test_the_python_worker_remains_where_the_loop_does_not_compile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "hopsum.transport.worker_kernel", None)
+    with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
+        assert worker_loop.worker_loop(link, 4) is None
+    assert "the Python worker is used" in caplog.text
