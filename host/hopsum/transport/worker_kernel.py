@@ -134,7 +134,10 @@ _errno = types.ExternalFunction("__errno_location", types.CPointer(types.int32)(
 
 
 class Memory(NamedTuple):
-    """The arrays of a call. Those from `open` to `open_position` are the worker's own, [slots] each."""
+    """Pointers to the arrays of a call. Those from `open` to `open_position` are the worker's own, [slots] each.
+
+    Pointers, since numba counts the references of every array at every call of a part: that takes longer than the part.
+    """
 
     words: Any
     clocks: Any
@@ -158,6 +161,32 @@ class Memory(NamedTuple):
     socket: Any
     vectors: Any
     """int64[2 * SEGMENTS_MAX]: an iovec for each datagram of a send"""
+
+
+def _pointer(element: Any) -> Any:
+    """Return an intrinsic that makes a pointer to such elements of an address."""
+
+    @_extending.intrinsic  # type: ignore[untyped-decorator]
+    def point(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.int64), generate
+
+    return point
+
+
+_integers, _bits, _seconds = _pointer(types.int64), _pointer(types.uint64), _pointer(types.float64)
+
+
+@inner
+def memory(a: Any) -> Any:
+    """Return the pointers of a call; `a` has the addresses, in the order of `Memory`."""
+    return Memory(
+        _integers(a[0]), _seconds(a[1]), _integers(a[2]), _bits(a[3]), _bits(a[4]), _integers(a[5]), _integers(a[6]),
+        _seconds(a[7]), _seconds(a[8]), _seconds(a[9]), _integers(a[10]), _integers(a[11]), _integers(a[12]),
+        _bits(a[13]), _integers(a[14]), _integers(a[15]),
+    )  # fmt: skip
 
 
 def _accessor(bits: int, *, write: bool) -> Any:
@@ -198,7 +227,7 @@ def _swapped32(value: Any) -> Any:
 def _find(m: Any, position: Any) -> Any:
     """Return the row of the all-reduce that has a position, -1 if none has (`StreamState.find`)."""
     for row in range(m.words[REDUCES]):
-        if m.reduces[row, FIRST] <= position < m.reduces[row, END]:
+        if m.reduces[row * REDUCE_WORDS + FIRST] <= position < m.reduces[row * REDUCE_WORDS + END]:
             return row
     return -1
 
@@ -209,7 +238,7 @@ def _is_held(m: Any, position: Any) -> Any:
     row = _find(m, position)
     if row < 0:
         return position < m.words[STREAM_END]
-    return _read8(m.reduces[row, HELD_AT] + position - m.reduces[row, FIRST]) != 0
+    return _read8(m.reduces[row * REDUCE_WORDS + HELD_AT] + position - m.reduces[row * REDUCE_WORDS + FIRST]) != 0
 
 
 @inner
@@ -282,22 +311,25 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
         return -1
     position = words[BASE] + (round_ - 1) * words[SLOTS] + slot
     row = _find(m, position)
-    if row < 0 or size != m.reduces[row, RESULT_BYTES] + HEADER_BYTES or m.open_position[slot] != position:
+    if row < 0 or m.open_position[slot] != position:
         return -1
-    pattern = m.patterns[row]
+    reduce, pattern = row * REDUCE_WORDS, row * 2 * HEADER_WORDS
+    result_bytes = m.reduces[reduce + RESULT_BYTES]
+    if size != result_bytes + HEADER_BYTES:
+        return -1
     for word in range(HEADER_WORDS):
-        if (m.headers[first + word] ^ pattern[word]) & pattern[HEADER_WORDS + word] != u64(0):
+        differing = m.headers[first + word] ^ m.patterns[pattern + word]
+        if differing & m.patterns[pattern + HEADER_WORDS + word] != u64(0):
             return -1
     contributors = (_swapped32(w2 >> u64(32)) << u64(32)) | _swapped32(w3 & u64(0xFFFFFFFF))
     if contributors == u64(0) or contributors > m.everybody[0]:
         return -1
-    reduce = m.reduces[row]
-    index = position - reduce[FIRST]
-    result_at = reduce[RESULTS_AT] + index * reduce[RESULT_BYTES]
-    _memcpy(result_at, words[BUFFER_AT] + offset + HEADER_BYTES, reduce[RESULT_BYTES])
-    _write64(reduce[CONTRIBUTORS_AT] + 8 * index, i64(contributors))
-    _write8(reduce[HELD_AT] + index, 1)
-    reduce[MISSING] -= 1
+    index = position - m.reduces[reduce + FIRST]
+    result_at = m.reduces[reduce + RESULTS_AT] + index * result_bytes
+    _memcpy(result_at, words[BUFFER_AT] + offset + HEADER_BYTES, result_bytes)
+    _write64(m.reduces[reduce + CONTRIBUTORS_AT] + 8 * index, i64(contributors))
+    _write8(m.reduces[reduce + HELD_AT] + index, 1)
+    m.reduces[reduce + MISSING] -= 1
     words[RESULTS] += 1
     _settle(m, slot, position)
     _open_next(m, slot, position)
@@ -379,11 +411,12 @@ def _collect(m: Any) -> Any:
         if row < 0 or m.open[position % words[SLOTS]] != position:  # its result came first
             words[PENDING] += 1
             continue
-        update_bytes = m.reduces[row, UPDATE_BYTES]
+        reduce = row * REDUCE_WORDS
+        update_bytes = m.reduces[reduce + UPDATE_BYTES]
         most = min(SEGMENTS_MAX, SEND_BYTES_MAX // update_bytes) if words[CUTS] == 1 else 1
         if count > 0 and (update_bytes != size or count >= most):
             break
-        address = m.reduces[row, UPDATES_AT] + (position - m.reduces[row, FIRST]) * update_bytes
+        address = m.reduces[reduce + UPDATES_AT] + (position - m.reduces[reduce + FIRST]) * update_bytes
         if count > 0 and m.vectors[2 * used - 2] + m.vectors[2 * used - 1] == address:
             m.vectors[2 * used - 1] += update_bytes
         else:
@@ -428,7 +461,7 @@ def _take_rows(m: Any) -> None:
             words[STOP] = STOP_REST
             return
         words[REST] += given
-        if m.reduces[row, MISSING] == 0:
+        if m.reduces[row * REDUCE_WORDS + MISSING] == 0:
             words[STOP] = STOP_DONE
             return
 
@@ -503,27 +536,11 @@ def _serve(m: Any) -> None:
             words[STOP], words[ERRNO] = STOP_RECEIVE, _errno()[0]
 
 
-_I64, _U64, _F64 = filled(types.int64, 1), filled(types.uint64, 1), filled(types.float64, 1)
-ARGUMENTS: Final = (
-    _I64, _F64, filled(types.int64), filled(types.uint64), _U64, _I64, _I64, _F64, _F64, _F64, _I64, _I64, _I64, _U64,
-    _I64, _I64,
-)  # fmt: skip
-"""The types of the arrays in `Memory`."""
-
-
-@kernel(*ARGUMENTS)
-def serve(
-    words: Any, clocks: Any, reduces: Any, patterns: Any, everybody: Any, open: Any, sent: Any, first_sent_at: Any,
-    timeout_at: Any, due_at: Any, open_position: Any, fresh: Any, pending: Any, headers: Any, socket: Any, vectors: Any,
-) -> None:  # fmt: skip
-    """Receive, take and send until STOP; the arguments are the arrays of `Memory`.
+@kernel(filled(types.int64, 1))
+def serve(addresses: Any) -> None:
+    """Receive, take and send until STOP; `addresses` are those of the arrays in `Memory`.
 
     Afterwards datagrams of the buffer from REST on are left to the caller, and so are the positions of `pending`:
     their timers are set, and they are not sent.
     """
-    _serve(
-        Memory(
-            words, clocks, reduces, patterns, everybody, open, sent, first_sent_at, timeout_at, due_at, open_position,
-            fresh, pending, headers, socket, vectors,
-        )
-    )  # fmt: skip
+    _serve(memory(addresses))

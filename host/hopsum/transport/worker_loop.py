@@ -80,8 +80,8 @@ class WorkerLoop:
         """Say whether the loop can have the worker now."""
         return worker.is_plain and 0 < len(worker.in_progress) <= self._kernel.REDUCES_MAX
 
-    def lend(self, worker: Worker, limit_at: float) -> tuple[NDArray[Any], ...]:
-        """Fill the memory from a plain worker; return the arrays of a call of the kernel.
+    def lend(self, worker: Worker, limit_at: float) -> NDArray[np.int64]:
+        """Fill the memory from a plain worker; return the addresses that a call of the kernel takes.
 
         Args:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
@@ -106,9 +106,9 @@ class WorkerLoop:
         clocks[k.SRTT] = rtt.srtt_s or 0.0
         clocks[k.HALVED_AT] = inf if window.halved_at is None else window.halved_at
         own = (*queue.arrays, worker.open_position)
-        buffer = self._link.buffer.view(np.uint64)
         memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
-        return *memory, buffer, self._socket, self._vectors
+        arrays = (*memory, self._link.buffer, self._socket, self._vectors)
+        return np.array([_address(array) for array in arrays], np.int64)
 
     def give_back(self, worker: Worker) -> None:
         """Take over into the worker what a call has changed; complete all-reduces are delivered."""
@@ -138,7 +138,7 @@ class WorkerLoop:
             What is to be sent next, uint8[n, bytes] each: it was counted as sent.
         """
         k, words = self._kernel, self.words
-        k.serve(*self.lend(worker, limit_at))
+        k.serve(self.lend(worker, limit_at))
         self._count()
         unsent = self._unsent(worker)
         self.give_back(worker)

@@ -42,17 +42,9 @@ GENERATION, WORKERS = 7, 3
 
 
 @inner  # which is not kept on disk: it would not follow a change of the kernel
-def take_train(
-    words: Any, clocks: Any, reduces: Any, patterns: Any, everybody: Any, open: Any, sent: Any, first_sent_at: Any,
-    timeout_at: Any, due_at: Any, open_position: Any, fresh: Any, pending: Any, headers: Any, socket: Any, vectors: Any,
-) -> None:  # fmt: skip
+def take_train(addresses: Any) -> None:
     """Do what the kernel does after a receive."""
-    worker_kernel.take_train(
-        worker_kernel.Memory(
-            words, clocks, reduces, patterns, everybody, open, sent, first_sent_at, timeout_at, due_at, open_position,
-            fresh, pending, headers, socket, vectors,
-        )
-    )  # fmt: skip
+    worker_kernel.take_train(worker_kernel.memory(addresses))
 
 
 class LoopTwins(Twins):
@@ -100,12 +92,12 @@ class LoopTwins(Twins):
         size = len(train[0])
         taken, unsent = 0, []
         if size % 8 == 0 and self.loop.is_plain(worker):
-            memory = self.loop.lend(worker, 0.0)
+            addresses = self.loop.lend(worker, 0.0)
             data = np.frombuffer(b"".join(train), np.uint8)
             self.loop._link.buffer[: len(data)] = data
             words[k.RECEIVED], words[k.SEGMENT] = len(data), size
             self.loop.clocks[k.NOW] = self.now
-            take_train(*memory)
+            take_train(addresses)
             unsent = self.loop._unsent(worker)
             self.loop.give_back(worker)
             self.loop._link.buffer[: len(data)] = 0xEE
