@@ -80,7 +80,8 @@ class Dataplane:
         self._batch_ports: dict[int, BatchPort] = {}  # of the same ports
         self._received = FrameBuffer()  # of the loop alone
         self._outputs = Outputs(_OUTPUT_FRAMES, _OUTPUT_BYTES)  # of whoever holds the gate
-        self._udp_loop: UdpLoop | None = None  # with an engine of machine code, for ports over UDP
+        self._compiled_engine: CompiledEngine | None = None  # the engine, if it is machine code
+        self._udp_loop: UdpLoop | None = None  # with such an engine, for ports over UDP
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -98,7 +99,8 @@ class Dataplane:
         self._engine = engine
         self._batch_engine = None if engine is None else batch_engine(engine, self._count_failure)
         self._udp_loop = None
-        if isinstance(engine, CompiledEngine) and is_wanted():
+        self._compiled_engine = engine if isinstance(engine, CompiledEngine) else None
+        if self._compiled_engine is not None and is_wanted():
             from hopsum_switch.native.loop_code import LOOP_CODE  # needs llvmlite, as such an engine does
 
             serve = LOOP_CODE.get(self._loop_is_compiled)
@@ -215,7 +217,7 @@ class Dataplane:
 
     def _loop_is_compiled(self, serve: Serve) -> None:
         with self.gate.control():
-            if isinstance(self._engine, CompiledEngine) and self._udp_loop is None:
+            if self._compiled_engine is not None and self._udp_loop is None:
                 self._set_udp_loop(serve)
 
     def _set_udp_loop(self, serve: Serve) -> None:
@@ -269,11 +271,12 @@ class Dataplane:
 
     def _run_udp_loop(self, loop: UdpLoop, number: int) -> Rest | None:
         """Carry a batch of frames from a UDP port; return what has not run. The caller holds the gate."""
-        engine, outputs = self._engine, self._outputs
-        assert isinstance(engine, CompiledEngine)
+        engine, outputs = self._compiled_engine, self._outputs
+        assert engine is not None
         assert self._batch_engine is not None
         outputs.make_room(*self._batch_engine.room_for(LONGEST_FRAME_BYTES))
-        trip = loop.serve(number, engine, outputs, int((time.perf_counter() - self._started) * 1e6))
+        now_us = int((time.perf_counter() - self._started) * 1e6)
+        trip = loop.serve(number, engine, outputs, now_us, linger=len(self._ports) == 1)
         self.packets += trip.frames
         self.busy_s += trip.busy_s
         if trip.rest is not None and trip.rest.output < outputs.count:

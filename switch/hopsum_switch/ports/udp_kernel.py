@@ -11,6 +11,7 @@ UDP_SEGMENT.
 from __future__ import annotations
 
 import errno
+import select
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ _ir: Any = import_module("llvmlite.ir")
 _types: Any = _numba.types
 
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
+_POLLIN = select.POLLIN
 _EAGAIN, _ENOBUFS, _EMSGSIZE, _EIO, _EINVAL = errno.EAGAIN, errno.ENOBUFS, errno.EMSGSIZE, errno.EIO, errno.EINVAL
 _IP, _UDP = ETHERNET_BYTES, ETHERNET_BYTES + IPV4_BYTES
 _FRAMES_TO_RUN, _DONE, _STEPS_TAKEN = int(ControlWord.COUNT), int(ControlWord.DONE), int(ControlWord.STEPS_TAKEN)
@@ -40,6 +42,7 @@ _OUTPUTS, _OUT_USED = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED)
 _recvmsg = _types.ExternalFunction("recvmsg", _types.intp(_types.intc, _types.intp, _types.intc))
 _sendmsg = _types.ExternalFunction("sendmsg", _types.intp(_types.intc, _types.intp, _types.intc))
 _memcpy = _types.ExternalFunction("memcpy", _types.intp(_types.intp, _types.intp, _types.intp))
+_ppoll = _types.ExternalFunction("ppoll", _types.intc(_types.intp, _types.intp, _types.intp, _types.intp))
 _clock_gettime = _types.ExternalFunction("clock_gettime", _types.intc(_types.intc, _types.intp))
 _errno = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
 
@@ -316,15 +319,35 @@ def _run_train(m: Any, count: int) -> Any:
 
 
 @_part
+def _waits_for_more(m: Any) -> Any:
+    """Wait for a datagram, LINGER_NS at most; return whether one is there.
+
+    A train is answered within microseconds, and the next one of another worker is on its way: to come back to Python
+    in between takes longer than the train.
+    """
+    m.socket[at.POLL] = m.loop[at.FD] | _POLLIN << 32
+    m.socket[at.CLOCK], m.socket[at.CLOCK + 1] = 0, m.loop[at.LINGER_NS]
+    at_socket = m.loop[at.SOCKET_AT]
+    return _ppoll(at_socket + 8 * at.POLL, 1, at_socket + 8 * at.CLOCK, 0) > 0
+
+
+@_part
 def _serve(m: Any) -> None:
     loop = m.loop
     loop[at.REST] = loop[at.RECEIVED] = loop[at.RECEIVED_BYTES] = loop[at.PROCESSED] = loop[at.BUSY_NS] = 0
     loop[at.GROUPS] = 0
     _send_outputs(m)
+    called_ns = _now_ns(m)
     while loop[at.REST] == 0 and loop[at.RECEIVED] < loop[at.LIMIT]:
         count = _receive(m)
         if count == 0:
-            break
+            started_ns = _now_ns(m)
+            _send_outputs(m)
+            now_ns = _now_ns(m)
+            loop[at.BUSY_NS] += now_ns - started_ns
+            if now_ns - called_ns >= loop[at.LAST_LINGER_NS] or not _waits_for_more(m):
+                break
+            continue
         loop[at.TRAIN] = count
         started_ns = _now_ns(m)
         if not _run_train(m, count):

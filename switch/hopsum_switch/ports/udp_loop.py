@@ -9,7 +9,7 @@ sends and counts; for every destination it keeps the order.
 from __future__ import annotations
 
 import socket
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ from hopsum_switch.ports.udp_frames import HEADERS_BYTES
 
 LONGEST_FRAME_BYTES: Final = at.MAX_DATAGRAM_BYTES + HEADERS_BYTES
 _NAME_BYTES: Final = 16
+LINGER_S: Final = 100e-6
+"""A call waits so long for more frames when none is left: coming back to Python takes as long as a train."""
+LAST_LINGER_S: Final = 1e-3
+"""A call that has lasted so long waits no more: others may want the engine."""
 _HELD_BYTES: Final = 256 << 10
 """Outputs that wait to leave together: fewer calls of the kernel, and still in the cache when it copies them."""
 Integers = NDArray[np.int64]
@@ -77,11 +81,20 @@ class UdpLoop:
         numbers = [np.zeros(most, np.uint64) for _ in range(3)]
         self._frames = Batch(np.zeros(most * (HEADERS_BYTES + 1), np.uint8), *numbers)
         self._ports: dict[int, UdpPort] = {}
+        self._heads: dict[int, Integers] = {}
+        own = (
+            self._socket, self._socket, self._egress, self._groups, self._parts, self._sizes, self._frames.offsets,
+            self._frames.lengths, self._frames.ports,
+        )  # fmt: skip
+        self._addresses = [address(array) for array in own]
         self._point()
 
     def add(self, number: int, port: UdpPort) -> None:
         """Let frames come in and leave at a port."""
         self._ports[number] = port
+        head = np.zeros(8 * at.HEAD_WORDS, np.uint8)
+        head[:HEADERS_BYTES] = np.frombuffer(port.headers_of_nobody, np.uint8)
+        self._heads[number] = head.view(np.int64)
         self._egress[number, at.EGRESS_FD] = port.descriptor
         self._egress[number, at.MOST] = at.MAX_SEGMENTS if port.cuts else 1
 
@@ -89,28 +102,33 @@ class UdpLoop:
         """Forget a port, if it is known."""
         if self._ports.pop(number, None) is not None:
             self._egress[number, at.EGRESS_FD] = -1
+            del self._heads[number]
 
-    def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int) -> Trip:
+    def serve(
+        self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, linger: bool = False
+    ) -> Trip:
         """Carry the frames that wait at a port, BATCH_FRAMES of them and what one datagram brings on top.
 
-        `outputs` has room for what one frame of LONGEST_FRAME_BYTES may cause.
+        Args:
+            outputs: with room for what one frame of LONGEST_FRAME_BYTES may cause.
+            linger: wait a moment for more frames, LAST_LINGER_S in all; not where other ports are to be served.
         """
         engine.enter(self._frames, outputs, first=0, now_us=now_us, longest_bytes=LONGEST_FRAME_BYTES)
-        self._set(number, engine, outputs)
-        arrays: tuple[NDArray[Any], ...] = (
-            self._socket, self._socket, self._egress, self._groups, self._parts, self._sizes, self._frames.offsets,
-            self._frames.lengths, self._frames.ports, outputs.ports, outputs.lengths, outputs.data,
-        )  # fmt: skip
-        self._serve(address(self._loop), int(self._loop[at.CONTROL]), *map(address, arrays))
+        self._set(number, engine, outputs, linger)
+        leaving = address(outputs.ports), address(outputs.lengths), address(outputs.data)
+        self._serve(address(self._loop), int(self._loop[at.CONTROL]), *self._addresses, *leaving)
         done, found = engine.leave(outputs), self._loop.tolist()
         self._count(number)
-        rest = Rest(found[at.NEXT], found[at.NEXT_AT], self._train_of(found[at.TRAIN]), done)
-        return Trip(found[at.PROCESSED], found[at.BUSY_NS] / 1e9, rest if found[at.REST] else None)
+        rest = None
+        if found[at.REST]:
+            rest = Rest(found[at.NEXT], found[at.NEXT_AT], self._train_of(found[at.TRAIN]), done)
+        return Trip(found[at.PROCESSED], found[at.BUSY_NS] / 1e9, rest)
 
     def _point(self) -> None:
         """Set what the kernel's structures point to."""
         loop, sock, at_socket = self._loop, self._socket, self._socket.ctypes.data
         loop[at.LIMIT], loop[at.HELD_BYTES] = BATCH_FRAMES, _HELD_BYTES
+        loop[at.LINGER_NS] = round(LINGER_S * 1e9)
         loop[at.TRAIN_AT], loop[at.FRAMES_AT] = self._train.ctypes.data, self._frames.data.ctypes.data
         loop[at.SOCKET_AT], loop[at.PARTS_AT] = at_socket, self._parts.ctypes.data
         vector, name, control = (at_socket + 8 * place for place in (at.RX_VECTOR, at.RX_NAME, at.RX_CONTROL))
@@ -121,10 +139,10 @@ class UdpLoop:
         sock[at.TX_NAME] = socket.AF_INET
         sock[at.TX_CONTROL : at.TX_CONTROL + 2] = [socket.CMSG_LEN(2), SOL_UDP | UDP_SEGMENT << 32]
 
-    def _set(self, number: int, engine: CompiledEngine, outputs: Outputs) -> None:
-        port, head = self._ports[number], np.zeros(8 * at.HEAD_WORDS, np.uint8)
-        head[:HEADERS_BYTES] = np.frombuffer(port.headers_of_nobody, np.uint8)
-        self._socket[at.HEAD : at.HEAD + at.HEAD_WORDS] = head.view(np.int64)
+    def _set(self, number: int, engine: CompiledEngine, outputs: Outputs, linger: bool) -> None:
+        port = self._ports[number]
+        self._socket[at.HEAD : at.HEAD + at.HEAD_WORDS] = self._heads[number]
+        self._loop[at.LAST_LINGER_NS] = round(LAST_LINGER_S * 1e9) if linger else 0
         self._loop[at.FD : at.JOINED + 1] = port.descriptor, number, port.joins
         self._loop[at.RUN : at.CONTROL + 1] = engine.entry()
         self._loop[at.OUT_AT] = address(outputs.data)
@@ -138,16 +156,18 @@ class UdpLoop:
         counters = self._ports[number].counters
         counters.received += int(self._loop[at.RECEIVED])
         counters.received_bytes += int(self._loop[at.RECEIVED_BYTES])
-        counted = self._egress[:, at.SENT :]
-        for egress in np.flatnonzero(counted.any(axis=1)).tolist():
-            counters = self._ports[egress].counters
-            sent, sent_bytes, queue_full, send_error = counted[egress].tolist()
+        for egress, port in self._ports.items():
+            counted = self._egress[egress, at.SENT :]
+            sent, sent_bytes, queue_full, send_error = counted.tolist()
+            if not sent + queue_full + send_error:
+                continue
+            counted[:] = 0
+            counters = port.counters
             counters.sent += sent
             counters.sent_bytes += sent_bytes
             for reason, count in (("queue_full", queue_full), ("send_error", send_error)):
                 if count:
                     counters.dropped[reason] += count
-        counted[:] = 0
 
 
 def _words(count: int) -> Integers:
