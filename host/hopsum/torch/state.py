@@ -27,12 +27,13 @@ from hopsum.codec.base import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
+from hopsum.torch.method import METHODS, Method, MethodTrial
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import PortionSum, Step
 from hopsum.torch.uncompressed import GroupSums, drops_unused, group_of, names_of
 
 _VERSION: Final = 2
-_OPTIONS: Final = ("error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter")
+_OPTIONS: Final = ("error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method")
 
 
 class StateDict(TypedDict):
@@ -81,6 +82,8 @@ class HopsumState:
         small_tensor_bytes: parameters of fewer bytes than this are not compressed.
         uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed.
         start_iter: how many steps at the start are not compressed.
+        method: "hopsum"; or "auto": the first steps go both ways, and then all go through hopsum or through the
+            process group, whichever took less time (`method.py`). Not for a worker that joins a job later.
         process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
             they arose.
@@ -101,17 +104,21 @@ class HopsumState:
         small_tensor_bytes: int = 0,
         uncompressed: Sequence[str] = (),
         start_iter: int = 0,
+        method: Method = "hopsum",
         process_group: dist.ProcessGroup | None = None,
         scaler: Scaler | None = None,
     ) -> None:
         require_on_nonfinite(on_nonfinite)
         if min(small_tensor_bytes, start_iter) < 0:
             raise ValueError(f"small_tensor_bytes={small_tensor_bytes}, start_iter={start_iter}: 0 is the least")
+        if method not in METHODS:
+            raise ValueError(f"method={method!r}: one of {', '.join(METHODS)}")
         self.error_feedback = error_feedback
         self.on_nonfinite = on_nonfinite
         self.small_tensor_bytes = small_tensor_bytes
         self.uncompressed = (uncompressed,) if isinstance(uncompressed, str) else tuple(uncompressed)
         self.start_iter = start_iter
+        self.method = method
         self.steps = 0
         """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
@@ -130,6 +137,8 @@ class HopsumState:
         """The communicator on which the group of the step's buckets is open; None between steps."""
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
+        self.trial: MethodTrial | None = None
+        """With method="auto", the trial of both ways; begins anew with `attach`."""
 
     def attach(
         self,
@@ -152,11 +161,16 @@ class HopsumState:
         _require_fit(self._residuals.as_dict(), names)
         plain = names_of(names, self.small_tensor_bytes, self.uncompressed)
         group = group_of(module, comm, process_group)
-        if (plain or self.start_iter) and group is None:
+        if self.method == "auto" and comm.is_newcomer:
             raise ValueError(
-                "small_tensor_bytes, uncompressed and start_iter average through torch's process group, and there is "
-                f"none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group first, or "
-                "pass process_group"
+                f"method='auto' on rank {self.rank}, which joined the job later: it cannot know what the others "
+                "measured. Use method='hopsum' in jobs whose workers are replaced"
+            )
+        if (plain or self.start_iter or self.method == "auto") and group is None:
+            raise ValueError(
+                "small_tensor_bytes, uncompressed, start_iter and method='auto' average through torch's process group, "
+                f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
+                "first, or pass process_group"
             )
         self._start(self._residuals)
         self._scaler = scaler
@@ -170,6 +184,8 @@ class HopsumState:
             error_feedback=self.error_feedback,
             on_nonfinite=self.on_nonfinite,
         )
+        if self.method == "auto" and group is not None:
+            self.trial = MethodTrial(GroupSums(group).means)
 
     @property
     def facts(self) -> str:
@@ -187,7 +203,7 @@ class HopsumState:
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, sums = open_step or self._begin_step(), list[PortionSum]()
         try:
-            compress = self.steps >= self.start_iter
+            compress = self.steps >= self.start_iter and (self.trial is None or self.trial.compresses)
             self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=compress)
         except Exception as error:
             step.fail(error)
@@ -226,6 +242,8 @@ class HopsumState:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
         self._end_group()
         self._step = Step(self._residuals.clear)
+        if self.trial is not None and self.steps >= self.start_iter:
+            self.trial.begin_step()
         if self._sender is not None:
             self._grouping = self._sender.agent
             self._grouping.group_start()
@@ -250,8 +268,8 @@ class HopsumState:
 
         Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed; `bytes_up`
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
-        Of this state: its steps, and the elements and bytes that torch's process group averaged, which are in none
-        of the others. Raises RuntimeError without an agent.
+        Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); and the elements and bytes
+        that torch's process group averaged, which are in none of the others. Raises RuntimeError without an agent.
         """
         sender = self._require_sender()
         statistics, plain = sender.agent.statistics, sender.group
@@ -270,6 +288,7 @@ class HopsumState:
             "packets_up": traffic.datagrams_sent,
             "packets_down": traffic.datagrams_received,
             "retransmits": traffic.retransmits,
+            "compresses": float(self.trial is None or self.trial.compresses),
             "uncompressed_elements": plain.elements if plain else 0,
             "uncompressed_bytes": plain.bytes if plain else 0,
         }

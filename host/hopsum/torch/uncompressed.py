@@ -35,6 +35,12 @@ class GroupSums:
         self.bytes += x.numel() * x.element_size()
         return self._start(x.div_(self.workers), dist.ReduceOp.SUM)
 
+    def means(self, values: list[float]) -> list[float]:
+        """Return the mean of each number over the ranks; wait for it."""
+        x = torch.tensor(values, dtype=torch.float64) / self.workers
+        self._start(x, dist.ReduceOp.SUM).wait()
+        return list(map(float, x))
+
     def any(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
         """Begin to replace uint8 flags by whether any rank has one."""
         return self._start(flags, dist.ReduceOp.MAX)

@@ -216,6 +216,34 @@ def warm_up(agent: Agent) -> dict[str, Any]:
     return {**ledger.close(), "alike": alike, "exchanges": exchanges, "restored": counts, "statistics": statistics}
 
 
+def auto(agent: Agent) -> dict[str, Any]:
+    """Trials of both ways, on clocks that say what a step takes: by this rank, through hopsum and through gloo."""
+    books = []
+    for seconds in (((2.0, 1.0), (3.0, 1.0)), ((2.0, 1.0), (2.0, 9.0))):
+        module, state, ledger = make(agent, method="auto")
+        plain = DistributedDataParallel(copy.deepcopy(module.module), bucket_cap_mb=CAP_MB)
+        now, ways, alike = [0.0], list[bool](), list[bool]()
+        assert state.trial is not None
+        state.trial._clock = lambda now=now: now[0]
+        for step in range(20):
+            batch = draw(agent.rank, step)
+            ledger.owe([batch])
+            for each in (module, plain):
+                each.zero_grad()
+                backward(each, batch)
+            ledger.pay()
+            ways.append(state.trial.compresses)
+            now[0] += seconds[agent.rank][not state.trial.compresses]
+            pairs = zip(module.parameters(), plain.parameters(), strict=True)
+            alike.append(all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs))  # type: ignore[arg-type]
+        statistics = state.compression_stats()
+        books.append(
+            {**ledger.close(), "ways": ways, "alike": alike, "step_s": state.trial.step_s,
+             "compresses": statistics["compresses"]}
+        )  # fmt: skip
+    return {"books": books}
+
+
 def small(agent: Agent) -> dict[str, Any]:
     """Biases by name and small weights by size stay as they are; residuals that were loaded for them are paid out."""
     module, state, ledger = make(agent, uncompressed=["*.bias"], small_tensor_bytes=1025)
@@ -294,6 +322,7 @@ def scenarios(agent: Agent) -> dict[str, Any]:
         "static": static(agent),
         "two": two(agent),
         "warm_up": warm_up(agent),
+        "auto": auto(agent),
         "small": small(agent),
         "error": error(agent),
         "registered": registered(agent),

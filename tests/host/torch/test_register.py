@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from hopsum.torch import HopsumState, register_comm_hook
+from hopsum.torch.method import COUNTED_STEPS, SETTLING_STEPS
 
 from ..agent.cluster import Cluster
 from .job import run_ranks
@@ -105,6 +106,23 @@ def test_warm_up_is_plain_ddp_bit_by_bit(ranks: list[Rank]) -> None:
         assert warm_up["restored"] == [0, 3], "saved after two steps of three: one more, then buckets"
         assert warm_up["statistics"]["uncompressed_bytes"] == 3 * 4 * 3104
         assert warm_up["statistics"]["steps"] == 6
+
+
+def test_the_faster_way_stays_on_all_ranks(ranks: list[Rank]) -> None:
+    """Both ranks take the same way, by the mean of what they measured, whatever one of them would rather have."""
+    each = SETTLING_STEPS + COUNTED_STEPS
+    for rank in ranks:
+        through_gloo, through_hopsum = rank["auto"]["books"]
+        assert through_gloo["ways"] == [True] * each + [False] * (20 - each)
+        assert through_gloo["step_s"] == [2.5, 1.0]
+        assert through_gloo["compresses"] == 0
+        assert through_gloo["out"] < ROUNDING
+        assert through_gloo["largest"] == 0, "what was left has been delivered"
+        assert through_gloo["alike"][each + 1 :] == [True] * (19 - each), "plain DDP, bit by bit, once that is done"
+        assert through_hopsum["ways"] == [True] * each + [False] * each + [True] * (20 - 2 * each)
+        assert through_hopsum["step_s"] == [2.0, 5.0]
+        assert through_hopsum["compresses"] == 1
+        assert_balanced(through_hopsum)
 
 
 def test_small_and_named_parameters_are_not_compressed(ranks: list[Rank]) -> None:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice between hopsum and torch's process group, by the time that whole training steps take with each.
+
+On links that do not bind, compressing costs more time than it saves. So the first steps of a job go both ways, first
+through hopsum and then through the process group, and the faster one stays. All ranks decide alike, by the mean of what
+they measured.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Final, Literal, get_args
+
+Method = Literal["hopsum", "auto"]
+"""Through hopsum in any case, or whatever is faster here."""
+METHODS: Final = get_args(Method)
+SETTLING_STEPS: Final = 3
+"""Steps each way that are not counted: DDP builds its buckets, memory is touched for the first time."""
+COUNTED_STEPS: Final = 5
+_log: Final = logging.getLogger(__name__)
+
+
+class MethodTrial:
+    """The trial of one job; the same calls on all ranks.
+
+    Args:
+        agree: returns the mean of each number over all ranks; called once, at the beginning of the same step on all.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self, agree: Callable[[list[float]], list[float]], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._agree, self._clock = agree, clock
+        self._begun_at: list[float] = []
+        self.compresses = True
+        """Whether the step in progress goes through hopsum."""
+        self.is_over = False
+        self.step_s: tuple[float, float] | None = None
+        """Seconds of a step through hopsum and through the process group, once the trial is over."""
+
+    def begin_step(self) -> None:
+        """Take the time of a step that begins, and decide how it goes."""
+        if self.is_over:
+            return
+        self._begun_at.append(self._clock())
+        each, steps = SETTLING_STEPS + COUNTED_STEPS, len(self._begun_at) - 1
+        if steps < 2 * each:
+            self.compresses = steps < each
+            return
+        took_s = [after - before for before, after in zip(self._begun_at, self._begun_at[1:], strict=False)]
+        own = [median(took_s[SETTLING_STEPS:each]), median(took_s[each + SETTLING_STEPS :])]
+        hopsum_s, group_s = self._agree(own)
+        self.is_over, self.compresses, self.step_s = True, hopsum_s < group_s, (hopsum_s, group_s)
+        _log.info(
+            "a step takes %.1f ms through hopsum and %.1f ms through torch's process group: gradients go through %s",
+            1e3 * hopsum_s, 1e3 * group_s, "hopsum" if self.compresses else "the process group",
+        )  # fmt: skip
