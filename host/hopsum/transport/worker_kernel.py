@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's loop for numba: receive RESULTs, take the plain ones, open slots and send, without the interpreter lock.
 
-`worker_loop` fills the memory below and calls `serve`; nothing else imports this module. The Python worker
+`worker_loop` fills the memory of `worker_layout` and calls `serve`; nothing else imports this module. The Python worker
 (`hopsum.protocol`) is the reference: each part below names the function whose effect it has. Whatever is not plain ends
 the call, and the Python worker goes on from there.
 
@@ -18,108 +18,18 @@ import errno
 import select
 from importlib import import_module
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hopsum.codec.backends.jit import filled, inner, kernel, types
+from hopsum.transport import worker_layout as at
 
 _cgutils: Any = import_module("numba.core.cgutils")
 _extending: Any = import_module("numba.extending")
 _ir: Any = import_module("llvmlite.ir")
 
 i64, u64 = np.int64, np.uint64
-
-# `words`, int64[WORDS]: set before a call
-FD: Final = 0  # of the socket
-WAKER: Final = 1  # eventfd that ends a wait
-JOINED: Final = 2  # 1: the kernel says how datagrams were joined (UDP_GRO)
-CUTS: Final = 3  # 1: the kernel cuts what is sent together (UDP_SEGMENT)
-SLOTS: Final = 4
-BASE: Final = 5  # position of slot 0 in round 1
-STREAM_END: Final = 6  # the first position that no all-reduce has
-OPEN_END: Final = 7  # positions before it may be opened
-REDUCES: Final = 8  # rows of `reduces`, in the order of the stream
-BUFFER_AT: Final = 9  # address of `buffer`
-SOCKET_AT: Final = 10  # address of `socket`
-VECTORS_AT: Final = 11  # address of `vectors`
-MEASURES: Final = 12  # 1: a round trip was measured before (srtt is known)
-# ... taken over from the worker and given back
-ON_THE_WAY: Final = 13
-WINDOW: Final = 14
-WINDOW_RESULTS: Final = 15
-# ... and found after it
-STOP: Final = 16  # one of the STOP_* below
-ERRNO: Final = 17  # of the call that failed
-REST: Final = 18  # offset in `buffer` of the first datagram that is left to the caller
-RECEIVED: Final = 19  # bytes in `buffer`
-SEGMENT: Final = 20  # bytes of each datagram in it
-NEW: Final = 21  # positions in `fresh`: opened, and not chosen to be sent yet
-PENDING: Final = 22  # first and end of `pending`: chosen, and not given to the kernel yet
-PENDING_END: Final = 23
-BLOCKED: Final = 24  # 1: the kernel had no room for more
-NARROW: Final = 25  # 1: the window may have left positions waiting that are not in `fresh`
-RESULTS: Final = 26  # counts of this call, from here on
-UPDATES: Final = 27
-RECEIVES: Final = 28
-DATAGRAMS_RECEIVED: Final = 29
-BYTES_RECEIVED: Final = 30
-SENDS: Final = 31
-DATAGRAMS_SENT: Final = 32
-BYTES_SENT: Final = 33
-WORDS: Final = 34
-
-STOP_TIME: Final = 1  # it is the time of the limit
-STOP_WOKEN: Final = 2  # by the eventfd, or by a signal
-STOP_DONE: Final = 3  # an all-reduce has all its results
-STOP_REST: Final = 4  # a datagram is not plain
-STOP_RECEIVE: Final = 5  # receiving failed
-STOP_SEND: Final = 6  # sending failed
-
-# `clocks`, float64[CLOCKS], seconds: set before a call
-LIMIT_AT: Final = 0  # the call ends
-RTO_MIN: Final = 1
-RTO_MAX: Final = 2
-RETRANSMIT_MAX: Final = 3
-FLUSH_AFTER: Final = 4  # infinite: never
-# ... taken over and given back
-MEASURED_AT: Final = 5
-SRTT: Final = 6
-RTTVAR: Final = 7
-RTO: Final = 8
-HALVED_AT: Final = 9  # infinite: the window is OPEN
-NOW: Final = 10  # of the train in work
-CLOCKS: Final = 11
-
-# `reduces`, int64[REDUCES_MAX, REDUCE_WORDS]: all-reduces in progress
-FIRST: Final = 0
-END: Final = 1
-MISSING: Final = 2
-UPDATES_AT: Final = 3  # addresses of datagrams, results, contributors and held
-RESULTS_AT: Final = 4
-CONTRIBUTORS_AT: Final = 5
-HELD_AT: Final = 6
-UPDATE_BYTES: Final = 7  # of a datagram
-RESULT_BYTES: Final = 8
-REDUCE_WORDS: Final = 9
-REDUCES_MAX: Final = 8
-
-HEADER_WORDS: Final = 4
-HEADER_BYTES: Final = 32
-NONE: Final = (1 << 62) - 1
-"""In place of an open position, as in `retransmit_queue`."""
-SEGMENTS_MAX: Final = 64
-SEND_BYTES_MAX: Final = 65507
-
-# `socket`, int64[SOCKET_WORDS]: a msghdr (7 words) for each direction, with what it points to
-RX: Final = 0
-RX_VECTOR: Final = 7  # 2 words
-RX_CONTROL: Final = 9  # 3 words, a cmsghdr and an int
-TX: Final = 12
-TX_CONTROL: Final = 19  # 3 words, a cmsghdr and a uint16
-POLL: Final = 22  # 2 pollfd
-TIME: Final = 24  # 2 words, a timespec
-SOCKET_WORDS: Final = 26
 
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _EAGAIN, _EINTR = errno.EAGAIN, errno.EINTR
@@ -226,8 +136,8 @@ def _swapped32(value: Any) -> Any:
 @inner
 def _find(m: Any, position: Any) -> Any:
     """Return the row of the all-reduce that has a position, -1 if none has (`StreamState.find`)."""
-    for row in range(m.words[REDUCES]):
-        if m.reduces[row * REDUCE_WORDS + FIRST] <= position < m.reduces[row * REDUCE_WORDS + END]:
+    for row in range(m.words[at.REDUCES]):
+        if m.reduces[row * at.REDUCE_WORDS + at.FIRST] <= position < m.reduces[row * at.REDUCE_WORDS + at.END]:
             return row
     return -1
 
@@ -237,36 +147,37 @@ def _is_held(m: Any, position: Any) -> Any:
     """Return whether a result is here (`StreamState.is_held`, nothing being early)."""
     row = _find(m, position)
     if row < 0:
-        return position < m.words[STREAM_END]
-    return _read8(m.reduces[row * REDUCE_WORDS + HELD_AT] + position - m.reduces[row * REDUCE_WORDS + FIRST]) != 0
+        return position < m.words[at.STREAM_END]
+    reduce = row * at.REDUCE_WORDS
+    return _read8(m.reduces[reduce + at.HELD_AT] + position - m.reduces[reduce + at.FIRST]) != 0
 
 
 @inner
 def _measure(m: Any, round_trip_s: Any) -> None:
     """Take a round trip (`RttEstimator.update`)."""
     clocks = m.clocks
-    if m.words[MEASURES] == 0:
-        m.words[MEASURES] = 1
-        clocks[SRTT], clocks[RTTVAR] = round_trip_s, round_trip_s / 2
+    if m.words[at.MEASURES] == 0:
+        m.words[at.MEASURES] = 1
+        clocks[at.SRTT], clocks[at.RTTVAR] = round_trip_s, round_trip_s / 2
     else:
-        clocks[RTTVAR] += 0.25 * (abs(clocks[SRTT] - round_trip_s) - clocks[RTTVAR])
-        clocks[SRTT] += 0.125 * (round_trip_s - clocks[SRTT])
-    clocks[RTO] = min(max(clocks[SRTT] + 4 * clocks[RTTVAR], clocks[RTO_MIN]), clocks[RTO_MAX])
+        clocks[at.RTTVAR] += 0.25 * (abs(clocks[at.SRTT] - round_trip_s) - clocks[at.RTTVAR])
+        clocks[at.SRTT] += 0.125 * (round_trip_s - clocks[at.SRTT])
+    clocks[at.RTO] = min(max(clocks[at.SRTT] + 4 * clocks[at.RTTVAR], clocks[at.RTO_MIN]), clocks[at.RTO_MAX])
 
 
 @inner
 def _widen(m: Any, once: Any, first_sent_at: Any) -> None:
     """Let the window know of one result (`CongestionWindow.on_ack`)."""
     words = m.words
-    if once and first_sent_at >= m.clocks[HALVED_AT]:
-        m.clocks[HALVED_AT] = inf
-    words[WINDOW_RESULTS] += 1
-    if words[WINDOW_RESULTS] >= words[WINDOW]:
-        words[WINDOW_RESULTS] -= words[WINDOW]
-        if words[WINDOW] == words[SLOTS]:
-            words[WINDOW_RESULTS] %= words[WINDOW]
+    if once and first_sent_at >= m.clocks[at.HALVED_AT]:
+        m.clocks[at.HALVED_AT] = inf
+    words[at.WINDOW_RESULTS] += 1
+    if words[at.WINDOW_RESULTS] >= words[at.WINDOW]:
+        words[at.WINDOW_RESULTS] -= words[at.WINDOW]
+        if words[at.WINDOW] == words[at.SLOTS]:
+            words[at.WINDOW_RESULTS] %= words[at.WINDOW]
         else:
-            words[WINDOW] += 1
+            words[at.WINDOW] += 1
 
 
 @inner
@@ -274,14 +185,14 @@ def _settle(m: Any, slot: Any, position: Any) -> None:
     """Forget an open position that has its result (`RetransmitQueue.settle`)."""
     if m.open[slot] != position:
         return
-    m.open[slot], m.due_at[slot] = NONE, inf
+    m.open[slot], m.due_at[slot] = at.NONE, inf
     sent = m.sent[slot]
     if sent == 0:
         return
-    m.words[ON_THE_WAY] -= 1
-    once, first_sent_at, now = sent == 1, m.first_sent_at[slot], m.clocks[NOW]
-    if once and now != m.clocks[MEASURED_AT]:
-        m.clocks[MEASURED_AT] = now
+    m.words[at.ON_THE_WAY] -= 1
+    once, first_sent_at, now = sent == 1, m.first_sent_at[slot], m.clocks[at.NOW]
+    if once and now != m.clocks[at.MEASURED_AT]:
+        m.clocks[at.MEASURED_AT] = now
         _measure(m, now - first_sent_at)
     _widen(m, once, first_sent_at)
 
@@ -290,14 +201,14 @@ def _settle(m: Any, slot: Any, position: Any) -> None:
 def _open_next(m: Any, slot: Any, position: Any) -> None:
     """Open what a slot may send after a position (`SendScheduler.open_slot`)."""
     words = m.words
-    position += words[SLOTS]
+    position += words[at.SLOTS]
     while _is_held(m, position):
-        position += words[SLOTS]
+        position += words[at.SLOTS]
     m.open_position[slot] = position
-    if position < words[OPEN_END] and m.open[slot] != position:
+    if position < words[at.OPEN_END] and m.open[slot] != position:
         m.open[slot], m.sent[slot], m.due_at[slot] = position, 0, inf
-        m.fresh[words[NEW]] = position
-        words[NEW] += 1
+        m.fresh[words[at.NEW]] = position
+        words[at.NEW] += 1
 
 
 @inner
@@ -307,30 +218,30 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
     w0, w1, w2, w3 = m.headers[first], m.headers[first + 1], m.headers[first + 2], m.headers[first + 3]
     slot = i64(((w0 >> u64(40)) & u64(0xFF00)) | (w0 >> u64(56)))
     round_ = i64(_swapped32(w1 >> u64(32)))
-    if slot >= words[SLOTS] or round_ < 1:
+    if slot >= words[at.SLOTS] or round_ < 1:
         return -1
-    position = words[BASE] + (round_ - 1) * words[SLOTS] + slot
+    position = words[at.BASE] + (round_ - 1) * words[at.SLOTS] + slot
     row = _find(m, position)
     if row < 0 or m.open_position[slot] != position:
         return -1
-    reduce, pattern = row * REDUCE_WORDS, row * 2 * HEADER_WORDS
-    result_bytes = m.reduces[reduce + RESULT_BYTES]
-    if size != result_bytes + HEADER_BYTES:
+    reduce, pattern = row * at.REDUCE_WORDS, row * 2 * at.HEADER_WORDS
+    result_bytes = m.reduces[reduce + at.RESULT_BYTES]
+    if size != result_bytes + at.HEADER_BYTES:
         return -1
-    for word in range(HEADER_WORDS):
+    for word in range(at.HEADER_WORDS):
         differing = m.headers[first + word] ^ m.patterns[pattern + word]
-        if differing & m.patterns[pattern + HEADER_WORDS + word] != u64(0):
+        if differing & m.patterns[pattern + at.HEADER_WORDS + word] != u64(0):
             return -1
     contributors = (_swapped32(w2 >> u64(32)) << u64(32)) | _swapped32(w3 & u64(0xFFFFFFFF))
     if contributors == u64(0) or contributors > m.everybody[0]:
         return -1
-    index = position - m.reduces[reduce + FIRST]
-    result_at = m.reduces[reduce + RESULTS_AT] + index * result_bytes
-    _memcpy(result_at, words[BUFFER_AT] + offset + HEADER_BYTES, result_bytes)
-    _write64(m.reduces[reduce + CONTRIBUTORS_AT] + 8 * index, i64(contributors))
-    _write8(m.reduces[reduce + HELD_AT] + index, 1)
-    m.reduces[reduce + MISSING] -= 1
-    words[RESULTS] += 1
+    index = position - m.reduces[reduce + at.FIRST]
+    result_at = m.reduces[reduce + at.RESULTS_AT] + index * result_bytes
+    _memcpy(result_at, words[at.BUFFER_AT] + offset + at.HEADER_BYTES, result_bytes)
+    _write64(m.reduces[reduce + at.CONTRIBUTORS_AT] + 8 * index, i64(contributors))
+    _write8(m.reduces[reduce + at.HELD_AT] + index, 1)
+    m.reduces[reduce + at.MISSING] -= 1
+    words[at.RESULTS] += 1
     _settle(m, slot, position)
     _open_next(m, slot, position)
     return row
@@ -339,8 +250,8 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
 @inner
 def _sort(positions: Any, count: Any) -> None:
     """Sort positions, which are nearly in order."""
-    for at in range(1, count):
-        value, place = positions[at], at
+    for number in range(1, count):
+        value, place = positions[number], number
         while place > 0 and positions[place - 1] > value:
             positions[place] = positions[place - 1]
             place -= 1
@@ -350,19 +261,19 @@ def _sort(positions: Any, count: Any) -> None:
 @inner
 def _gather(m: Any) -> Any:
     """Fill `fresh` with all that waits to be sent for the first time; return the room that the window has for it."""
-    words, oldest = m.words, i64(NONE)
-    for slot in range(words[SLOTS]):
+    words, oldest = m.words, i64(at.NONE)
+    for slot in range(words[at.SLOTS]):
         oldest = min(oldest, m.open[slot])
-    words[NEW] = 0
-    start = oldest % words[SLOTS]
-    for step in range(words[SLOTS]):
-        slot = start + step if start + step < words[SLOTS] else start + step - words[SLOTS]
-        if m.sent[slot] == 0 and m.open[slot] != NONE:
-            m.fresh[words[NEW]] = m.open[slot]
-            words[NEW] += 1
-    _sort(m.fresh, words[NEW])
-    room = words[WINDOW] - words[ON_THE_WAY]
-    if room <= 0 and words[NEW] > 0 and m.fresh[0] == oldest:
+    words[at.NEW] = 0
+    start = oldest % words[at.SLOTS]
+    for step in range(words[at.SLOTS]):
+        slot = start + step if start + step < words[at.SLOTS] else start + step - words[at.SLOTS]
+        if m.sent[slot] == 0 and m.open[slot] != at.NONE:
+            m.fresh[words[at.NEW]] = m.open[slot]
+            words[at.NEW] += 1
+    _sort(m.fresh, words[at.NEW])
+    room = words[at.WINDOW] - words[at.ON_THE_WAY]
+    if room <= 0 and words[at.NEW] > 0 and m.fresh[0] == oldest:
         return 1
     return max(room, 0)
 
@@ -371,31 +282,31 @@ def _gather(m: Any) -> Any:
 def _choose(m: Any) -> None:
     """Put what is to be sent now behind `pending`, and set its timers (`RetransmitQueue.take`)."""
     words, clocks = m.words, m.clocks
-    if words[WINDOW] < words[SLOTS] or words[NARROW] == 1:
+    if words[at.WINDOW] < words[at.SLOTS] or words[at.NARROW] == 1:
         room = _gather(m)
-        words[NARROW] = 1 if words[NEW] > room else 0
-        words[NEW] = min(words[NEW], room)
+        words[at.NARROW] = 1 if words[at.NEW] > room else 0
+        words[at.NEW] = min(words[at.NEW], room)
     else:
-        _sort(m.fresh, words[NEW])
+        _sort(m.fresh, words[at.NEW])
     left = 0
-    for at in range(words[PENDING], words[PENDING_END]):
-        position = m.pending[at]
-        if m.open[position % words[SLOTS]] == position:  # else its result came first
+    for number in range(words[at.PENDING], words[at.PENDING_END]):
+        position = m.pending[number]
+        if m.open[position % words[at.SLOTS]] == position:  # else its result came first
             m.pending[left] = position
             left += 1
-    now, wait_s = clocks[NOW], min(clocks[RTO], clocks[RETRANSMIT_MAX])
-    for at in range(words[NEW]):
-        position = m.fresh[at]
-        slot = position % words[SLOTS]
+    now, wait_s = clocks[at.NOW], min(clocks[at.RTO], clocks[at.RETRANSMIT_MAX])
+    for number in range(words[at.NEW]):
+        position = m.fresh[number]
+        slot = position % words[at.SLOTS]
         if m.open[slot] != position:  # its result came in the same train
             continue
         m.pending[left] = position
         left += 1
         m.sent[slot], m.first_sent_at[slot], m.timeout_at[slot] = 1, now, now + wait_s
-        m.due_at[slot] = min(now + wait_s, now + clocks[FLUSH_AFTER])
-        words[ON_THE_WAY] += 1
-        words[UPDATES] += 1
-    words[PENDING], words[PENDING_END], words[NEW] = 0, left, 0
+        m.due_at[slot] = min(now + wait_s, now + clocks[at.FLUSH_AFTER])
+        words[at.ON_THE_WAY] += 1
+        words[at.UPDATES] += 1
+    words[at.PENDING], words[at.PENDING_END], words[at.NEW] = 0, left, 0
 
 
 @inner
@@ -405,27 +316,27 @@ def _collect(m: Any) -> Any:
     Datagrams of a send have one size. Neighbours in memory share a vector.
     """
     words, count, used, size = m.words, 0, 0, i64(0)
-    while words[PENDING] < words[PENDING_END]:
-        position = m.pending[words[PENDING]]
+    while words[at.PENDING] < words[at.PENDING_END]:
+        position = m.pending[words[at.PENDING]]
         row = _find(m, position)
-        if row < 0 or m.open[position % words[SLOTS]] != position:  # its result came first
-            words[PENDING] += 1
+        if row < 0 or m.open[position % words[at.SLOTS]] != position:  # its result came first
+            words[at.PENDING] += 1
             continue
-        reduce = row * REDUCE_WORDS
-        update_bytes = m.reduces[reduce + UPDATE_BYTES]
-        most = min(SEGMENTS_MAX, SEND_BYTES_MAX // update_bytes) if words[CUTS] == 1 else 1
+        reduce = row * at.REDUCE_WORDS
+        update_bytes = m.reduces[reduce + at.UPDATE_BYTES]
+        most = min(at.SEGMENTS_MAX, at.SEND_BYTES_MAX // update_bytes) if words[at.CUTS] == 1 else 1
         if count > 0 and (update_bytes != size or count >= most):
             break
-        address = m.reduces[reduce + UPDATES_AT] + (position - m.reduces[reduce + FIRST]) * update_bytes
+        address = m.reduces[reduce + at.UPDATES_AT] + (position - m.reduces[reduce + at.FIRST]) * update_bytes
         if count > 0 and m.vectors[2 * used - 2] + m.vectors[2 * used - 1] == address:
             m.vectors[2 * used - 1] += update_bytes
         else:
             m.vectors[2 * used], m.vectors[2 * used + 1] = address, update_bytes
             used += 1
-        size, count, words[PENDING] = update_bytes, count + 1, words[PENDING] + 1
-    m.socket[TX + 3] = used
-    m.socket[TX_CONTROL + 2] = size
-    m.socket[TX + 5] = 24 if words[CUTS] == 1 else 0
+        size, count, words[at.PENDING] = update_bytes, count + 1, words[at.PENDING] + 1
+    m.socket[at.TX + 3] = used
+    m.socket[at.TX_CONTROL + 2] = size
+    m.socket[at.TX + 5] = 24 if words[at.CUTS] == 1 else 0
     return count
 
 
@@ -434,35 +345,35 @@ def _send_pending(m: Any) -> None:
     """Give the kernel what is pending, as far as it has room."""
     words = m.words
     while True:
-        first = words[PENDING]
+        first = words[at.PENDING]
         count = _collect(m)
         if count == 0:
             return
-        if _sendmsg(words[FD], words[SOCKET_AT] + 8 * TX, _MSG_DONTWAIT) < 0:
-            words[PENDING] = first
-            words[BLOCKED] = 1
+        if _sendmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.TX, _MSG_DONTWAIT) < 0:
+            words[at.PENDING] = first
+            words[at.BLOCKED] = 1
             if _errno()[0] != _EAGAIN:
-                words[STOP], words[ERRNO] = STOP_SEND, _errno()[0]
+                words[at.STOP], words[at.ERRNO] = at.STOP_SEND, _errno()[0]
             return
-        words[SENDS] += 1
-        words[DATAGRAMS_SENT] += count
-        words[BYTES_SENT] += count * m.socket[TX_CONTROL + 2]
+        words[at.SENDS] += 1
+        words[at.DATAGRAMS_SENT] += count
+        words[at.BYTES_SENT] += count * m.socket[at.TX_CONTROL + 2]
 
 
 @inner
 def _take_rows(m: Any) -> None:
     """Take the datagrams in the buffer from REST on, until one is not plain or an all-reduce is complete."""
     words = m.words
-    size = words[SEGMENT]
-    while words[REST] < words[RECEIVED]:
-        given = min(size, words[RECEIVED] - words[REST])
-        row = _take(m, words[REST], given) if size % 8 == 0 and given > HEADER_BYTES else -1
+    size = words[at.SEGMENT]
+    while words[at.REST] < words[at.RECEIVED]:
+        given = min(size, words[at.RECEIVED] - words[at.REST])
+        row = _take(m, words[at.REST], given) if size % 8 == 0 and given > at.HEADER_BYTES else -1
         if row < 0:
-            words[STOP] = STOP_REST
+            words[at.STOP] = at.STOP_REST
             return
-        words[REST] += given
-        if m.reduces[row * REDUCE_WORDS + MISSING] == 0:
-            words[STOP] = STOP_DONE
+        words[at.REST] += given
+        if m.reduces[row * at.REDUCE_WORDS + at.MISSING] == 0:
+            words[at.STOP] = at.STOP_DONE
             return
 
 
@@ -470,16 +381,16 @@ def _take_rows(m: Any) -> None:
 def _receive(m: Any) -> Any:
     """Let one call of the kernel fill the buffer; return whether it did."""
     words, socket = m.words, m.socket
-    socket[RX + 5] = 24 if words[JOINED] == 1 else 0
-    size = _recvmsg(words[FD], words[SOCKET_AT] + 8 * RX, _MSG_DONTWAIT)
+    socket[at.RX + 5] = 24 if words[at.JOINED] == 1 else 0
+    size = _recvmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
     if size < 0:
         return False
-    joined = socket[RX + 5] > 0  # nothing but UDP_GRO's message was asked for
-    segment = max(socket[RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else max(size, 1)
-    words[REST], words[RECEIVED], words[SEGMENT] = 0, size, segment
-    words[RECEIVES] += 1
-    words[DATAGRAMS_RECEIVED] += max((size + segment - 1) // segment, 1)
-    words[BYTES_RECEIVED] += size
+    joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
+    segment = max(socket[at.RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else max(size, 1)
+    words[at.REST], words[at.RECEIVED], words[at.SEGMENT] = 0, size, segment
+    words[at.RECEIVES] += 1
+    words[at.DATAGRAMS_RECEIVED] += max((size + segment - 1) // segment, 1)
+    words[at.BYTES_RECEIVED] += size
     return True
 
 
@@ -493,47 +404,47 @@ def take_train(m: Any) -> None:
 @inner
 def _now_s(m: Any) -> Any:
     """Return the time as `time.monotonic` has it."""
-    _clock_gettime(_CLOCK_MONOTONIC, m.words[SOCKET_AT] + 8 * TIME)
-    return m.socket[TIME] + m.socket[TIME + 1] * 1e-9
+    _clock_gettime(_CLOCK_MONOTONIC, m.words[at.SOCKET_AT] + 8 * at.TIME)
+    return m.socket[at.TIME] + m.socket[at.TIME + 1] * 1e-9
 
 
 @inner
 def _wait(m: Any) -> None:
     """Wait for datagrams, for room if the kernel had none, for the waker, and for the limit."""
     words, socket = m.words, m.socket
-    left_s = m.clocks[LIMIT_AT] - _now_s(m)
+    left_s = m.clocks[at.LIMIT_AT] - _now_s(m)
     if left_s <= 0:
-        words[STOP] = STOP_TIME
+        words[at.STOP] = at.STOP_TIME
         return
-    wanted = _POLLIN | _POLLOUT if words[BLOCKED] == 1 else _POLLIN
-    socket[POLL] = words[FD] | wanted << 32
-    socket[POLL + 1] = words[WAKER] | _POLLIN << 32
-    socket[TIME] = i64(left_s)
-    socket[TIME + 1] = i64((left_s - i64(left_s)) * 1e9)
-    ready = _ppoll(words[SOCKET_AT] + 8 * POLL, 2, words[SOCKET_AT] + 8 * TIME, 0)
-    if ready < 0 or socket[POLL + 1] >> 48 != 0:
-        words[STOP] = STOP_WOKEN
-    elif socket[POLL] >> 48 & _POLLOUT:
-        words[BLOCKED] = 0
+    wanted = _POLLIN | _POLLOUT if words[at.BLOCKED] == 1 else _POLLIN
+    socket[at.POLL] = words[at.FD] | wanted << 32
+    socket[at.POLL + 1] = words[at.WAKER] | _POLLIN << 32
+    socket[at.TIME] = i64(left_s)
+    socket[at.TIME + 1] = i64((left_s - i64(left_s)) * 1e9)
+    ready = _ppoll(words[at.SOCKET_AT] + 8 * at.POLL, 2, words[at.SOCKET_AT] + 8 * at.TIME, 0)
+    if ready < 0 or socket[at.POLL + 1] >> 48 != 0:
+        words[at.STOP] = at.STOP_WOKEN
+    elif socket[at.POLL] >> 48 & _POLLOUT:
+        words[at.BLOCKED] = 0
 
 
 @inner
 def _serve(m: Any) -> None:
     words = m.words
-    words[STOP] = words[ERRNO] = words[BLOCKED] = words[NEW] = words[PENDING] = words[PENDING_END] = 0
-    words[REST] = words[RECEIVED] = 0
-    while words[STOP] == 0:
-        if words[PENDING] < words[PENDING_END] and words[BLOCKED] == 0:
+    words[at.STOP] = words[at.ERRNO] = words[at.BLOCKED] = words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
+    words[at.REST] = words[at.RECEIVED] = 0
+    while words[at.STOP] == 0:
+        if words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
             _send_pending(m)
         elif _receive(m):
-            m.clocks[NOW] = _now_s(m)
+            m.clocks[at.NOW] = _now_s(m)
             take_train(m)
-            if words[STOP] == 0 and m.clocks[NOW] >= m.clocks[LIMIT_AT]:
-                words[STOP] = STOP_TIME
+            if words[at.STOP] == 0 and m.clocks[at.NOW] >= m.clocks[at.LIMIT_AT]:
+                words[at.STOP] = at.STOP_TIME
         elif _errno()[0] == _EAGAIN:
             _wait(m)
         elif _errno()[0] != _EINTR:
-            words[STOP], words[ERRNO] = STOP_RECEIVE, _errno()[0]
+            words[at.STOP], words[at.ERRNO] = at.STOP_RECEIVE, _errno()[0]
 
 
 @kernel(filled(types.int64, 1))
@@ -543,4 +454,8 @@ def serve(addresses: Any) -> None:
     Afterwards datagrams of the buffer from REST on are left to the caller, and so are the positions of `pending`:
     their timers are set, and they are not sent.
     """
-    _serve(memory(addresses))
+    m = memory(addresses)
+    if m.words[at.LAYOUT] == at.FINGERPRINT:
+        _serve(m)
+    else:
+        m.words[at.STOP] = at.STOP_STALE

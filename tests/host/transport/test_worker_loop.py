@@ -27,7 +27,7 @@ pytest.importorskip("numba")
 from hopsum.codec.backends.jit import inner
 from hopsum.protocol.congestion_window import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
-from hopsum.transport import worker_kernel, worker_loop
+from hopsum.transport import worker_kernel, worker_layout, worker_loop
 from hopsum.transport.link import RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.transport import Transport
@@ -88,7 +88,7 @@ class LoopTwins(Twins):
 
     def take(self, train: list[bytes]) -> None:
         """Give a train to both: what the kernel takes of it to the kernel, and the rest to the Python worker."""
-        worker, k, words = self.rows, worker_kernel, self.loop.words
+        worker, k, words = self.rows, worker_layout, self.loop.words
         size = len(train[0])
         taken, unsent = 0, []
         if size % 8 == 0 and self.loop.is_plain(worker):
@@ -250,3 +250,14 @@ def test_the_python_worker_remains_where_the_loop_does_not_compile(
     with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
         assert worker_loop.worker_loop(link, 4) is None
     assert "the Python worker is used" in caplog.text
+
+
+def test_machine_code_of_another_layout_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_layout, "FINGERPRINT", worker_layout.FINGERPRINT + 1)
+    worker = Worker(Membership(GENERATION, 0, 1, 4))
+    worker.submit(Op.ADD32, np.zeros((2, up_bytes(Op.ADD32)), np.uint8), now=0.0)
+    with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
+        loop = worker_loop.worker_loop(link, 4)
+        assert loop is not None
+        with pytest.raises(RuntimeError, match="__pycache__"):
+            loop.run(worker, 0.0)
