@@ -43,7 +43,7 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, 
 _errno = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
 
 
-class Memory(NamedTuple):
+class WorkerMemory(NamedTuple):
     """Pointers to the arrays of a call. Those from `open` to `open_position` are the worker's own, [slots] each.
 
     Pointers, since numba counts the references of every array at every call of a part: that takes longer than the part.
@@ -91,8 +91,8 @@ _integers, _bits, _seconds = _pointer(types.int64), _pointer(types.uint64), _poi
 
 @inner
 def memory(a: Any) -> Any:
-    """Return the pointers of a call; `a` has the addresses, in the order of `Memory`."""
-    return Memory(
+    """Return the pointers of a call; `a` has the addresses, in the order of `WorkerMemory`."""
+    return WorkerMemory(
         _integers(a[0]), _seconds(a[1]), _integers(a[2]), _bits(a[3]), _bits(a[4]), _integers(a[5]), _integers(a[6]),
         _seconds(a[7]), _seconds(a[8]), _seconds(a[9]), _integers(a[10]), _integers(a[11]), _integers(a[12]),
         _bits(a[13]), _integers(a[14]), _integers(a[15]),
@@ -449,7 +449,7 @@ def _serve(m: Any) -> None:
 
 @kernel(filled(types.int64, 1))
 def serve(addresses: Any) -> None:
-    """Receive, take and send until STOP; `addresses` are those of the arrays in `Memory`.
+    """Receive, take and send until STOP; `addresses` are those of the arrays in `WorkerMemory`.
 
     Afterwards datagrams of the buffer from REST on are left to the caller, and so are the positions of `pending`:
     their timers are set, and they are not sent.
