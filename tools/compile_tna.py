@@ -26,7 +26,7 @@ from p4_build import (
     check_build,
     exit_status,
     hash_of,
-    hashes_of_sources,
+    hashes_of_included,
     version_of,
     write_build,
 )
@@ -35,7 +35,7 @@ from tna_resources import summary
 COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
 P4 = ROOT / "p4"
-SOURCE_FOLDERS = (P4 / "shared", P4 / "tna")
+MAIN = P4 / "tna" / "main.p4"
 BUILD = P4 / "build" / "tna"
 INCLUDE_VARIABLE = "TNA_INCLUDE"
 
@@ -75,8 +75,8 @@ ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
 
 
 def source_hashes() -> dict[str, str]:
-    """Return SHA-256 of all P4 sources by path relative to p4/, sorted."""
-    return hashes_of_sources(SOURCE_FOLDERS, P4)
+    """Return SHA-256 of all P4 sources that the program includes, by path relative to p4/, sorted."""
+    return hashes_of_included(MAIN, P4)
 
 
 def flags() -> dict[str, list[str]]:
@@ -130,7 +130,7 @@ def preprocessed(chip: Chip, folder: Path) -> str:
 def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
     """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError."""
     require_compiler()
-    (folder / "hopsum.p4").write_text(preprocessed(chip, P4 / "tna"))
+    (folder / "hopsum.p4").write_text(preprocessed(chip, MAIN.parent))
     run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
     pipe = folder / "out" / "pipe"

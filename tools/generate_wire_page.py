@@ -67,16 +67,14 @@ def _payloads(declared: Declarations) -> Iterator[str]:
     rows = []
     for op in Op:
         shape = SHAPES[op]
-        lane = 8 * int(shape.lane_dtype[-1])
-        lanes = shape.down_bytes * 8 // lane
-        down = _SPECIAL.get(op, f"{lanes} lanes of {lane} bits")
+        lanes = shape.down_bytes * 8 // shape.sum_bits
+        down = _SPECIAL.get(op, f"{lanes} lanes of {shape.sum_bits} bits")
         up = f"{shape.elements} codes of 4 bits" if shape.has_codes else down
         rows.append((op.value, op.name, up, shape.up_bytes, down, shape.down_bytes))
     yield from table(("op", "", "UPDATE carries", "bytes", "RESULT carries", "bytes"), rows)
     yield from ("", "STALE, PROBE and STATE have no payload. OR's lanes are the bytes of a bitmap, the first bit the")
     yield from ("highest of the first byte.", "")
-    (order,) = {c.group for c in declared.constants if c.name == "LANE_GROUP_CODES"}
-    yield from (*wrap(order.removeprefix("Lane order. "), 118), "")
+    yield from (*_order_of(declared, "LANE_GROUP_CODES"), "")
     yield from (
         "```",
         *_code_order(8, 2),
@@ -84,7 +82,15 @@ def _payloads(declared: Declarations) -> Iterator[str]:
         "```",
         "",
         "The reason: [ADR 6](adr/0006-lane-order.md).",
+        "",
+        *_order_of(declared, "PACKED_LANE_BITS"),
     )
+
+
+def _order_of(declared: Declarations, constant: str) -> list[str]:
+    """Return the text above a constant, without its title."""
+    (order,) = {c.group for c in declared.constants if c.name == constant}
+    return wrap(order.partition(". ")[2], 118)
 
 
 def _code_order(lane_bits: int, words: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 class CompileError(Exception):
@@ -36,6 +39,21 @@ def hashes_of_sources(folders: Iterable[Path], below: Path) -> dict[str, str]:
     """Return SHA-256 of all P4 sources in folders, by path relative to `below`, sorted."""
     paths = sorted(path for folder in folders for path in folder.glob("*.p4"))
     return {str(path.relative_to(below)): hash_of(path) for path in paths}
+
+
+def hashes_of_included(main: Path, below: Path) -> dict[str, str]:
+    """Return SHA-256 of a P4 source and of all that it includes by a path, by path relative to `below`, sorted.
+
+    Includes in angle brackets are the compiler's own.
+    """
+    found: set[Path] = set()
+    waiting = [main.resolve()]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += [(path.parent / name).resolve() for name in _INCLUDE.findall(path.read_text())]
+    return {str(path.relative_to(below)): hash_of(path) for path in sorted(found)}
 
 
 def check_build(made: Path, build: Path, names: Iterable[str], command: str) -> int:

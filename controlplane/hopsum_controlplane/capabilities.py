@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import JobSpec
 from hopsum_wire import Op, down_bytes, up_bytes
 
+_INSTEAD: Final = {
+    Op.LOOKUP_ADD8: "use a codec without a lookup table",
+    Op.LOOKUP_ADD16: "leave table16 out",
+    Op.LOOKUP_ADD6: "leave table6 out: take the codec without result_bits=6",
+}
+
 
 def validate_capabilities(device: Device, spec: JobSpec) -> None:
     """Raise ControlPlaneError when a job like this can never be on the switch, however much room there is."""
     target = device.capabilities.target
-    if spec.table16 is not None and Op.LOOKUP_ADD16 not in device.capabilities.ops:
-        raise _wrong(device, spec, f"the program of {target} has no LOOKUP_ADD16", "leave table16 out")
+    for op in spec.tables:
+        if op not in device.capabilities.ops:
+            raise _wrong(device, spec, f"the program of {target} has no {op.name}", _INSTEAD[op])
     if (spec.leaves or spec.parent is not None) and not device.program.trees:
         hint = "make a job of one switch, or use another target"
         raise _wrong(device, spec, f"the program of {target} knows no trees of switches", hint)

@@ -13,6 +13,7 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
+from hopsum_wire.payload import SHAPES
 
 SIDE_KEY_BYTES = 32
 MAX_PORT = 510  # bit<9>, and 511 means drop
@@ -81,9 +82,10 @@ class JobSpec:
     """A job as its user asks for it.
 
     `slots` is the number of slots, which bounds the packets that a worker has in flight. `table` is the lookup table
-    of LOOKUP_ADD8 and `table16` that of LOOKUP_ADD16 (16 values each, see lanes.check_table), None for a job without
-    that operation. `quorum` workers complete a round: all of them if None. A packet with FLUSH completes its round
-    with `min_quorum` in it; the default 1 leaves it to the workers, who send no FLUSH unless they have a deadline.
+    of LOOKUP_ADD8, `table16` that of LOOKUP_ADD16 and `table6` that of LOOKUP_ADD6 (16 values each, see
+    lanes.check_table), None for a job without that operation. `quorum` workers complete a round: all of them if None.
+    A packet with FLUSH completes its round with `min_quorum` in it; the default 1 leaves it to the workers, who send no
+    FLUSH unless they have a deadline.
     `observers` may ask what a slot holds (PROBE) and nothing else; their ranks are 64 and above.
     In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both; quorums
     count its children, which are workers and leaves.
@@ -99,6 +101,13 @@ class JobSpec:
     observers: tuple[WorkerEndpoint, ...] = ()
     leaves: tuple[LeafEndpoint, ...] = ()
     parent: ParentEndpoint | None = None
+    table6: tuple[int, ...] | None = None
+
+    @property
+    def tables(self) -> dict[Op, tuple[int, ...]]:
+        """Return the lookup tables that the job has, by the operation that looks them up."""
+        found = {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16, Op.LOOKUP_ADD6: self.table6}
+        return {op: table for op, table in found.items() if table is not None}
 
     @property
     def members(self) -> tuple[WorkerEndpoint, ...]:
@@ -137,11 +146,8 @@ class JobSpec:
         if shared:
             who = "workers and observers" if self.observers else "workers"
             raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
-        count = self.total
-        if self.table is not None:
-            lanes.check_lane_overflow(count, lanes.check_table(self.table))
-        if self.table16 is not None:
-            lanes.check_lane_overflow(count, lanes.check_table(self.table16), lanes.LOOKUP_ADD16_LANE_BITS)
+        for op, table in self.tables.items():
+            lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].sum_bits)
 
     @property
     def total(self) -> int:

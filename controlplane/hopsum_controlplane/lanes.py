@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_wire import TABLE_ENTRIES
 
-LOOKUP_ADD8_LANE_BITS = 8
-LOOKUP_ADD16_LANE_BITS = 16
 # Two codes are the fewest that say anything: a table of 0, 1, 1, ...
 MIN_GRANULARITY = 1
 
 
-def check_lane_overflow(workers: int, granularity: int, lane_bits: int = LOOKUP_ADD8_LANE_BITS) -> None:
+def check_lane_overflow(workers: int, granularity: int, lane_bits: int = 8) -> None:
     """Prove that a lane of `lane_bits` bits holds the sum of `workers` values of at most `granularity` each.
 
     Raises ControlPlaneError with all the numbers when it may not: fewer workers, or a coarser table.

@@ -73,6 +73,7 @@ def job_membership(
         quorum=job.quorum,
         table=job.spec.table,
         table16=job.spec.table16,
+        table6=job.spec.table6,
         switch=Endpoint(*service),
         workers=tuple(workers),
         resume=resume,

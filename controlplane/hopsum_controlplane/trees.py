@@ -56,6 +56,7 @@ class TreeSpec:
     rack_quorum: int | None = None
     min_quorum: int = 1
     min_racks: int = 1
+    table6: tuple[int, ...] | None = None
 
     @property
     def workers(self) -> tuple[WorkerEndpoint, ...]:
@@ -80,7 +81,7 @@ class TreeSpec:
         above = ParentEndpoint(_number(rack), rack.uplink, spine.mac, spine.ip, len(self.workers))
         return JobSpec(
             self.name, rack.workers, self.slots, self.table, self.rack_quorum, self.min_quorum, self.table16,
-            parent=above,
+            parent=above, table6=self.table6,
         )  # fmt: skip
 
     def _check(self, leaves: int) -> None:

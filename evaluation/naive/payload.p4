@@ -49,6 +49,7 @@ struct headers_t {
     codes8_h   codes8;
     codes16_h  codes16;             // of an op that this program does not have: parsed, then refused
     lanes_h    lanes;
+    packed_h   packed;              // likewise
 }
 
 #endif

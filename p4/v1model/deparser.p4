@@ -11,5 +11,6 @@ control HopsumDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.codes8);
         packet.emit(hdr.codes16);
         packet.emit(hdr.lanes);
+        packet.emit(hdr.packed);
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LOOKUP_ADD8 and LOOKUP_ADD16: codes of 4 bits become lanes of 8 or 16 bits, by the job's table of 16 values.
+// LOOKUP_ADD8, LOOKUP_ADD16 and LOOKUP_ADD6: codes of 4 bits become lanes of 8, 16 and again 8 bits, by the job's table
+// of 16 values.
 //
 // All lanes of a vector are looked up at once, by a polynomial over GF(2): value = c0 ^ c1 b0 ^ c2 b1 ^ c3 b1 b0 ^ c4 b2
 // ... ^ c15 b3 b2 b1 b0, where b3 .. b0 are the code's bits. Horner's rule needs 15 times c ^ (d & mask of a bit). The
@@ -31,7 +32,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
     vector_t m0;
     vector_t m1;
 
-    @brief("Coefficients of the table of LOOKUP_ADD8, in each 8-bit lane.")
+    @brief("Coefficients of the table of LOOKUP_ADD8 or LOOKUP_ADD6, in each 8-bit lane.")
     action load_table8(TABLE_PARAMETERS) {
         hdr.lanes.setValid();
         LOOKUP_VECTOR(hdr.codes8.group0, 4, LOW8, HIGH8, hdr.lanes.v0)
@@ -60,7 +61,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         }
         actions = { load_table8; load_table16; @defaultonly no_table; }
         const default_action = no_table;
-        size = 2 * MAX_JOBS;
+        size = 3 * MAX_JOBS;
     }
 
     apply {

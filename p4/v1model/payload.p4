@@ -6,6 +6,7 @@
 #define HOPSUM_PAYLOAD_P4
 
 #include "../shared/constants.p4"
+#include "../shared/packed.p4"
 #include "../shared/headers.p4"
 
 typedef bit<2048> vector_t;             // 256 lanes of 8 bits, 128 of 16 or 64 of 32
@@ -26,6 +27,12 @@ header lanes_h {                        // LANES_BYTES
     vector_t v3;
 }
 
+header packed_h {                       // PACKED_BYTES: lanes of 6 bits, see pack.p4
+    vector_t v0;
+    vector_t v1;
+    vector_t v2;
+}
+
 struct headers_t {
     ethernet_h ethernet;
     arp_h      arp;
@@ -36,6 +43,7 @@ struct headers_t {
     codes8_h   codes8;
     codes16_h  codes16;
     lanes_h    lanes;
+    packed_h   packed;
 }
 
 // What Address found.
@@ -102,6 +110,10 @@ const bit<64>   HIGH8_64    = 0x8080808080808080;
 const bit<256>  HIGH8_256   = HIGH8_64 ++ HIGH8_64 ++ HIGH8_64 ++ HIGH8_64;
 const bit<1024> HIGH8_1024  = HIGH8_256 ++ HIGH8_256 ++ HIGH8_256 ++ HIGH8_256;
 const vector_t  HIGH8       = HIGH8_1024 ++ HIGH8_1024;         // highest bit of every 8-bit lane
+const bit<64>   TOP2_64     = 0xc0c0c0c0c0c0c0c0;
+const bit<256>  TOP2_256    = TOP2_64 ++ TOP2_64 ++ TOP2_64 ++ TOP2_64;
+const bit<1024> TOP2_1024   = TOP2_256 ++ TOP2_256 ++ TOP2_256 ++ TOP2_256;
+const vector_t  TOP2        = TOP2_1024 ++ TOP2_1024;           // highest 2 bits of every 8-bit lane
 const bit<64>   LOW16_64    = 0x0001000100010001;
 const bit<256>  LOW16_256   = LOW16_64 ++ LOW16_64 ++ LOW16_64 ++ LOW16_64;
 const bit<1024> LOW16_1024  = LOW16_256 ++ LOW16_256 ++ LOW16_256 ++ LOW16_256;

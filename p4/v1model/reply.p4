@@ -9,6 +9,12 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
         hdr.hopsum.length = LANES_BYTES;
     }
 
+    action packed_result() {
+        hdr.hopsum.kind = KIND_RESULT;
+        hdr.hopsum.held = 0;
+        hdr.hopsum.length = PACKED_BYTES;
+    }
+
     action partial() {
         hdr.hopsum.kind = KIND_PARTIAL;
         hdr.hopsum.held = 0;
@@ -48,7 +54,11 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
             hdr.hopsum.contributors = meta.contributors;
             if (meta.reply == REPLY_RESULT || meta.reply == REPLY_ANSWER) {
                 hdr.hopsum.flags = 0;
-                result();
+                if (hdr.packed.isValid()) {
+                    packed_result();
+                } else {
+                    result();
+                }
             } else if (meta.reply == REPLY_PARTIAL) {
                 partial();              // FLUSH goes up
             } else {

@@ -40,7 +40,8 @@ class OperationOfTheRound(SwitchCase):
     """STATE names the operation of the round, as its first packet did."""
 
     def runTest(self) -> None:
-        job = self.job(2, table=tuple(range(16)), table16=tuple(range(16)))
+        table = tuple(range(16))
+        job = self.job(2, table=table, table16=table, table6=table)
         for round_, op in enumerate(self.operations, 1):
             self.added(job, 0, payload(op, 1), op=op, round=round_)
             self.holds(job, job.spec.workers[1], State.COLLECTING, held=round_, by=[0], op=op, round=round_)
@@ -144,7 +145,7 @@ class RefusedQuestions(SwitchCase):
                 ({"flags": 1}, Drop.BAD_FLAGS),
                 ({"flags": 2}, Drop.BAD_FLAGS),
                 ({"op": Op.ADD32}, Drop.BAD_OP),
-                ({"op": 8}, Drop.BAD_OP),
+                ({"op": 9}, Drop.BAD_OP),
                 ({"length": 1024}, Drop.BAD_LENGTH),
                 ({"generation": job.generation + 1}, Drop.UNKNOWN_GENERATION),
                 ({"worker": 66}, Drop.UNKNOWN_WORKER),

@@ -12,13 +12,26 @@ from numpy.typing import NDArray
 
 from hopsum_controlplane.jobs import Job, ParentEndpoint
 from hopsum_ptf.case import SwitchCase
-from hopsum_ptf.frames import altered, codes, from_relative, hopsum_header, lanes32, payload, payload_of, update
+from hopsum_ptf.frames import (
+    PAYLOAD_AT,
+    altered,
+    codes,
+    from_relative,
+    hopsum_header,
+    lanes32,
+    payload,
+    payload_of,
+    resized,
+    update,
+)
 from hopsum_ptf.links import OutputFrame
 from hopsum_ptf.testbed import make_leaf, make_parent, make_workers
 from hopsum_wire import Drop, Event, Flag, Kind, Op, State
 from hopsum_wire.payload import lanes as lanes_of
+from hopsum_wire.payload import pack_sums
 
 FLUSH = Flag.FLUSH
+PACKED = Op.LOOKUP_ADD6
 TABLE = tuple(range(0, 32, 2))
 
 
@@ -326,7 +339,7 @@ class EveryOperationInATree(TreeCase):
 
     def runTest(self) -> None:
         job = self.spine_job((0, 1), (2, 3))
-        wide = {Op.LOOKUP_ADD8: Op.ADD8, Op.LOOKUP_ADD16: Op.ADD16}
+        wide = {Op.LOOKUP_ADD8: Op.ADD8, Op.LOOKUP_ADD16: Op.ADD16, Op.LOOKUP_ADD6: Op.ADD8}
         for round_, (op, expected) in enumerate(
             ((op, {Op.OR: 7, Op.MAX32: 6}.get(op, 11)) for op in Op), 1
         ):  # fmt: skip
@@ -336,6 +349,48 @@ class EveryOperationInATree(TreeCase):
                 job, 2, payload(lane_op, 6), (2, 3), Event.ADDED, Event.COMPLETED, op=op, round=round_
             )
             self.assert_lanes(self.went_to_all(job, outputs, range(4), op=op), expected)
+
+
+class PackedResultsInATree(TreeCase):
+    """PARTIAL has lanes of 8 bits; a spine packs its RESULT, a leaf unpacks it, keeps it, and packs it for workers."""
+
+    def runTest(self) -> None:
+        self.require(PACKED)
+        values = np.arange(1024) % 16
+        leaf = self.leaf_job(table6=tuple(range(16)))
+        self.update_does(leaf, 0, codes(values), Event.ADDED, op=PACKED)
+        outputs = self.update_does(leaf, 1, codes(15), Event.ADDED, Event.CLOSED, op=PACKED)
+        self.assert_lanes(self.went_up(leaf, outputs, (0, 1), op=PACKED), values + 15)
+        self.assertEqual(len(outputs[0].frame), PAYLOAD_AT + 1024)
+        total = (np.arange(1024) * 37 % 64).astype(np.uint8)
+        down = self.result(leaf, pack_sums(total).tobytes(), range(4), Event.TAKEN, op=PACKED)
+        self.assert_lanes(self.went_to_all(leaf, down, range(4), op=PACKED), total)
+        self.assertEqual(len(down[0].frame), PAYLOAD_AT + 768)
+        self.assert_lanes(self.answered(leaf, 0, codes(values), op=PACKED), total)
+        spine = self.spine_job((0, 1), (2, 3))
+        self.partial(spine, 0, payload(Op.ADD8, values), (0, 1), Event.ADDED, op=PACKED)
+        outputs = self.partial(spine, 2, payload(Op.ADD8, 40), (2, 3), Event.ADDED, Event.COMPLETED, op=PACKED)
+        self.assert_lanes(self.went_to_all(spine, outputs, range(4), op=PACKED), values + 40)
+
+
+class PackedPacketsOfTheOtherSize(TreeCase):
+    """A PARTIAL of 768 bytes, a RESULT of 1024, a packed RESULT of another operation, one that is cut: dropped."""
+
+    def runTest(self) -> None:
+        self.require(PACKED)
+        leaf, spine = self.leaf_job(table6=tuple(range(16))), self.spine_job((0, 1), (2, 3))
+        above, below = self.parent(leaf), spine.spec.leaves[0]
+        packed, plain = bytes(range(256)) * 3, bytes(1024)
+        for op, values in ((PACKED, plain), (Op.LOOKUP_ADD8, packed), (Op.ADD32, packed)):
+            result = from_relative(leaf, above, Kind.RESULT, values, by=range(4), op=op)
+            self.refused(above.port, result, Drop.BAD_LENGTH)
+        partial = from_relative(spine, below, Kind.PARTIAL, packed, by=(0,), op=PACKED)
+        self.refused(below.port, partial, Drop.BAD_LENGTH)
+        right = from_relative(leaf, above, Kind.RESULT, packed, by=range(4), op=PACKED)
+        self.refused(above.port, right[:-1], Drop.TRUNCATED)
+        self.refused(above.port, altered(right, "hopsum", op=9), Drop.BAD_OP)
+        self.refused(leaf.spec.workers[0].port, resized(update(leaf, 0, codes(1), op=PACKED), plain), Drop.BAD_LENGTH)
+        self.went_to_all(leaf, self.send(above.port, right), range(4), op=PACKED)
 
 
 def _bits(ranks: Iterable[int]) -> int:

@@ -118,5 +118,14 @@ def test_a_table_of_wide_lanes_too_fine_for_the_workers(make_spec: Callable[...,
     assert "15 entries" in refusal(make_spec(table16=table16[1:]))
 
 
+def test_a_table_whose_sums_leave_packed_results_is_refused_with_the_numbers(make_spec: Callable[..., JobSpec]) -> None:
+    table6 = tuple(range(16))
+    make_spec(workers=4, table=None, table6=table6).check()
+    refused = refusal(make_spec(workers=5, table=None, table6=table6))
+    assert "n * g = 5 workers * granularity 15 = 75 may overflow a lane of 6 bits, whose maximum is 63" in refused
+    assert "granularity 15 allows 4 workers, 5 workers allow granularity 12" in refused
+    assert "15 entries" in refusal(make_spec(table6=table6[1:]))
+
+
 def test_a_table_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:
     assert "n * g = 13 workers * granularity 20 = 260" in refusal(make_spec(workers=13))

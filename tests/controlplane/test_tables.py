@@ -21,11 +21,13 @@ from hopsum_controlplane.tables.loss import Direction
 from .conftest import TABLE16
 
 GENERATION = 0x66554433
+TABLE6 = (*range(15), 21)
 
 
 @pytest.fixture
 def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, observer: WorkerEndpoint) -> Job:
-    spec = make_spec(workers=3, quorum=2, min_quorum=1, table16=TABLE16, observers=(observer,))
+    tables = {"table16": TABLE16, "table6": TABLE6}
+    spec = make_spec(workers=3, quorum=2, min_quorum=1, observers=(observer,), **tables)
     return Job(spec, switch_endpoint, GENERATION, 5, SlotRange(32, 16), group=6, window=16)
 
 
@@ -79,10 +81,13 @@ def test_reply(job: Job) -> None:
     )
 
 
-@pytest.mark.parametrize(("index", "op", "action", "lane_bytes"), [(0, 1, "load_table8", 1), (1, 2, "load_table16", 2)])
+@pytest.mark.parametrize(
+    ("index", "op", "action", "lane_bytes"),
+    [(0, 1, "load_table8", 1), (1, 2, "load_table16", 2), (2, 8, "load_table8", 1)],
+)
 def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str, lane_bytes: int) -> None:
     entry = lookup.lookup(job)[index]
-    table = (job.spec.table, job.spec.table16)[index] or ()
+    table = (job.spec.table, job.spec.table16, job.spec.table6)[index] or ()
     assert (entry.table, entry.match, entry.action) == ("lookup", {"generation": GENERATION, "op": op}, action)
     assert list(entry.params) == [f"c{number}" for number in range(16)]
 
@@ -101,13 +106,13 @@ def test_a_job_without_a_table_has_no_lookup(
     assert lookup.lookup(job) == []
 
 
-@pytest.mark.parametrize("table", ["table", "table16"])
+@pytest.mark.parametrize(("table", "op"), [("table", 1), ("table16", 2), ("table6", 8)])
 def test_a_job_has_the_lookup_of_its_table_alone(
-    make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, table: str
+    make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, table: str, op: int
 ) -> None:
     spec = make_spec(**{"table": None, table: TABLE16 if table == "table16" else tuple(range(16))})
     (entry,) = lookup.lookup(Job(spec, switch_endpoint, GENERATION, 0, SlotRange(0, 16), group=1, window=16))
-    assert entry.match["op"] == (2 if table == "table16" else 1)
+    assert entry.match["op"] == op
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def test_manifest_names_every_source_as_it_stands() -> None:
     assert manifest()["sources"] == TOOL.source_hashes(), "p4 sources changed since the last compile: run make p4-tna"
 
 
+def test_every_source_of_the_folder_is_part_of_the_program() -> None:
+    """What no file includes is compiled by nobody, and its changes would go unnoticed."""
+    named = set(manifest()["sources"])
+    assert named >= {f"tna/{path.name}" for path in (ROOT / "p4" / "tna").glob("*.p4")}
+    assert "shared/packed.p4" not in named, "packed results are v1model's"
+
+
 def test_manifest_names_the_flags_of_the_tool() -> None:
     assert manifest()["flags"] == TOOL.flags()
 

@@ -63,6 +63,7 @@ def memberships(draw: st.DrawFn) -> JobMembership:
         quorum=draw(st.integers(1, count)),
         table=draw(st.none() | st.tuples(*[st.integers(0, 255)] * 16)),
         table16=draw(st.none() | st.tuples(*[st.integers(0, 65535)] * 16)),
+        table6=draw(st.none() | st.tuples(*[st.integers(0, 63)] * 16)),
         switch=draw(ENDPOINTS),
         workers=workers,
         resume=draw(st.none() | resumes(count, window)),

@@ -19,7 +19,7 @@ from hopsum_wire import (
     unpack_codes,
     up_bytes,
 )
-from hopsum_wire.payload import SHAPES, lanes
+from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_sums
 
 
 @pytest.mark.parametrize("lane_bits", [8, 16])
@@ -77,6 +77,7 @@ def test_sizes() -> None:
     assert {op: (up_bytes(op), down_bytes(op)) for op in Op} == {
         Op.LOOKUP_ADD8: (512, 1024),
         Op.LOOKUP_ADD16: (256, 1024),
+        Op.LOOKUP_ADD6: (512, 768),
         **dict.fromkeys((Op.ADD8, Op.ADD16, Op.ADD32, Op.OR, Op.MAX32), (1024, 1024)),
     }
 
@@ -84,12 +85,13 @@ def test_sizes() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_a_full_chunk_fills_its_lanes(op: Op) -> None:
     shape = SHAPES[op]
-    element_bits = 1 if op is Op.OR else 8 * np.dtype(shape.lane_dtype).itemsize
+    element_bits = 1 if op is Op.OR else shape.sum_bits
     assert shape.elements * element_bits == shape.down_bytes * 8
     assert shape.up_bytes * 8 == shape.elements * (4 if shape.has_codes else element_bits)
+    assert shape.sum_bits == (6 if op is Op.LOOKUP_ADD6 else shape.lane_bits)
 
 
-@pytest.mark.parametrize("op", [0, 8, 200])
+@pytest.mark.parametrize("op", [0, 9, 200])
 def test_other_ops_have_no_size(op: int) -> None:
     with pytest.raises(WireError, match=f"op {op} is none of the switch program's, which are LOOKUP_ADD8") as raised:
         up_bytes(op)
@@ -107,6 +109,31 @@ def test_refused_codes() -> None:
         unpack_codes(np.zeros(255, np.uint8))
     with pytest.raises(WireError, match="last axis must be a multiple of 64"):
         pack_codes(np.zeros(1000, np.uint8), group=64)
+
+
+@pytest.mark.parametrize("shape", [(1024,), (3, 1024), (2, 3, 1024)])
+def test_packed_sums_come_back(shape: tuple[int, ...]) -> None:
+    sums = np.random.default_rng(3).integers(0, 64, shape, dtype=np.uint8)
+    packed = pack_sums(sums)
+    assert packed.shape == (*shape[:-1], 768)
+    assert np.array_equal(unpack_sums(packed), sums)
+    assert np.array_equal(lanes(Op.LOOKUP_ADD6, packed), sums)
+    assert np.shares_memory(lanes(Op.LOOKUP_ADD6, sums), sums), "those of a PARTIAL are not packed"
+
+
+def test_order_of_packed_sums() -> None:
+    """Byte j, 256 + j, 512 + j: its own lane, and two bits of lane 768 + j, the lowest first."""
+    sums = np.random.default_rng(4).integers(0, 64, 1024, dtype=np.uint8)
+    expected = [int(sums[i]) | (int(sums[768 + i % 256]) >> 2 * (i // 256) & 3) << 6 for i in range(768)]
+    assert pack_sums(sums).tolist() == expected
+
+
+@given(payload=st.binary(min_size=768, max_size=768))
+def test_every_packed_payload_is_that_of_its_sums(payload: bytes) -> None:
+    packed = np.frombuffer(payload, np.uint8)
+    sums = unpack_sums(packed)
+    assert int(sums.max()) < 64
+    assert pack_sums(sums).tobytes() == payload
 
 
 def test_lanes_are_views_in_element_order() -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hopsum_controlplane import (
     GenerationAllocator,
@@ -81,18 +81,18 @@ class NetworkControl:
         plan: JobPlan,
         switch: str,
         slots: int,
-        tables: Mapping[str, tuple[int, ...]],
+        tables: Mapping[str, Any],
         quorum: int | None = None,
         places: Places | None = None,
     ) -> Job:
         """Make a job at one switch, for workers anywhere. Raises ControlPlaneError: it cannot be, or the switch fails.
 
         Args:
-            tables: JobSpec's table and table16.
+            tables: JobSpec's table, table16 and table6.
             places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
         """
         workers = self._workers(plan, switch, plan.workers, places)
-        spec = JobSpec(plan.name, workers, slots, tables.get("table"), quorum, table16=tables.get("table16"))
+        spec = JobSpec(plan.name, workers, slots, quorum=quorum, **tables)
         return self.controllers[switch].create_job(spec)
 
     def install_tree(
@@ -100,7 +100,7 @@ class NetworkControl:
         plan: JobPlan,
         spine: str,
         slots: int,
-        tables: Mapping[str, tuple[int, ...]],
+        tables: Mapping[str, Any],
         places: Places | None = None,
     ) -> dict[str, TreePart]:
         """Make a job over the switches at which its workers stand, and `spine`, which is next to all of them.
@@ -109,7 +109,7 @@ class NetworkControl:
         """
         leaves = self.topology.switches_of(plan)
         racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
-        spec = TreeSpec(plan.name, racks, slots, tables.get("table"), tables.get("table16"))
+        spec = TreeSpec(plan.name, racks, slots, **tables)
         below = [self.controllers[leaf] for leaf in leaves]
         trees = TreeController(self.controllers[spine], below, self._generations)
         job = trees.create_job(spec)
@@ -119,7 +119,7 @@ class NetworkControl:
         self,
         plan: JobPlan,
         slots: int,
-        tables: Mapping[str, tuple[int, ...]],
+        tables: Mapping[str, Any],
         *,
         flat: str | None = None,
         quorum: int | None = None,

@@ -6,6 +6,7 @@
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
                 "leaf": int where the worker is below a leaf of a tree,
                 "side_port": int and "side_ip": str, each where there is one}, ...],
+   "table6": [16 ints], left out where there is none,
    "code_group": int, left out where it is 512,
    "ops": [names], left out where the switch sums by all operations,
    "side_key": 64 hexadecimal digits, where workers have side channels,
@@ -104,6 +105,8 @@ class JobMembership:
     """By rank, from 0."""
     table16: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD16, values of 0..65535."""
+    table6: tuple[int, ...] | None = None
+    """The same for LOOKUP_ADD6, values of 0..63."""
     resume: Resume | None = None
     """The continuation of the stream of the generations before; None: the stream begins."""
     code_group: int = LANE_GROUP_CODES
@@ -154,6 +157,8 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
         "switch": _endpoint_document(membership.switch),
         "workers": [_worker_document(worker) for worker in membership.workers],
     }
+    if membership.table6 is not None:
+        document["table6"] = list(membership.table6)
     if membership.code_group != LANE_GROUP_CODES:
         document["code_group"] = membership.code_group
     if membership.ops != frozenset(Op):
@@ -238,6 +243,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         quorum=root.integer("quorum", 1, len(workers)),
         table=_table(root, "table", 8),
         table16=_table(root, "table16", 16) if "table16" in root.value else None,
+        table6=_table(root, "table6", 6) if "table6" in root.value else None,
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, len(workers)),

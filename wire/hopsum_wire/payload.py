@@ -4,6 +4,9 @@
 Lanes are in element order. Codes travel in groups, as big-endian words of the lane's width; word j of a group of W
 words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ... How many codes a group has is a property of
 the switch program: 512 (`LANE_GROUP_CODES`) in v1model's; a job's membership says what its switch wants (`code_group`).
+
+RESULT of LOOKUP_ADD6 packs 1024 lanes of 6 bits into 768 bytes. Lanes 0 to 767 are the low 6 bits of the bytes 0 to
+767; lane 768 + j lies in the high 2 bits of the bytes j, 256 + j and 512 + j, its lowest bits first.
 """
 
 from __future__ import annotations
@@ -13,7 +16,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_wire._layout import CODES8_BYTES, CODES16_BYTES, LANE_GROUP_CODES, LANES_BYTES, Drop, Op
+from hopsum_wire._layout import (
+    CODES8_BYTES,
+    CODES16_BYTES,
+    LANE_GROUP_CODES,
+    LANES_BYTES,
+    PACKED_BYTES,
+    PACKED_LANE_BITS,
+    Drop,
+    Op,
+)
 from hopsum_wire.errors import WireError
 
 
@@ -24,8 +36,19 @@ class Shape(NamedTuple):
     down_bytes: int
     elements: int
     lane_dtype: str
+    """Of a lane in a slot."""
     has_codes: bool = False
     """Whether an UPDATE carries 4-bit codes in place of lanes."""
+
+    @property
+    def lane_bits(self) -> int:
+        """Bits of a lane in a slot; codes travel as words of this width."""
+        return np.dtype(self.lane_dtype).itemsize * 8
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of a sum in a RESULT: those of the lane, or fewer where results are packed."""
+        return self.lane_bits if self.down_bytes == LANES_BYTES else PACKED_LANE_BITS
 
 
 SHAPES: Final[dict[int, Shape]] = {
@@ -36,10 +59,14 @@ SHAPES: Final[dict[int, Shape]] = {
     Op.ADD32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
     Op.OR: Shape(LANES_BYTES, LANES_BYTES, 8192, ">u1"),
     Op.MAX32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
+    Op.LOOKUP_ADD6: Shape(CODES8_BYTES, PACKED_BYTES, 1024, ">u1", has_codes=True),
 }
 """The ops of the switch program. An element of OR is one bit; its lanes are bytes, the first bit the highest."""
 
 _CODE_BITS: Final = 4
+_TOP_BITS: Final = 8 - PACKED_LANE_BITS
+_TOP_MASK: Final = 0xFF << PACKED_LANE_BITS & 0xFF
+"""Bits of a byte of a packed RESULT that belong to a lane of the last quarter."""
 
 CODE_GROUPS: Final = (4, 8, 16, 32, 64, 128, 256, 512)
 """Codes that a group may have: whole groups fill a chunk of any op, whole words a group."""
@@ -116,17 +143,46 @@ def _grouped(array: NDArray[np.uint8], inner: tuple[int, ...], group: int, what:
     return array.reshape(*array.shape[:-1], array.shape[-1] // group, *inner)
 
 
+def pack_sums(sums: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return RESULT payloads of LOOKUP_ADD6, uint8[..., 768], a new array, for lanes of up to 63, uint8[..., 1024].
+
+    What a lane has above 63 spoils its neighbours, as in the switch: the controller proves that no lane has.
+    """
+    last = sums[..., PACKED_BYTES:]
+    shifts = range(PACKED_LANE_BITS, 0, -_TOP_BITS)
+    tops = [(last << np.uint8(shift)) & np.uint8(_TOP_MASK) for shift in shifts]
+    return sums[..., :PACKED_BYTES] | np.concatenate(tops, axis=-1)
+
+
+def unpack_sums(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Undo `pack_sums`: uint8[..., 768] to uint8[..., 1024], a new array."""
+    sums = np.empty((*packed.shape[:-1], LANES_BYTES), np.uint8)
+    np.bitwise_and(packed, np.uint8(~_TOP_MASK & 0xFF), out=sums[..., :PACKED_BYTES])
+    last, each = sums[..., PACKED_BYTES:], PACKED_BYTES // 3
+    np.right_shift(packed[..., :each], np.uint8(PACKED_LANE_BITS), out=last)
+    for part in (1, 2):
+        top = packed[..., part * each : (part + 1) * each] & np.uint8(_TOP_MASK)
+        last |= top >> np.uint8(PACKED_LANE_BITS - _TOP_BITS * part)
+    return sums
+
+
 def lanes(op: int, payload: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return the lanes of RESULT payloads (or of UPDATE payloads without codes), a view in element order.
+    """Return the lanes of RESULT payloads (or of UPDATE payloads without codes, or of PARTIAL) in element order.
 
     Args:
         op: decides the lane type: uint8 or big-endian uint16 or uint32, as `SHAPES` says.
         payload: uint8[..., bytes], contiguous in its last axis.
 
+    Returns:
+        A view; a new array for packed results.
+
     Raises:
         WireError: unknown op (BAD_OP), or a last axis that is no multiple of the lane (BAD_LENGTH).
     """
-    dtype = np.dtype(shape_of(op).lane_dtype)
+    shape = shape_of(op)
+    if payload.ndim and payload.shape[-1] == shape.down_bytes == PACKED_BYTES:
+        return unpack_sums(payload)
+    dtype = np.dtype(shape.lane_dtype)
     if payload.ndim == 0 or payload.shape[-1] % dtype.itemsize:
         raise WireError(
             Drop.BAD_LENGTH,

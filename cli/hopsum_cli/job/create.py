@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lookup table for sums in 8-bit lanes, in place of the one of a codec",
     )
     tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="lookup table for sums in 16-bit lanes")
+    tables.add_argument(
+        "--table6", type=_table, metavar="V0,...,V15", help="lookup table for sums in results packed to 6 bits"
+    )
     parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
     parser.add_argument(
         "--min-quorum", type=int, metavar="N", help="workers required when a worker flushes a late round (default 1)"
@@ -80,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
-    given = {"table": options.table, "table16": options.table16, **_tables(options)}
+    given = {**_given_tables(options), **_tables(options)}
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
     with operator(options) as client, _token_file(options.token_file) as write:
@@ -108,13 +111,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _given_tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    given = {"table": options.table, "table16": options.table16, "table6": options.table6}
+    return {name: table for name, table in given.items() if table is not None}
+
+
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    given = _given_tables(options)
     if options.codec is None:
-        if options.table is not None or options.table16 is not None or not 1 <= options.workers <= MAX_WORKERS:
+        if given or not 1 <= options.workers <= MAX_WORKERS:
             return {}  # such numbers the controller refuses
         options.codec = DEFAULT_CODEC
-    if options.table16 is not None:
-        options.parser.error("--codec works the table out: leave --table16 out")
+    if given:
+        options.parser.error(f"--codec works the table out: leave {', '.join(f'--{name}' for name in given)} out")
     try:
         codec = make_codec(options.codec, workers=options.workers, backend="numpy")
     except (CodecError, TypeError) as error:

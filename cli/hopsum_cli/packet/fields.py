@@ -11,9 +11,9 @@ import numpy as np
 
 from hopsum.errors import HopsumError
 from hopsum_wire import Header, Kind, Op
-from hopsum_wire._layout import HOPSUM_FIELDS, Flag
+from hopsum_wire._layout import HOPSUM_FIELDS, LANES_BYTES, Flag
 from hopsum_wire.errors import WireError
-from hopsum_wire.payload import SHAPES, pack_codes
+from hopsum_wire.payload import SHAPES, pack_codes, pack_sums
 
 PATH_KEYS: Final = ("src_mac", "dst_mac", "src_ip", "dst_ip", "src_port", "dst_port")
 """Keys of the headers below hopsum's, for whole frames only."""
@@ -108,16 +108,17 @@ def _payload(kind: int, op: int, given: Mapping[str, str]) -> bytes:
         raise PacketError(f"op {op} has no lanes or codes; give the bytes themselves, as in payload=00ff")
     key = next(iter(given), "codes" if kind == Kind.UPDATE and SHAPES[op].has_codes else "lanes")
     numbers = [_number(key, text) for text in given.get(key, "").split(",") if text]
-    return _codes(op, numbers) if key == "codes" else _lanes(op, numbers)
+    return _codes(op, numbers) if key == "codes" else _lanes(kind, op, numbers)
 
 
-def _lanes(op: int, numbers: Sequence[int]) -> bytes:
+def _lanes(kind: int, op: int, numbers: Sequence[int]) -> bytes:
     """Return a whole payload of lanes: `numbers`, then zeros."""
-    dtype = np.dtype(SHAPES[op].lane_dtype)
-    lanes = np.zeros(SHAPES[op].down_bytes // dtype.itemsize, dtype)
-    _check(f"lanes of {Op(op).name}", numbers, len(lanes), dtype.itemsize * 8)
+    shape, packed = SHAPES[op], kind == Kind.RESULT and op == Op.LOOKUP_ADD6
+    dtype = np.dtype(shape.lane_dtype)
+    lanes = np.zeros(LANES_BYTES // dtype.itemsize, dtype)
+    _check(f"lanes of {Op(op).name}", numbers, len(lanes), shape.sum_bits if packed else shape.lane_bits)
     lanes[: len(numbers)] = numbers
-    return lanes.tobytes()
+    return (pack_sums(lanes) if packed else lanes).tobytes()
 
 
 def _codes(op: int, numbers: Sequence[int]) -> bytes:
@@ -127,7 +128,7 @@ def _codes(op: int, numbers: Sequence[int]) -> bytes:
     codes = np.zeros(SHAPES[op].elements, np.uint8)
     _check(f"codes of {Op(op).name}", numbers, len(codes), 4)
     codes[: len(numbers)] = numbers
-    return pack_codes(codes, np.dtype(SHAPES[op].lane_dtype).itemsize * 8).tobytes()
+    return pack_codes(codes, SHAPES[op].lane_bits).tobytes()
 
 
 def _check(what: str, numbers: Sequence[int], most: int, bits: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from scapy.packet import Packet, Padding
 
 from hopsum_wire import HOPSUM_BYTES, Header, Kind
-from hopsum_wire._layout import HOPSUM_FIELDS, Flag, Op
+from hopsum_wire._layout import HOPSUM_FIELDS, LANES_BYTES, Flag, Op
 from hopsum_wire.payload import SHAPES, lanes, unpack_codes
 from hopsum_wire.scapy import Hopsum
 
@@ -61,8 +61,8 @@ def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:
     """Return the word for the elements of a payload, and the elements; bytes where op and length do not fit."""
     shape, data = SHAPES.get(op), np.frombuffer(payload, np.uint8)
     if shape is not None and kind == Kind.UPDATE and shape.has_codes and len(payload) == shape.up_bytes:
-        return "codes", unpack_codes(data, np.dtype(shape.lane_dtype).itemsize * 8).tolist()
-    if shape is not None and len(payload) == shape.down_bytes:
+        return "codes", unpack_codes(data, shape.lane_bits).tolist()
+    if shape is not None and len(payload) == (LANES_BYTES if kind == Kind.PARTIAL else shape.down_bytes):
         return "lanes", lanes(op, data).tolist()
     return "bytes", [f"{byte:02x}" for byte in payload]
 

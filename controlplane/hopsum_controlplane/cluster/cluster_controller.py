@@ -413,7 +413,8 @@ class ClusterController:
     def _capacity(self, request: JobRequest, reconciler: SwitchReconciler) -> SwitchCapacity:
         allocator = placement.allocator_from_records(reconciler.config, self._cache.records(reconciler.config.name))
         trial = request.trial()
-        obstacles = (reconciler.refusal(trial), reconciler.refusal(replace(trial, table=None, table16=None)))
+        bare = replace(trial, table=None, table16=None, table6=None)
+        obstacles = (reconciler.refusal(trial), reconciler.refusal(bare))
         return SwitchCapacity(reconciler.config, allocator, *obstacles)
 
     def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:

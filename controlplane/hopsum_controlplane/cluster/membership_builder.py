@@ -71,7 +71,8 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
         if workers:
             racks[leaf.name] = LeafGroup(workers, link.leaf_port, link.spine_port)
     request = record.request
-    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, request.table, request.table16)
+    tables = (request.table, request.table16)
+    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, *tables, table6=request.table6)
     top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
     return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
 
@@ -115,5 +116,6 @@ def _tree(spine: Job, leaves: list[Job]) -> TreeJob:
         for job in leaves
         if job.spec.parent is not None
     ]
-    spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, leaves[0].spec.table, leaves[0].spec.table16)
+    first = leaves[0].spec
+    spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, first.table, first.table16, table6=first.table6)
     return TreeJob(spec, spine, tuple(leaves))

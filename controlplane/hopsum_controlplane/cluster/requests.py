@@ -50,6 +50,7 @@ class JobRequest:
     tree: bool = False
     codec: str = ""
     codec_options: str = ""
+    table6: tuple[int, ...] | None = None
 
     @property
     def worker_ranks(self) -> range:
@@ -73,6 +74,7 @@ class JobRequest:
             self.quorum,
             self.min_quorum,
             table16=self.table16,
+            table6=self.table6,
             observers=observers,
         )
 

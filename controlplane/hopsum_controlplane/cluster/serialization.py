@@ -26,7 +26,7 @@ def request_to_json(request: JobRequest) -> str:
 def request_from_json(text: str) -> JobRequest:
     """Return the request of a text. Raises ValueError, KeyError or TypeError when it holds none."""
     values = json.loads(text)
-    return JobRequest(**{**values, "table": _table(values["table"]), "table16": _table(values["table16"])})
+    return JobRequest(**{**values, **_tables(values)})
 
 
 def job_to_json(job: Job) -> str:
@@ -121,12 +121,13 @@ def resume_from_json(text: str) -> Resume:
 
 def _spec(values: dict[str, Any]) -> JobSpec:
     members = {who: tuple(WorkerEndpoint(**member) for member in values[who]) for who in ("workers", "observers")}
-    tables = {name: _table(values[name]) for name in ("table", "table16")}
     below = values.get("leaves", ())  # databases of before trees have neither
     leaves = tuple(LeafEndpoint(**{**leaf, "members": tuple(leaf["members"])}) for leaf in below)
     parent = None if values.get("parent") is None else ParentEndpoint(**values["parent"])
-    return JobSpec(**{**values, **members, **tables, "leaves": leaves, "parent": parent})
+    return JobSpec(**{**values, **members, **_tables(values), "leaves": leaves, "parent": parent})
 
 
-def _table(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)
+def _tables(values: dict[str, Any]) -> dict[str, tuple[int, ...] | None]:
+    """Return the lookup tables of a request or specification; databases of before packed results have no `table6`."""
+    found = {name: values[name] for name in ("table", "table16")} | {"table6": values.get("table6")}
+    return {name: None if table is None else tuple(table) for name, table in found.items()}

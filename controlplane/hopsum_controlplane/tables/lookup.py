@@ -15,6 +15,7 @@ from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 LOOKUP = "lookup"
 
@@ -23,17 +24,16 @@ _ACTIONS: Final = {8: "load_table8", 16: "load_table16"}
 
 
 def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
-    """Build one entry for each table that the job has: its 8-bit lanes', its 16-bit lanes'."""
+    """Build one entry for each table that the job has, by the operation that looks it up."""
     if program.half_words:
         if job.spec.table is None:
             return []
         match = {"generation": job.generation, "op": Op.LOOKUP_ADD8}
         return [TableEntry(LOOKUP, match, program.lookup_action, {"table_id": table_id(job)})]
-    tables = ((Op.LOOKUP_ADD8, job.spec.table, 8), (Op.LOOKUP_ADD16, job.spec.table16, 16))
+    widths = ((op, table, SHAPES[op].lane_bits) for op, table in job.spec.tables.items())
     return [
         TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _ACTIONS[lane_bits], broadcast(table, lane_bits))
-        for op, table, lane_bits in tables
-        if table is not None
+        for op, table, lane_bits in widths
     ]
 
 

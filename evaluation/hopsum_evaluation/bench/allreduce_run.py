@@ -99,15 +99,13 @@ def join_job(
     seats: Sequence[Seat],
     name: str,
     window: int,
-    tables: dict[str, tuple[int, ...]],
+    tables: dict[str, Any],
     folder: Path,
 ) -> None:
     """Make the job of a pool and tell its workers."""
     bound = pool.gather("bound")
     endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
-    job = controller.create_job(
-        JobSpec(name, endpoints, window, table=tables.get("table"), table16=tables.get("table16"))
-    )
+    job = controller.create_job(JobSpec(name, endpoints, window, **tables))
     stack.callback(controller.delete_job, job)
     path = folder / f"{name}.json"
     write_membership(job, path, {seat.rank: seat.switch for seat in seats})

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.account import DemoCounts
@@ -24,7 +24,7 @@ from hopsum_wire import HOPSUM_UDP_PORT
 SLOTS = 32
 
 Address = tuple[str, int]
-Tables = Mapping[str, tuple[int, ...]]
+Tables = Mapping[str, Any]
 
 
 class DemoTestbed(Protocol):
@@ -86,7 +86,7 @@ class OneSwitchTestbed:
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job, and begin to lose frames."""
         endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
-        spec = JobSpec("demo", endpoints, SLOTS, tables.get("table"), plan.quorum, table16=tables.get("table16"))
+        spec = JobSpec("demo", endpoints, SLOTS, quorum=plan.quorum, **tables)
         self._job = self._controller.create_job(spec)
         path = plan.folder / "membership.json"
         sides = _sides(bound) if plan.peers else False

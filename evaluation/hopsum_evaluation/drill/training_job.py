@@ -53,10 +53,9 @@ class TrainingJob:
         made_with = {"codec": codec, "codec_options": options, "seed": seed, **settings}
         url = f"hopsum://{testbed.network.controller_address}/{job}"
         self.plan = DrillPlan(url, str(at / "token"), str(at), workers, **made_with)
-        tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
+        tables: dict[str, Any] = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
         with testbed.operator() as operator:
-            table, table16 = tables.get("table"), tables.get("table16")
-            made = operator.create(job, workers, SLOTS, quorum=quorum, table=table, table16=table16)
+            made = operator.create(job, workers, SLOTS, quorum=quorum, **tables)
         (at / "token").write_text(made.token, encoding="utf-8")
         self._plan_path = at / "plan.json"
         self.plan.write(self._plan_path)

@@ -14,10 +14,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from hopsum.codec.base import TABLE_NAMES
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.link_options import add_link_options, check_link_options
 from hopsum_evaluation.selftest.report import SHOWN, SelftestReport, Sum
-from hopsum_evaluation.selftest.vectors import TABLE, TABLE16, Exercise, exercises_for
+from hopsum_evaluation.selftest.vectors import TABLES, Exercise, exercises_for
 from hopsum_evaluation.selftest.worker import Assignment, LinkPlan, work
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.testbed import SWITCH, Testbed, open_testbed
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     if not 1 <= options.workers <= 15:
-        parser.error(f"--workers {options.workers}: 1 to 15, since 15 * {TABLE[-1]} fills an 8-bit lane")
+        most = TABLES[Op.LOOKUP_ADD8][-1]
+        parser.error(f"--workers {options.workers}: 1 to 15, since 15 * {most} fills an 8-bit lane")
     if options.elements < 1:
         parser.error(f"--elements {options.elements}: at least 1")
     check_link_options(parser, options)
@@ -81,8 +83,8 @@ def perform(testbed: Testbed, report: SelftestReport, console: Console, link: Li
         bound = pool.gather("bound")
         endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(testbed.seats, bound, strict=True))
         exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)
-        table16 = TABLE16 if any(exercise.op == Op.LOOKUP_ADD16 for exercise in exercises) else None
-        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE, table16=table16))
+        tables: dict[str, Any] = {TABLE_NAMES[e.op]: TABLES[e.op] for e in exercises if e.op in TABLES}
+        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, **tables))
         plan = (job.generation, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
         pool.send(Assignment(*plan, exercises))
         collect(pool, report, console, exercises)

@@ -9,12 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_wire import Op, pack_codes
+from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import SHAPES, lanes
 
 TABLE = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)
 """The optimal table of granularity 17 for normally distributed values: 15 workers fit an 8-bit lane."""
 TABLE16 = tuple(range(0, 16 * 273, 273))
 """Steps of 273 up to 4095: 15 workers fit a 16-bit lane."""
+TABLE6 = (0, 1, 2, 3, *12 * (4,))
+"""Codes of 4 and above stand for 4: 15 workers fit a packed result."""
+TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
 PIECE_CHUNKS = 32
 """Chunks per all-reduce: progress is shown between all-reduces."""
 
@@ -31,12 +35,12 @@ class Exercise:
     @property
     def lane_bits(self) -> int:
         """Return the width of a lane of the sum."""
-        return 8 * np.dtype(SHAPES[self.op].lane_dtype).itemsize
+        return SHAPES[self.op].lane_bits
 
     @property
     def chunk_elements(self) -> int:
         """Return how many elements one packet carries: one for each lane of its sum."""
-        return SHAPES[self.op].down_bytes * 8 // self.lane_bits
+        return LANES_BYTES * 8 // self.lane_bits
 
     def values(self, rank: int, elements: int, seed: int) -> NDArray[np.uint32]:
         """Return this rank's vector, uint32[elements]: lanes, or codes for the lookups."""
@@ -73,7 +77,7 @@ class Exercise:
         if self.op == Op.OR:
             return np.asarray(np.bitwise_or.reduce(stacked), np.uint32)
         if SHAPES[self.op].has_codes:
-            stacked = np.asarray(TABLE if self.op == Op.LOOKUP_ADD8 else TABLE16, np.uint32)[stacked]
+            stacked = np.asarray(TABLES[self.op], np.uint32)[stacked]
         return np.asarray(stacked.sum(axis=0, dtype=np.uint32) & np.uint32((1 << self.lane_bits) - 1), np.uint32)
 
 
@@ -83,6 +87,7 @@ EXERCISES = (
     Exercise(Op.ADD8, "8-bit integers, added modulo 2^8"),
     Exercise(Op.LOOKUP_ADD8, "4-bit codes, looked up in a table and added in 8-bit lanes"),
     Exercise(Op.LOOKUP_ADD16, "4-bit codes, looked up in a finer table and added in 16-bit lanes"),
+    Exercise(Op.LOOKUP_ADD6, "4-bit codes, looked up and added; 6 bits of each sum come back"),
     Exercise(Op.OR, "bitmaps, or-ed; shown as bytes"),
     Exercise(Op.MAX32, "non-negative floats, maximum", "float32"),
 )

@@ -33,6 +33,8 @@ Tensors = Sequence[tuple[str, int]]
 OnNonfinite = Literal["raise", "skip"]
 """The treatment of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
 ON_NONFINITE: Final = ("raise", "skip")
+TABLE_NAMES: Final = {Op.LOOKUP_ADD8: "table", Op.LOOKUP_ADD16: "table16", Op.LOOKUP_ADD6: "table6"}
+"""The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
 
 
 class CodecError(HopsumError):
@@ -175,10 +177,8 @@ class Codec(Protocol):
 
 
 def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
-    """Return the lookup tables that a job of this codec needs, as the job's `table` and `table16`."""
-    if codec.lookup is None:
-        return {}
-    return {"table" if SHAPES[codec.op].elements == SHAPES[Op.LOOKUP_ADD8].elements else "table16": codec.lookup}
+    """Return the lookup table that a job of this codec needs, as the job's `table`, `table16` or `table6`."""
+    return {} if codec.lookup is None else {TABLE_NAMES[codec.op]: codec.lookup}
 
 
 def require_workers(workers: int) -> None:

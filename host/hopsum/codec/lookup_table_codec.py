@@ -13,6 +13,8 @@ to the table's values. The inverse rotation turns the sum of the values into the
     scale="tensor"     r is that of the whole vector, one number, as published (Li et al., NSDI 2024). Together with
                        rotation="block" it fails where few blocks hold the energy: their coordinates are truncated
 
+    result_bits=6      the switch packs lanes of 8 bits into 6, in RESULT alone: sums are at most 63
+
 A block whose own root mean square exceeds r is clipped to it, coordinate by coordinate: what lies beyond +-t r stays
 in the error feedback. That happens to a worker whose ranges came too late for the quorum, and with scale="tensor".
 
@@ -31,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys, Form, Kernels, TableSteps
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form, Kernels, TableSteps
 from hopsum.codec.base import (
     CodecError,
     ReductionContext,
@@ -43,14 +45,15 @@ from hopsum.codec.base import (
     require_workers,
 )
 from hopsum.codec.hashing import ACROSS, ROTATION, ROUNDING, derive_key
-from hopsum.codec.pairs import CHUNK_BLOCKS, pair_codes, pair_table, split_codes, split_sums
+from hopsum.codec.pairs import CHUNK_BLOCKS, pair_payloads, pair_table, split_payloads, split_sums
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hopsum.codec.table import LookupTable, require_switch_table
 from hopsum.codec.table_search import PAIRED_SUM_BITS
 from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, Op
-from hopsum_wire.payload import SHAPES
+from hopsum_wire._layout import PACKED_LANE_BITS
+from hopsum_wire.payload import SHAPES, unpack_sums
 
 TINY: Final = 2.0**-100
 HUGE: Final = 2.0**120
@@ -62,7 +65,7 @@ MIN_BOUND: Final = 0.25
 CODE_BITS: Final = 4
 """Of codes that the switch looks up; wider ones travel as the values that they are."""
 _RUN_BLOCKS: Final = 512
-"""Of paired codes: a byte each, 512 KiB, between the kernels and the payloads."""
+"""Of paired codes and of packed results: a byte each, 512 KiB, between the kernels and the payloads."""
 _OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
 
 
@@ -80,6 +83,7 @@ class LookupTableCodec(RangeCodec):
         kernels: Kernels | None,
         code_group: int = LANE_GROUP_CODES,
         paired: bool = False,
+        result_bits: int | None = None,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
@@ -87,6 +91,7 @@ class LookupTableCodec(RangeCodec):
             table: of up to 16 values, which the switch looks up, or T[z] = z.
             code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
             paired: whether two codes of up to 4 values share a symbol (pairs.py); lanes have 8 bits then.
+            result_bits: of a sum in RESULT; those of the lane if left out, or 6.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
@@ -96,15 +101,22 @@ class LookupTableCodec(RangeCodec):
         require_code_group(code_group)
         if paired and lane_bits != LANE_BITS[0]:
             raise CodecError(f"paired codes in lanes of {lane_bits} bits: their lanes have {LANE_BITS[0]} bits")
-        _require_table(workers, table, PAIRED_SUM_BITS if paired else lane_bits)
+        packed = require_result_bits(result_bits, lane_bits, paired)
+        _require_table(workers, table, PAIRED_SUM_BITS if paired else PACKED_LANE_BITS if packed else lane_bits)
         self.workers = workers
         self.table = table
         self.granularity, self.bound = table.granularity, table.bound
         self.rotation, self.scale, self.lane_bits = rotation, scale, lane_bits
+        self.result_bits = PACKED_LANE_BITS if packed else lane_bits
         looked_up = table.bits <= CODE_BITS
-        self._form = Form(lane_bits, looked_up and not paired, rotation != "none", code_group)
+        if packed and not looked_up:
+            raise CodecError(
+                f"result_bits={result_bits} with codes of {table.bits} bits: the switch packs sums of codes that it "
+                f"looks up, which have {CODE_BITS} bits at most"
+            )
+        self._form = Form(lane_bits, looked_up, rotation != "none", code_group)
         self.code_group = code_group
-        self.op = _OPS[lane_bits, looked_up]
+        self.op = Op.LOOKUP_ADD6 if packed else _OPS[lane_bits, looked_up]
         self.block_elements = self._form.block_elements
         self.chunk_blocks = CHUNK_BLOCKS if paired else 1
         self.lookup: tuple[int, ...] | None = None
@@ -151,13 +163,13 @@ class LookupTableCodec(RangeCodec):
         payloads = np.empty((blocks_of(blocks, self.chunk_blocks), SHAPES[self.op].up_bytes), np.uint8)
         for run in self._runs(blocks):
             chunks = self._chunks(run)
-            codes = payloads[chunks] if self.chunk_blocks == 1 else _codes_of(chunks)
+            codes = payloads[chunks] if self.chunk_blocks == 1 else self._room_for_codes(chunks)
             for rows, part in _within(parts, run):
                 own_codes = codes[rows.start - run.start : rows.stop - run.start]
                 keys = _keys(context, rows.start)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
             if self.chunk_blocks > 1:
-                payloads[chunks] = pair_codes(codes, self.code_group)
+                payloads[chunks] = pair_payloads(codes)
         return payloads
 
     def decode(
@@ -278,8 +290,8 @@ class LookupTableCodec(RangeCodec):
             out[whole * columns :] = tail[0, :rest]
 
     def _runs(self, blocks: int) -> list[slice]:
-        """Return runs of blocks to work on at a time: all at once, or as many as leave split codes in a cache."""
-        step = max(blocks, 1) if self.chunk_blocks == 1 else _RUN_BLOCKS
+        """Return runs of blocks to work on at a time: all at once, or as many as leave bytes between in a cache."""
+        step = max(blocks, 1) if self.chunk_blocks == 1 and self.op != Op.LOOKUP_ADD6 else _RUN_BLOCKS
         return [slice(start, min(start + step, blocks)) for start in range(0, blocks, step)]
 
     def _chunks(self, rows: slice) -> slice:
@@ -288,6 +300,8 @@ class LookupTableCodec(RangeCodec):
 
     def _sums(self, results: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
         """Return the sums of these blocks, uint8[rows, 1024]."""
+        if self.op == Op.LOOKUP_ADD6:
+            return unpack_sums(results[rows])
         if self.chunk_blocks == 1:
             return results[rows]
         chunks = self._chunks(rows)
@@ -295,12 +309,16 @@ class LookupTableCodec(RangeCodec):
         return split_sums(results[chunks])[first : first + rows.stop - rows.start]
 
     def _own_codes(self, payloads: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
-        """Return the payloads of these blocks as the kernels' form has them: packed, or one code in a byte."""
+        """Return the payloads of these blocks, each by itself."""
         if self.chunk_blocks == 1:
             return payloads[rows]
         chunks = self._chunks(rows)
         first = rows.start - chunks.start * self.chunk_blocks
-        return split_codes(payloads[chunks], self.code_group)[first : first + rows.stop - rows.start]
+        return split_payloads(payloads[chunks])[first : first + rows.stop - rows.start]
+
+    def _room_for_codes(self, chunks: slice) -> NDArray[np.uint8]:
+        """Return room for the payloads of blocks before they are paired; a block that is not there has codes 0."""
+        return np.zeros(((chunks.stop - chunks.start) * self.chunk_blocks, self._form.up_bytes), np.uint8)
 
     def _result(self, elements: int) -> NDArray[np.float32]:
         """Return an array for what is decoded: with full rotation the last block as a whole."""
@@ -351,6 +369,22 @@ def require_lane_bits(lane_bits: int) -> None:
         raise CodecError(f"lanes of {lane_bits} bits: {' or '.join(str(bits) for bits in LANE_BITS)}")
 
 
+def require_result_bits(result_bits: int | None, lane_bits: int, paired: bool) -> bool:
+    """Return whether results are packed. Raises CodecError unless a switch sends results with so many bits a lane."""
+    if result_bits in (None, lane_bits):
+        return False
+    if result_bits != PACKED_LANE_BITS:
+        raise CodecError(f"results of {result_bits} bits a lane: {PACKED_LANE_BITS}, or the {lane_bits} of the lane")
+    if lane_bits != LANE_BITS[0]:
+        raise CodecError(f"result_bits={result_bits} of lanes of {lane_bits} bits: take lanes of {LANE_BITS[0]} bits")
+    if paired:
+        raise CodecError(
+            f"result_bits={result_bits} with paired codes: two sums of {PAIRED_SUM_BITS} bits fill a lane; leave bits "
+            "or result_bits out"
+        )
+    return True
+
+
 def _require_options(lane_bits: int, rotation: str, scale: str) -> None:
     require_lane_bits(lane_bits)
     for what, given, known in (("rotation", rotation, ROTATIONS), ("scale", scale, SCALES)):
@@ -381,11 +415,6 @@ def _keys(context: ReductionContext, first: int) -> BlockKeys:
 
 def _across_key(context: ReductionContext) -> int:
     return derive_key(context.seed, context.step, ACROSS)
-
-
-def _codes_of(chunks: slice) -> NDArray[np.uint8]:
-    """Return room for the codes of paired blocks, a byte each; those of a block that is not there are 0."""
-    return np.zeros(((chunks.stop - chunks.start) * CHUNK_BLOCKS, THC_BLOCK), np.uint8)
 
 
 def _within(

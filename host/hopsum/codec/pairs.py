@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import CodecError
 from hopsum.codec.table_search import PAIRED_BITS, PAIRED_SUM_BITS
-from hopsum_wire.payload import pack_codes, unpack_codes
 
 CHUNK_BLOCKS: Final = 2
 CODES: Final = 1 << PAIRED_BITS
+LOW_BITS: Final = 0x33
+"""The code of the second block in both symbols of a byte."""
 
 
 def pair_table(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -39,21 +40,20 @@ def pair_table(values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple((high << PAIRED_SUM_BITS) + low for high in padded for low in padded)
 
 
-def pair_codes(codes: NDArray[np.uint8], group: int) -> NDArray[np.uint8]:
+def pair_payloads(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return UPDATE payloads, uint8[chunks, 512], a new array.
 
     Args:
-        codes: uint8[2 * chunks, 1024], values 0..3, contiguous; row 2 c is the first block of chunk c.
-        group: codes of a group, see `hopsum_wire.payload`.
+        packed: uint8[2 * chunks, 512], 4-bit codes 0..3 as `hopsum_wire.payload` packs them, in groups of any size: row
+            2 c is the first block of chunk c. A byte has two codes of one block, so one shift makes room in both.
     """
-    pairs = codes.reshape(-1, CHUNK_BLOCKS, codes.shape[1])
-    return pack_codes((pairs[:, 0] << np.uint8(PAIRED_BITS)) | pairs[:, 1], group=group)
+    return (packed[0::CHUNK_BLOCKS] << np.uint8(PAIRED_BITS)) | packed[1::CHUNK_BLOCKS]
 
 
-def split_codes(payloads: NDArray[np.uint8], group: int) -> NDArray[np.uint8]:
-    """Undo `pair_codes`: uint8[chunks, 512] to uint8[2 * chunks, 1024], a new array."""
-    symbols = unpack_codes(payloads, group=group)
-    return _interleaved(symbols >> np.uint8(PAIRED_BITS), symbols & np.uint8(CODES - 1))
+def split_payloads(payloads: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Undo `pair_payloads`: uint8[chunks, 512] to uint8[2 * chunks, 512], a new array."""
+    low = np.uint8(LOW_BITS)
+    return _interleaved((payloads >> np.uint8(PAIRED_BITS)) & low, payloads & low)
 
 
 def split_sums(lanes: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hopsum.codec.base import Codec, CodecError, CollectivePhase, ReductionContext
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum_wire import LANE_GROUP_CODES, Op
-from hopsum_wire.payload import SHAPES, lanes, unpack_codes
+from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_codes
 
 
 def lane_values(
@@ -26,7 +26,7 @@ def lane_values(
     Args:
         op: any of the switch program's.
         payloads: uint8[..., up_bytes(op)], contiguous.
-        table: what codes are looked up in, for LOOKUP_ADD8 and LOOKUP_ADD16.
+        table: what codes are looked up in, for ops that look up.
         code_group: of the codec that made them.
 
     Returns:
@@ -55,7 +55,7 @@ def simulate_switch(
     Args:
         op: any of the switch program's.
         payloads: one uint8[chunks, up_bytes(op)] per rank.
-        table: for LOOKUP_ADD8 and LOOKUP_ADD16.
+        table: for ops that look up.
         present: bool[ranks, chunks], which contributions arrive; all if left out. Somebody is in every chunk.
         code_group: of the codec that made them.
     """
@@ -72,7 +72,8 @@ def simulate_switch(
         total = masked.sum(axis=0, dtype=values.dtype.newbyteorder("="))
     bits = np.uint64(1) << np.arange(len(stacked), dtype=np.uint64)
     contributors = np.where(present, bits[:, None], np.uint64(0)).sum(axis=0, dtype=np.uint64)
-    return np.ascontiguousarray(total.astype(values.dtype)).view(np.uint8), contributors
+    results = np.ascontiguousarray(total.astype(values.dtype)).view(np.uint8)
+    return pack_sums(results) if op == Op.LOOKUP_ADD6 else results, contributors
 
 
 def simulate_allreduce(

@@ -155,7 +155,7 @@ def _require_room(bits: int, workers: int, lane_bits: int) -> None:
         for fewer in range(bits - 1, 0, -1)
         if most_workers(fewer, lane_bits) >= workers
     ]
-    ways += [f"lane_bits={wider}" for wider in (16, 32) if most_workers(bits, wider) >= workers][:1]
+    ways += [f"lane_bits={wider}" for wider in (8, 16, 32) if most_workers(bits, wider) >= workers][:1]
     raise CodecError(
         f"{workers} workers: a lane of {lane_bits} bits holds the sum of at most {most} with codes of {bits} bits "
         f"(values up to {(1 << bits) - 1} at least); take {', '.join(ways)} or codec fixed"

@@ -10,13 +10,15 @@ codes, 0.8 % of the bytes up.
 Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down. In lanes of 8 bits more than
 17 workers need codes of fewer than 4 bits, 8, 4 or 2 values; the wire carries them as 4-bit codes all the same.
 `bits=2` puts two codes of 2 bits into a symbol, and two sums into a lane (pairs.py).
+`result_bits=6` makes results three quarters as long: the table's sum stays below 64 for all workers, and the switch
+packs four lanes into three bytes (`hopsum_wire.payload`).
 """
 
 from __future__ import annotations
 
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
-from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec, require_lane_bits
+from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec, require_lane_bits, require_result_bits
 from hopsum.codec.table import PAIRED_BITS, LookupTable, best_table, paired_table, require_switch_table
 from hopsum_wire import LANE_GROUP_CODES
 
@@ -43,6 +45,7 @@ class Thc(LookupTableCodec):
         scale: str = "block",
         kernels: Kernels | None = None,
         code_group: int = LANE_GROUP_CODES,
+        result_bits: int | None = None,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
@@ -57,6 +60,8 @@ class Thc(LookupTableCodec):
             rotation: "block", "full" or "none"; see lookup_table_codec.py.
             scale: "block" or "tensor"; see lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
+            result_bits: of a sum in a result, 6 for packed results: 8 bits if left out, or `lane_bits`. With 6, up to
+                4 workers have tables of 16 values, up to 9 of 8, up to 21 of 4, up to 63 of 2.
 
         Raises:
             CodecError: an unknown option, or the sum of `workers` table values may overflow a lane.
@@ -66,9 +71,10 @@ class Thc(LookupTableCodec):
         if bits not in (PAIRED_BITS, WIRE_BITS):
             raise CodecError(f"thc with codes of {bits} bits: {PAIRED_BITS} or {WIRE_BITS}")
         paired = bits == PAIRED_BITS
+        require_result_bits(result_bits, lane_bits, paired)
         if table is None:
             kept = paired if error_feedback is None else error_feedback
-            table = paired_table(workers, kept) if paired else best_table(workers, lane_bits, None, kept)
+            table = paired_table(workers, kept) if paired else best_table(workers, result_bits or lane_bits, None, kept)
         require_switch_table(table)
         super().__init__(
             workers,
@@ -79,5 +85,6 @@ class Thc(LookupTableCodec):
             kernels=kernels,
             code_group=code_group,
             paired=paired,
+            result_bits=result_bits,
         )
         self.bits = bits

@@ -20,6 +20,7 @@ from hopsum.codec.base import CodecError, require_workers
 from hopsum.codec.lookup_table import LookupTable, expected_nmse
 from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum_wire import LANE_GROUP_CODES
+from hopsum_wire._layout import PACKED_LANE_BITS
 
 MAX_BITS: Final = 8
 _QUARTERS: Final = range(2, 161)
@@ -64,6 +65,7 @@ class Uhc(LookupTableCodec):
         scale: str = "block",
         kernels: Kernels | None = None,
         code_group: int = LANE_GROUP_CODES,
+        result_bits: int | None = None,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
@@ -74,6 +76,8 @@ class Uhc(LookupTableCodec):
             rotation: "block", "full" or "none"; see lookup_table_codec.py.
             scale: "block" or "tensor"; see lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
+            result_bits: of a sum in a result; those of the lane if left out, or 6 where the sum of `workers` values of
+                at most 4 bits is at most 63.
 
         Raises:
             CodecError: an unknown option, or the sum of `workers` values may overflow a lane.
@@ -85,11 +89,12 @@ class Uhc(LookupTableCodec):
         super().__init__(
             workers,
             uniform_table(bits, workers) if truncated is None else LookupTable(values, truncated),
-            lane_bits=lane_bits or (8 if workers * values[-1] <= 255 else 16),
+            lane_bits=lane_bits or (8 if result_bits == PACKED_LANE_BITS or workers * values[-1] <= 255 else 16),
             rotation=rotation,
             scale=scale,
             kernels=kernels,
             code_group=code_group,
+            result_bits=result_bits,
         )
         self.bits = bits
         self.truncated = self.table.truncated

@@ -35,6 +35,7 @@ class JobsClient:
         *,
         table: Sequence[int] | None = None,
         table16: Sequence[int] | None = None,
+        table6: Sequence[int] | None = None,
         quorum: int | None = None,
         min_quorum: int | None = None,
         switch: str | None = None,
@@ -47,7 +48,7 @@ class JobsClient:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
         Args:
-            table, table16: of the codec, see `hopsum.codec.job_tables`; None for codecs that look nothing up.
+            table, table16, table6: of the codec, see `hopsum.codec.job_tables`; None for codecs that look nothing up.
             quorum: workers that complete a sum; all if left out. min_quorum: that a flush completes it with; 1.
             switch: by name; the controller chooses if left out.
             lease_s: how long a silent worker is waited for; the controller's if left out.
@@ -60,6 +61,7 @@ class JobsClient:
             slots=slots,
             table=table,
             table16=table16,
+            table6=table6,
             quorum=quorum,
             min_quorum=min_quorum,
             switch=switch,

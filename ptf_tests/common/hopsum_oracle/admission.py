@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hopsum_oracle.switch_config import JobConfig, LeafConfig, WorkerConfig
 from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Drop, Flag, Header, Kind, Op
+from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import SHAPES, lanes
 
 
@@ -76,9 +77,11 @@ def read_header(data: bytes | memoryview) -> Header | None:
 
 def payload_bytes(kind: int, op: int) -> int:
     """Return the payload bytes of a packet of a kind, with a known op or without payload."""
+    if kind == Kind.PARTIAL:
+        return LANES_BYTES
     if kind == Kind.UPDATE:
         return SHAPES[op].up_bytes
-    return SHAPES[op].down_bytes if kind in (Kind.PARTIAL, Kind.RESULT) else 0
+    return SHAPES[op].down_bytes if kind == Kind.RESULT else 0
 
 
 _ADDED: Final = (Kind.UPDATE, Kind.PARTIAL)

@@ -13,6 +13,7 @@ Rules (the table's own are in decision.py, the checks in admission.py)
     Replies carry op, slot, round, generation and count of the packet that caused them, and the receiver's rank.
     What goes to a parent carries the flags of the packet that caused it, and the leaf's number.
     Lanes go up and down in a tree: codes become lanes at the first switch, and their op stays what it was.
+    RESULT of LOOKUP_ADD6 is packed, slots and PARTIAL are not: a leaf unpacks what comes from its parent.
     STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
     holds something of the PROBE's generation; a PROBE changes nothing.
 """
@@ -32,7 +33,9 @@ from hopsum_oracle.decision import CLOSED, FINAL, Copy, Decision, Reply, Update,
 from hopsum_oracle.leaf import relay_stale, take_result
 from hopsum_oracle.registers import Registers, look_up
 from hopsum_oracle.switch_config import AggregatorConfig, JobConfig, LeafConfig, ParentConfig, WorkerConfig
-from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
+from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, State
+from hopsum_wire.payload import lanes as lanes_of
+from hopsum_wire.payload import pack_sums
 
 __all__ = [
     "Aggregator",
@@ -165,15 +168,17 @@ class Aggregator:
         if reply is Reply.STALE_TO_SENDER:
             header = replace(base, kind=Kind.STALE, held=decision.copy.round, length=0)
             return (OutputPacket(admitted.worker, header, b""),)
-        values = self.registers.values[index].tobytes()
-        base = replace(base, kind=Kind.RESULT, length=len(values))
+        values = self.registers.values[index]
         if reply is Reply.PARTIAL_TO_PARENT:
             assert admitted.job.parent is not None, "only a leaf's copies close"
             receivers: tuple[WorkerConfig, ...] = (admitted.job.parent,)
-            base = replace(base, kind=Kind.PARTIAL, flags=packet.flags)
+            base = replace(base, kind=Kind.PARTIAL, flags=packet.flags, length=values.size)
         else:
             receivers = admitted.job.children if reply is Reply.RESULT_TO_ALL else (admitted.worker,)
-        return tuple(OutputPacket(receiver, replace(base, worker=receiver.rank), values) for receiver in receivers)
+            values = pack_sums(values) if packet.op == Op.LOOKUP_ADD6 else values
+            base = replace(base, kind=Kind.RESULT, length=values.size)
+        payload = values.tobytes()
+        return tuple(OutputPacket(receiver, replace(base, worker=receiver.rank), payload) for receiver in receivers)
 
 
 def _update(header: Header) -> Update:
@@ -193,8 +198,10 @@ def _decide(kind: int, job: JobConfig, copy: Copy, update: Update) -> Decision:
 
 
 def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
-    """Return the lanes that a packet carries, as they came or looked up."""
+    """Return the lanes that a packet carries, as they came, looked up or unpacked, as bytes."""
     header, arrived = admitted.packet.header, admitted.packet.payload
+    if header.kind == Kind.RESULT:
+        return lanes_of(header.op, arrived).view(np.uint8)
     table = admitted.job.table_of(header.op) if header.kind == Kind.UPDATE else None
     return arrived if table is None else look_up(header.op, table, arrived, admitted.job.code_group)
 

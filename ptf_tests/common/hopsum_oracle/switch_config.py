@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 
 from hopsum_wire import CODE_GROUPS, HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
-from hopsum_wire._layout import TABLE_ENTRIES
+from hopsum_wire._layout import PACKED_LANE_BITS, TABLE_ENTRIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ class JobConfig:
     """16 values of 0..255 for LOOKUP_ADD8, or none."""
     table16: tuple[int, ...] | None = None
     """16 values of 0..65535 for LOOKUP_ADD16, or none."""
+    table6: tuple[int, ...] | None = None
+    """16 values of 0..63 for LOOKUP_ADD6, or none."""
     observers: tuple[WorkerConfig, ...] = ()
     """Who may PROBE without being a worker; their ranks are above those of any worker."""
     leaves: tuple[LeafConfig, ...] = ()
@@ -97,6 +99,7 @@ class JobConfig:
             f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
             f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": _is_table(self.table, 8),
             f"table16 {self.table16} is not {TABLE_ENTRIES} values of 0..65535": _is_table(self.table16, 16),
+            f"table6 {self.table6} is not {TABLE_ENTRIES} values of 0..63": _is_table(self.table6, PACKED_LANE_BITS),
             f"code_group {self.code_group} is none of {CODE_GROUPS}": self.code_group in CODE_GROUPS,
             f"observers' ranks {observers} are not distinct in {MAX_WORKERS}..65535": (
                 len(set(observers)) == len(observers) and all(MAX_WORKERS <= rank < 1 << 16 for rank in observers)
@@ -121,7 +124,8 @@ class JobConfig:
 
     def table_of(self, op: int) -> tuple[int, ...] | None:
         """Return the lookup table of an op, or None."""
-        return {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16}.get(Op(op))
+        tables = {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16, Op.LOOKUP_ADD6: self.table6}
+        return tables.get(Op(op))
 
 
 def _is_table(table: tuple[int, ...] | None, lane_bits: int) -> bool:

@@ -139,6 +139,7 @@ def oracle_job(job: Job) -> JobConfig:
         min_quorum=job.spec.min_quorum,
         table=job.spec.table,
         table16=job.spec.table16,
+        table6=job.spec.table6,
         observers=tuple(map(_oracle_member, job.spec.observers)),
         leaves=tuple(
             LeafConfig(leaf.number, leaf.port, mac_to_int(leaf.mac), ipv4_to_int(leaf.ip), members=leaf.bitmap)

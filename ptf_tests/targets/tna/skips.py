@@ -22,6 +22,11 @@ _REASONS = {
     "it has neither ADD16 nor LOOKUP_ADD16, and refuses them as BAD_OP": (
         "lanes.MediumLanesDoNotCarry", "operations.OperationOfAnotherSize", "probing.ObserversMayOnlyAsk",
     ),
+    "it has no LOOKUP_ADD6, and refuses it as BAD_OP": (
+        "packed.EveryPackedCode", "packed.AsMuchAsPackedLanesHold", "packed.PackedLanesBesideEmptyOnes",
+        "packed.EveryReplyIsPacked", "packed.PackedLookupsNeedTheirOwnTable",
+        "packed.PackedAndPlainRoundsByTurns",
+    ),
     "bytes behind the datagram come back behind the reply's": ("malformed.PaddedFrame", "probing.PaddedQuestion"),
     "it has no loss simulator": (
         "loss.OffUntilItIsSet", "loss.AllThatComesIn", "loss.OtherPortsLoseNothing", "loss.AllThatGoesOut",
@@ -34,6 +39,7 @@ _REASONS = {
         "tree.LookupsHappenOnceOnTheWay", "tree.StaleIsPassedDown", "tree.SpineCompletesWithItsLeaves",
         "tree.SpineAnswersItsLeaves", "tree.SpineWithAWorkerOfItsOwn", "tree.AMiddleSwitchHasBoth",
         "tree.StrangersToTheTree", "tree.WhoMayBeInAPartialSum", "tree.EveryOperationInATree",
+        "tree.PackedResultsInATree", "tree.PackedPacketsOfTheOtherSize",
     ),
     "all operations, and sums of ADD8 that carry: tests/system/tna has streams of what the program has": (
         "random_traffic.MostlyGoodTraffic", "random_traffic.MostlyBrokenTraffic",

@@ -259,6 +259,7 @@ def test_what_the_program_cannot_is_refused(make_spec: MakeSpec) -> None:
     leaf = LeafEndpoint(3, 9, "02:00:00:00:03:03", "10.0.3.254", (3,))
     for wrong, message in (
         ({"table16": TABLE16}, "the program of tofino has no LOOKUP_ADD16; leave table16 out"),
+        ({"table6": (*range(16),)}, "of tofino has no LOOKUP_ADD6; leave table6 out: take the codec without result_"),
         ({"leaves": (leaf,)}, "the program of tofino knows no trees of switches"),
     ):
         with pytest.raises(ControlPlaneError, match=message):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,15 +198,14 @@ class Team:
         endpoints = tuple(
             WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", *local) for rank, local in locals_.items()
         )
-        tables = job_tables(self.codecs[0])
+        tables: dict[str, Any] = job_tables(self.codecs[0])
         spec = JobSpec(
             "laws",
             endpoints,
             self.setting.slots,
-            tables.get("table"),
             quorum=self.setting.quorum,
             min_quorum=self.setting.min_quorum,
-            table16=tables.get("table16"),
+            **tables,
         )
         return self.bench.controller.create_job(spec)
 

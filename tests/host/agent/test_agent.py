@@ -109,6 +109,23 @@ def test_a_switch_without_the_operation_is_told_before_anything_is_sent(stack: E
     with pytest.raises(CodecError, match="uhc sums by ADD16, and the switch of job 'test' only by LOOKUP_ADD8, ADD8"):
         cluster.agent(0, make_codec("uhc", workers=1, bits=8, lane_bits=16))
     assert cluster.agent(0, make_codec("uhc", workers=1, bits=8)).codec.op == Op.ADD8
+    cluster = Cluster(stack, 1, ops=frozenset(Op) - {Op.LOOKUP_ADD6})
+    with pytest.raises(CodecError, match="thc sums by LOOKUP_ADD6, and the switch of job 'test' only by LOOKUP_ADD8"):
+        cluster.agent(0, "thc:result_bits=6")
+    assert not cluster.links[0].headers
+
+
+@pytest.mark.parametrize(
+    ("spelled", "message"),
+    [
+        ("thc:result_bits=6", r"for codec thc with these options: its table6 is None, the codec's \(0, 3, 5, .*, 21\)"),
+        ("thc:bits=2", r"for codec thc with these options: its table is \(0, 10, .*\), the codec's \(0, 1, 2, 3, 16, "),
+    ],
+)
+def test_a_rank_with_other_bits_is_refused_with_the_numbers(stack: ExitStack, spelled: str, message: str) -> None:
+    cluster = Cluster(stack, 3)
+    with pytest.raises(CodecError, match=message):
+        cluster.agent(0, spelled)
     assert not cluster.links[0].headers
 
 

@@ -17,7 +17,7 @@ from hopsum_controlplane.membership import write_file
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import Op
 from hopsum_wire.generations import Decided, Resume
-from hopsum_wire.membership import Endpoint, MembershipError, parse_membership, read_membership
+from hopsum_wire.membership import Endpoint, MembershipError, format_membership, parse_membership, read_membership
 
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 
@@ -73,6 +73,14 @@ def test_a_table_of_16_bit_lanes_travels_too(path: Path) -> None:
     document = json.loads(path.read_text())
     del document["table16"]
     assert parse_membership(json.dumps(document)).table16 is None, "a controller before it"
+
+
+def test_a_table_of_packed_results_travels_too(path: Path) -> None:
+    table6 = tuple(range(16))
+    job = make_job()
+    assert "table6" not in format_membership(job_membership(job)), "left out"
+    write_membership(replace(job, spec=replace(job.spec, table6=table6)), path)
+    assert (read_membership(path).table, read_membership(path).table6) == (TABLE, table6)
 
 
 def test_a_code_group_travels_too(path: Path) -> None:
@@ -165,6 +173,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("table", [0] * 15, "not 16 integers"),
     ("table", [256] * 16, "not 16 integers"),
     ("table16", [65536] * 16, "not 16 integers of 0..65535"),
+    ("table6", [64] * 16, "not 16 integers of 0..63"),
     ("table", "none", "table is 'none', not a list or null"),
     ("wire_version", 2, "is for wire version 2, this hopsum speaks 1"),
     ("switch", None, "switch is no JSON object"),

@@ -14,13 +14,13 @@ from tests.host.codec.vectors import layered, nmse, normal
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.base import job_tables
-from hopsum.codec.pairs import pair_codes, pair_table, split_codes, split_sums
+from hopsum.codec.pairs import pair_payloads, pair_table, split_payloads, split_sums
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import LookupTable, expected_nmse, paired_table
 from hopsum_controlplane.lanes import check_lane_overflow
-from hopsum_wire import CODE_GROUPS, Op
+from hopsum_wire import CODE_GROUPS, Op, pack_codes, unpack_codes
 
 CONTEXT = ReductionContext(seed=5, step=2, rank=0)
 SIZES = (1, 1023, 1024, 1025, 2047, 2048, 2049, 3 * 1024, 5 * 1024 + 7)
@@ -56,10 +56,12 @@ def summed(
 def test_half_lanes_hold_the_sums_of_each_block(workers: int, chunks: int, group: int, seed: int) -> None:
     values = paired_table(workers).values
     codes = np.random.default_rng(seed).integers(0, len(values), (workers, 2 * chunks, 1024), dtype=np.uint8)
-    payloads = [pair_codes(own, group) for own in codes]
+    payloads = [pair_payloads(pack_codes(own, group=group)) for own in codes]
     for own, payload in zip(codes, payloads, strict=True):
         assert payload.shape == (chunks, 512)
-        np.testing.assert_array_equal(split_codes(payload, group), own)
+        np.testing.assert_array_equal(unpack_codes(split_payloads(payload), group=group), own)
+        symbols = 4 * own[0::2] + own[1::2]
+        np.testing.assert_array_equal(unpack_codes(payload, group=group), symbols)
     results, _ = simulate_switch(Op.LOOKUP_ADD8, payloads, pair_table(values), code_group=group)
     np.testing.assert_array_equal(split_sums(results), np.array(values)[codes].sum(axis=0))
 

@@ -20,12 +20,12 @@ from hopsum_wire import Flag, Header, Kind, Op
 from hopsum_wire.frames import FramePath, build_frame
 from hopsum_wire.payload import SHAPES
 
-from .jobs import TABLE, TABLE16, job, worker
+from .jobs import TABLE, TABLE6, TABLE16, job, worker
 from .network import Network, Weather
 from .witness import Reply, Witness
 
 SWITCH = AggregatorConfig()
-TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16}
+TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
 BAD = Weather(drop=0.15, duplicate=0.2, delay_s=0.02, straggle=0.08)
 TURN_S = 0.002
 TURNS_MAX = 20_000

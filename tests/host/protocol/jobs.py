@@ -14,6 +14,8 @@ from hopsum_wire.payload import SHAPES
 
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
+TABLE6 = (*range(7), *9 * (7,))
+"""For nine workers."""
 
 
 OF_TREES = {Event.CLOSED, Event.RESENT, Event.TAKEN, Event.KNOWN, Event.RELAYED}
@@ -26,7 +28,8 @@ def worker(rank: int) -> WorkerConfig:
 
 
 def job(generation: int = 7, workers: int = 2, *, quorum: int | None = None, **changes: Any) -> JobConfig:
-    settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, "table": TABLE, "table16": TABLE16}
+    tables = {"table": TABLE, "table16": TABLE16, "table6": TABLE6}
+    settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, **tables}
     settings.update(changes)
     members = tuple(worker(rank) for rank in range(workers))
     return JobConfig(generation, workers=members, quorum=quorum or workers, **settings)

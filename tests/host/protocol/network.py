@@ -22,7 +22,7 @@ from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op, pack_codes
 from hopsum_wire.payload import lanes, shape_of
 
-from .jobs import TABLE, TABLE16, job, worker
+from .jobs import TABLE, TABLE6, TABLE16, job, worker
 
 TIMING = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
 STEPS_MAX = 200_000
@@ -89,7 +89,7 @@ def make_task(rng: random.Random, workers: int) -> Task:
     lane = np.dtype(shape.lane_dtype)
     if shape.has_codes:
         codes = source.integers(0, 16, (workers, chunks, shape.elements), dtype=np.uint8)
-        table = TABLE if op is Op.LOOKUP_ADD8 else TABLE16
+        table = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}[op]
         sums = np.asarray(table)[codes].sum(axis=0) % (1 << 8 * lane.itemsize)
         return Task(op, pack_codes(codes, 8 * lane.itemsize), sums.astype(np.uint32))
     limit = 1 << (31 if op is Op.MAX32 else 8 * lane.itemsize)

@@ -132,7 +132,7 @@ def test_a_bad_header_hides_the_missing_payload() -> None:
     for change, reason in [
         ({"version": 3}, Drop.BAD_VERSION),
         ({"kind": 7}, Drop.BAD_KIND),
-        ({"op": 8}, Drop.BAD_OP),
+        ({"op": 9}, Drop.BAD_OP),
         ({"length": 512}, Drop.BAD_LENGTH),
     ]:
         assert drop_of(frame(update(0))[:42] + replace(update(0), **change).pack()) is reason

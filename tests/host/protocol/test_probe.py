@@ -101,7 +101,7 @@ REFUSED = [
     ({"version": 2}, Drop.BAD_VERSION),
     ({"flags": 1}, Drop.BAD_FLAGS),
     ({"op": Op.ADD32}, Drop.BAD_OP),
-    ({"op": 8}, Drop.BAD_OP),
+    ({"op": 9}, Drop.BAD_OP),
     ({"length": 1}, Drop.BAD_LENGTH),
     ({"generation": 8}, Drop.UNKNOWN_GENERATION),
     ({"worker": 2}, Drop.UNKNOWN_WORKER),

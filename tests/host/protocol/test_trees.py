@@ -25,7 +25,7 @@ from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, pack_
 from hopsum_wire.payload import SHAPES, lanes
 
 from .generations import BAD, ROUNDS, TABLES, TURN_S, TURNS_MAX, Rank, World
-from .jobs import TABLE, TABLE16
+from .jobs import TABLE, TABLE6, TABLE16
 from .network import TIMING, Generation, Network, Task, Weather, make_task
 from .trees import SPINE, Tree, jobs_of
 from .witness import Witness
@@ -118,11 +118,13 @@ def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, 
     assert ratio * chunks == chunks * sizes[0]
 
 
-@pytest.mark.parametrize(("op", "table"), [(Op.LOOKUP_ADD8, TABLE), (Op.LOOKUP_ADD16, TABLE16)])
+@pytest.mark.parametrize(
+    ("op", "table"), [(Op.LOOKUP_ADD8, TABLE), (Op.LOOKUP_ADD16, TABLE16), (Op.LOOKUP_ADD6, TABLE6)]
+)
 def test_lanes_have_room_for_all_workers_of_the_tree(op: Op, table: tuple[int, ...]) -> None:
     """With the largest value everywhere and as many workers as the proof n g <= 2^bits - 1 allows (at most 8 here)."""
     lane_bits = 8 * np.dtype(SHAPES[op].lane_dtype).itemsize
-    workers = min(8, ((1 << lane_bits) - 1) // max(table))
+    workers = min(8, ((1 << SHAPES[op].sum_bits) - 1) // max(table))
     codes = np.full((workers, 1, SHAPES[op].elements), table.index(max(table)), np.uint8)
     expected = np.full((1, SHAPES[op].elements), workers * max(table), np.uint32)
     rng = random.Random(3)

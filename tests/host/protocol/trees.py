@@ -23,7 +23,7 @@ from hopsum_oracle.aggregator import (
 )
 from hopsum_wire import HOPSUM_UDP_PORT, Event
 
-from .jobs import TABLE, TABLE16, worker
+from .jobs import TABLE, TABLE6, TABLE16, worker
 from .network import Network
 
 SPINE = 0
@@ -68,7 +68,7 @@ def jobs_of(
             JobConfig(
                 generation, **common, workers=tuple(map(worker, ranks)), quorum=needed,
                 min_quorum=min(min_quorum, needed),
-                table=TABLE, table16=TABLE16, parent=parent(ranks),
+                table=TABLE, table16=TABLE16, table6=TABLE6, parent=parent(ranks),
             )  # type: ignore[arg-type]
         )  # fmt: skip
     return jobs

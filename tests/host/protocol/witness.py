@@ -99,8 +99,10 @@ class Witness:
             assert self.results[key] == (header.contributors, reply.payload), f"two RESULTs of {key}"
             return
         self.results[key] = (header.contributors, reply.payload)
-        shape = SHAPES[update.op]
-        got = np.frombuffer(reply.payload, shape.lane_dtype).astype(np.uint64)
+        if update.op == Op.LOOKUP_ADD6:
+            got = np.array(unpacked(reply.payload), np.uint64)
+        else:
+            got = np.frombuffer(reply.payload, SHAPES[update.op].lane_dtype).astype(np.uint64)
         missing = [rank for rank in inside if (key, rank) not in self.first]
         assert not missing, f"{key}: {missing} are in it and never sent"
         expected = self.reduce(update.op, [self.first[key, rank] for rank in inside])
@@ -133,6 +135,13 @@ def codes_of(payload: bytes, word_bytes: int) -> NDArray[np.intp]:
         for nibble, code in enumerate((byte >> 4, byte & 15)):
             codes[512 * group + (2 * part + nibble) * words + word] = code
     return codes
+
+
+def unpacked(payload: bytes) -> list[int]:
+    """Return the 1024 sums of a packed RESULT: three bytes, each with two bits of a fourth sum above its own."""
+    assert len(payload) == 768
+    tops = [[payload[256 * part + j] >> 6 for part in range(3)] for j in range(256)]
+    return [byte & 63 for byte in payload] + [low + 4 * middle + 16 * high for low, middle, high in tops]
 
 
 def lane_bits(op: int) -> int:

@@ -21,6 +21,7 @@ from hopsum_wire import JOB_EVENTS, Op
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 255, 256, 0x7FFF, 0xFFFF)
+TABLE6 = (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 21, 31, 32, 42, 62, 63)
 PROGRAM = load_program(compiled_program()[0].read_text())
 STATION, BROADCAST = 0xAA, 0xFFFFFFFFFFFF
 SWITCH = AggregatorConfig(forwarding={STATION: 3}, floods={BROADCAST: (1, 2, 10, 11)})
@@ -53,7 +54,7 @@ def make_jobs(rng: random.Random, generation: int = 7) -> tuple[JobConfig, ...]:
     quorum = rng.randint(1, count)
     first = JobConfig(
         generation, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
-        table=TABLE, table16=TABLE16, observers=(worker(64),),
+        table=TABLE, table16=TABLE16, table6=TABLE6, observers=(worker(64),),
     )  # fmt: skip
     second = JobConfig(generation + 1, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
     ranks = (0, 31, 32, 63)
@@ -63,7 +64,7 @@ def make_jobs(rng: random.Random, generation: int = 7) -> tuple[JobConfig, ...]:
     )  # fmt: skip
     fourth = JobConfig(
         generation + 3, 7, 3, 2, tuple(map(worker, (4, 5))), quorum=rng.randint(1, 2), table=TABLE, table16=TABLE16,
-        parent=parent(4),
+        table6=TABLE6, parent=parent(4),
     )  # fmt: skip
     quorum = rng.randint(1, 3)
     fifth = JobConfig(
@@ -174,6 +175,8 @@ class Bed:
             self._insert("lookup", (job.generation, Op.LOOKUP_ADD8), "load_table8", *broadcast(job.table, 1))
         if job.table16 is not None:
             self._insert("lookup", (job.generation, Op.LOOKUP_ADD16), "load_table16", *broadcast(job.table16, 2))
+        if job.table6 is not None:
+            self._insert("lookup", (job.generation, Op.LOOKUP_ADD6), "load_table8", *broadcast(job.table6, 1))
         for members, bit in ((job.workers, 1), (job.observers, 0)):
             for w in members:
                 key = (job.generation, w.rank)

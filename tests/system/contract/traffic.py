@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hopsum_oracle.aggregator import JobConfig, LeafConfig, WorkerConfig
-from hopsum_wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
+from hopsum_wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, down_bytes, up_bytes
 from hopsum_wire._layout import (
     ARP_BYTES,
     ARP_FIELDS,
@@ -101,7 +101,7 @@ class Traffic:
         job = rng.choice(self._jobs)
         slot, round_ = rng.randrange(job.slots), self._round()
         # mostly the op of the round, so that sums come about
-        op = Op(1 + (slot + round_) % 7) if rng.random() < 0.9 else rng.choice(list(Op))
+        op = Op(1 + (slot + round_) % len(Op)) if rng.random() < 0.9 else rng.choice(list(Op))
         payload = bytearray(_payload(rng, up_bytes(op)))
         if op is Op.MAX32 and rng.random() < 0.97:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
@@ -120,7 +120,7 @@ class Traffic:
         sender = rng.choice([*job.leaves, *([job.parent] if job.parent else [])])
         slot, round_ = rng.randrange(job.slots), self._round()
         header = Header(
-            kind=rng.choice((Kind.RESULT, Kind.RESULT, Kind.STALE)), op=Op(1 + (slot + round_) % 7),
+            kind=rng.choice((Kind.RESULT, Kind.RESULT, Kind.STALE)), op=Op(1 + (slot + round_) % len(Op)),
             generation=job.generation,
             worker=sender.rank, slot=slot, round=round_, count=rng.randrange(1 << 16), held=rng.getrandbits(32),
             contributors=rng.getrandbits(64),
@@ -131,7 +131,7 @@ class Traffic:
             header = replace(header, kind=Kind.PARTIAL, contributors=inside, flags=flags)
         if header.kind == Kind.STALE:
             return _hopsum(sender, header, b"")
-        payload = bytearray(_payload(rng, LANES_BYTES))
+        payload = bytearray(_payload(rng, LANES_BYTES if header.kind == Kind.PARTIAL else down_bytes(header.op)))
         if header.op == Op.MAX32 and rng.random() < 0.97:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
         return _hopsum(sender, replace(header, length=len(payload)), bytes(payload))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_oracle.aggregator import JobConfig, WorkerConfig
-from hopsum_wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
+from hopsum_wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, down_bytes, up_bytes
 from hopsum_wire._layout import (
     ARP_BYTES,
     ARP_FIELDS,
@@ -122,7 +122,7 @@ class Corpus:
         job = np.where(kinds == 4, self._owners[sender], rng.integers(0, len(MEMBERS), count))
         slot = (rng.random(count) * np.array([each.slots for each in jobs])[job]).astype(np.int64)
         round_ = np.maximum(1, now + rng.choice((0, -1, -2, 1), count, p=(0.84, 0.07, 0.05, 0.04)))
-        op = np.where(rng.random(count) < 0.93, (slot + round_) % 7, rng.integers(0, 7, count))
+        op = np.where(rng.random(count) < 0.93, (slot + round_) % len(Op), rng.integers(0, len(Op), count))
         member = self._members(count, job, jobs, kinds)
         variant = rng.integers(0, VARIANTS, count)
         choice = np.choose(
@@ -187,7 +187,7 @@ class Corpus:
         return np.array([job for job, _, _ in senders]), np.array(rows)
 
     def _relative(self, rng: random.Random, sender: WorkerConfig, kind: Kind, op: Op) -> int:
-        size = 0 if kind is Kind.STALE else LANES_BYTES
+        size = {Kind.STALE: 0, Kind.RESULT: down_bytes(op)}.get(kind, LANES_BYTES)
         payload = bytearray(rng.randbytes(size))
         if op is Op.MAX32 and rng.random() < 0.8:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])

@@ -49,7 +49,7 @@ LAYERS: Final = {
 """Where headers are; the hopsum header twice as often as others."""
 MEANINGFUL: Final = np.array((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 63, 64, 65, 255), np.uint64)
 PORTS: Final = np.array((0, 1, 3, 10, 11, 12, 17, 510))
-SIZES: Final = np.array((0, 1, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 1200))
+SIZES: Final = np.array((0, 1, 255, 256, 257, 511, 512, 513, 767, 768, 769, 1023, 1024, 1025, 1200))
 CHANGES: Final = np.array((-1024, -256, -20, -8, -1, 1, 8, 20, 256, 512))
 TAIL_MAX: Final = ROW_BYTES - FRAME_OVERHEAD_BYTES - 1200
 ROUND: Final = next((HOPSUM_AT, field) for field in HOPSUM_FIELDS if field.name == "round")
@@ -134,7 +134,8 @@ class Mutator:
 
     def _cut(self, frames: Frames, at: Ints) -> None:
         rng = self._rng
-        edges = np.array((0, 1, 13, 14, 15, 33, 34, 35, 37, 38, 41, 42, 43, 73, 74, 75, 329, 330, 585, 586, 1097))
+        below = (0, 1, 13, 14, 15, 33, 34, 35, 37, 38, 41, 42, 43, 73, 74, 75)
+        edges = np.array((*below, 329, 330, 585, 586, 841, 842, 1097))
         anywhere = (rng.random(len(at)) * frames.lengths[at]).astype(np.int64)
         size = np.where(rng.random(len(at)) < 0.5, rng.choice(edges, len(at)), anywhere)
         frames.lengths[at] = np.minimum(frames.lengths[at], size)

@@ -43,9 +43,11 @@ ANSWER: Final = 102
 SLOT: Final = 103
 HOPSUM_AT: Final = 42
 PAYLOAD_AT: Final = 74
-UP_BYTES: Final = np.array((0, 512, 256, 1024, 1024, 1024, 1024, 1024))
+UP_BYTES: Final = np.array((0, 512, 256, 1024, 1024, 1024, 1024, 1024, 512))
 """By op."""
+DOWN_BYTES: Final = np.array((0, *7 * (1024,), 768))
 LANES: Final = 1024
+OPS: Final = 8
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -115,12 +117,13 @@ def _plain(view: View) -> Ints:
 def _admission(view: View, jobs: tuple[JobConfig, ...]) -> Ints:
     """Return the verdict on datagrams to the service; the first condition that holds decides."""
     lengths, hopsum = view.frames.lengths, view.hopsum
-    kind, op, length, flags = hopsum("kind"), hopsum("op"), hopsum("length"), hopsum("flags")
+    kind, named, length, flags = hopsum("kind"), hopsum("op"), hopsum("length"), hopsum("flags")
     update, probe = kind == Kind.UPDATE, kind == Kind.PROBE
-    known_op = (op >= 1) & (op <= 7)
-    partial, lanes = kind == Kind.PARTIAL, (kind == Kind.PARTIAL) | (kind == Kind.RESULT)
-    size = np.where(lanes, LANES, np.where(update, UP_BYTES[np.where(known_op, op, 0)], 0))
-    announced = (hopsum("version") == WIRE_VERSION) & (update | lanes) & known_op & (length == size)
+    known_op = (named >= 1) & (named <= OPS)
+    op = np.where(known_op, named, 0)
+    partial, result = kind == Kind.PARTIAL, kind == Kind.RESULT
+    size = np.select((partial, result, update), (LANES, DOWN_BYTES[op], UP_BYTES[op]), 0)
+    announced = (hopsum("version") == WIRE_VERSION) & (update | partial | result) & known_op & (length == size)
     members, relative = _relatives(view, jobs)
     total, udp = view(IPV4_FIELDS, IPV4_AT, "total_length"), view(UDP_FIELDS, UDP_AT, "length")
     fits = (total == udp + 20) & (udp == length + 40) & (length == size)
@@ -130,7 +133,7 @@ def _admission(view: View, jobs: tuple[JobConfig, ...]) -> Ints:
         (hopsum("version") != WIRE_VERSION, Drop.BAD_VERSION),
         (~(update | probe | relative), Drop.BAD_KIND),
         ((flags > 1) | (~(update | partial) & (flags != 0)), Drop.BAD_FLAGS),
-        (~np.where(probe, op == 0, known_op), Drop.BAD_OP),
+        (~np.where(probe, named == 0, known_op), Drop.BAD_OP),
         (~fits, Drop.BAD_LENGTH),
         *_membership(view, members, update, partial, op),
     ]
@@ -161,7 +164,7 @@ def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]
     inside = view.contributors()
     count = len(kind)
     flags, numbers = np.zeros((4, count), np.bool_), np.zeros((4, count), np.int64)
-    found = Members(*flags, *numbers, np.zeros((8, count), np.bool_))
+    found = Members(*flags, *numbers, np.zeros((OPS + 1, count), np.bool_))
     relative = np.zeros(count, np.bool_)
     for job in jobs:
         of_job = generation == job.generation
@@ -169,6 +172,7 @@ def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]
         found.slots[of_job] = job.slots
         found.tables[Op.LOOKUP_ADD8] |= of_job & (job.table is not None)
         found.tables[Op.LOOKUP_ADD16] |= of_job & (job.table16 is not None)
+        found.tables[Op.LOOKUP_ADD6] |= of_job & (job.table6 is not None)
         plain = of_job & ((kind == Kind.UPDATE) | (kind == Kind.PROBE))
         senders = [(worker, plain & (rank == worker.rank)) for worker in (*job.workers, *job.observers)]
         of_tree = [(leaf, of_job & (kind == Kind.PARTIAL) & (rank == leaf.rank)) for leaf in job.leaves]
@@ -188,7 +192,8 @@ def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]
 def _membership(view: View, found: Members, update: Bools, partial: Bools, op: Ints) -> list[tuple[Bools, Drop]]:
     other_source = view(IPV4_FIELDS, IPV4_AT, "src") != found.address
     other_source |= view(UDP_FIELDS, UDP_AT, "src_port") != found.udp_port
-    has_table = (op > 2) | found.tables[np.clip(op, 0, 7), np.arange(len(op))]
+    looked_up = (op == Op.LOOKUP_ADD8) | (op == Op.LOOKUP_ADD16) | (op == Op.LOOKUP_ADD6)
+    has_table = ~looked_up | found.tables[op, np.arange(len(op))]
     return [
         (~found.known, Drop.UNKNOWN_GENERATION),
         (~found.member, Drop.UNKNOWN_WORKER),

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_wire import Op, pack_codes
-from hopsum_wire.payload import shape_of
+from hopsum_wire.payload import pack_sums, shape_of
 
 PATTERNS = 61
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
-_TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16}
+TABLE6 = tuple(range(16))
+_TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
 
 Payload = NDArray[np.uint8]
 
@@ -62,4 +63,5 @@ def _sums(op: Op, values: NDArray[np.uint64]) -> Payload:
     for ranks in range(1, len(wide)):
         highest = ranks.bit_length() - 1
         wide[ranks] = join(wide[ranks ^ 1 << highest], values[highest])
-    return (wide % np.uint64(1 << 8 * lane.itemsize)).astype(lane).view(np.uint8)
+    sums = (wide % np.uint64(1 << 8 * lane.itemsize)).astype(lane).view(np.uint8)
+    return pack_sums(sums) if op is Op.LOOKUP_ADD6 else sums

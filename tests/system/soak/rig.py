@@ -30,7 +30,7 @@ from hopsum_wire import HOPSUM_UDP_PORT, Op
 
 from ...support.memory import resident_kib
 from .member import Member, Place
-from .payloads import TABLE, TABLE16, Payloads
+from .payloads import TABLE, TABLE6, TABLE16, Payloads
 
 WORKERS, SLOTS, CHUNKS, AHEAD = 4, 64, 256, 3
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
@@ -38,7 +38,7 @@ TIMING = Timing(retransmit_s=0.05, backoff=1.5, retransmit_max_s=0.4, deadline_s
 STANDSTILL_S = 60.0
 OPS = (
     Op.LOOKUP_ADD8, Op.MAX32, Op.LOOKUP_ADD8, Op.ADD32, Op.LOOKUP_ADD8, Op.OR, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16,
-    Op.LOOKUP_ADD8, Op.ADD8, Op.LOOKUP_ADD8, Op.ADD16,
+    Op.LOOKUP_ADD8, Op.ADD8, Op.LOOKUP_ADD6, Op.ADD16,
 )  # fmt: skip
 """Of the all-reduces, in turn."""
 
@@ -72,7 +72,8 @@ def bench(quorum: int, loss: float, seed: int) -> Iterator[Bench]:
             stack.callback(members[-1].socket.close)
             endpoints.append(WorkerEndpoint(rank, port, f"02:00:00:00:01:{port:02x}", *members[-1].address))
         controller = SwitchController(device, SWITCH)
-        job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, table16=TABLE16, quorum=quorum))
+        tables = {"table16": TABLE16, "table6": TABLE6}
+        job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, quorum=quorum, **tables))
         for port in range(1, WORKERS + 1):
             controller.set_loss(port, loss, loss)
         yield Bench(switch, management, controller, job, members)

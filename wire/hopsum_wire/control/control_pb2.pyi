@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 e94e41b7b32abffaf977af9ed704a1e6
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 546cd7dfcff0d21947502d46d89792d5
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -249,7 +249,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,7 @@ class CreateJobRequest(_message.Message):
     TREE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TABLE6_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
     slots: int
@@ -276,7 +277,8 @@ class CreateJobRequest(_message.Message):
     tree: bool
     codec: str
     codec_options: str
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
+    table6: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
