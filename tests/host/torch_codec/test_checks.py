@@ -99,7 +99,7 @@ def test_codecs_that_cannot_be_made() -> None:
         TorchThc(0)
     with pytest.raises(CodecError, match=r"8 workers \* granularity 127 = 1016 overflows a lane"):
         TorchThc(8, table=LookupTable((*range(15), 127), 1e-3))
-    with pytest.raises(CodecError, match=r"truncation at 0.126 standard deviations: at least 0.25"):
+    with pytest.raises(CodecError, match=r"truncates 0.9 of .*, beyond 0.126 standard deviations: at least 0.25"):
         TorchThc(2, table=LookupTable((*range(15), 16), 0.9))
     with pytest.raises(CodecError, match="torch backend 'cupy': one of auto, torch, triton"):
         TorchThc(2, backend="cupy")

@@ -38,9 +38,9 @@ def vector(elements: int, seed: int = 1) -> Floats:
     return x
 
 
-def pair(workers: int, backend: str, table: LookupTable | None = None) -> tuple[Thc, TorchThc]:
-    numpy = Thc(workers, table=table, kernels=load_kernels("numpy"))
-    return numpy, TorchThc(workers, table=table, backend=backend)
+def pair(workers: int, backend: str, table: LookupTable | None = None, **form: int) -> tuple[Thc, TorchThc]:
+    numpy = Thc(workers, table=table, kernels=load_kernels("numpy"), **form)
+    return numpy, TorchThc(workers, table=table, backend=backend, **form)
 
 
 def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: ReductionContext, stretch: float) -> None:
@@ -52,6 +52,7 @@ def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: ReductionC
     found = tensors.encode(torch.from_numpy(x), own_tensor, shared_tensor, context)
     np.testing.assert_array_equal(found.numpy(), payloads)
     results, contributors = simulate_switch(numpy.op, [payloads] * numpy.workers, numpy.lookup)
+    contributors = contributors.repeat(numpy.chunk_blocks)[: len(own)]
     mean = numpy.decode(results, contributors, shared, x.size, context)
     everybody = torch.from_numpy(contributors.astype(np.int64))
     decoded = tensors.decode(torch.from_numpy(results), everybody, shared_tensor, x.size, context)
@@ -66,6 +67,17 @@ def test_equals_numpy(backend: str, workers: int, elements: int) -> None:
     numpy, tensors = pair(workers, backend)
     context = ReductionContext(seed=-(1 << 69) + elements, step=1 << 40, rank=workers - 1)
     compare_phases(numpy, tensors, vector(elements), context, 1.7)
+
+
+@pytest.mark.parametrize(
+    ("workers", "form"), [(2, {"bits": 2}), (7, {"bits": 2}), (4, {"result_bits": 6}), (9, {"result_bits": 6})], ids=str
+)
+@pytest.mark.parametrize("elements", [1, 1024, 2047, 5 * 1024 + 7, 6 * 1024])
+def test_forms_equal_numpy(backend: str, workers: int, form: dict[str, int], elements: int) -> None:
+    """Paired codes and packed results: tables of 4, 3, 16 and 8 values; odd and even numbers of blocks."""
+    numpy, tensors = pair(workers, backend, **form)
+    assert (tensors.op, tensors.lookup, tensors.chunk_blocks) == (numpy.op, numpy.lookup, numpy.chunk_blocks)
+    compare_phases(numpy, tensors, vector(elements), ReductionContext(seed=3, step=elements, rank=1), 1.7)
 
 
 @pytest.mark.parametrize("values", ODD_TABLES)

@@ -3,6 +3,7 @@
 
     codec           `TorchThc`: payloads and means from and to tensors, the same bytes as those of hopsum.codec
     feedback        error feedback on the vector's device
+    forms           paired codes and packed results
     ranges          ranges as MAX32 payloads
     kernels         the interface of a backend; tables on a device
     reference_kernels   the backend in plain torch operations, on any device

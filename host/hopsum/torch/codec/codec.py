@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec `thc` on torch tensors: what hopsum.codec's `Thc` does with one range per block and lanes of 8 bits.
+"""Codec `thc` on torch tensors: what hopsum.codec's `Thc` does with one range per block and lanes of 8 bits, with
+`bits=2` and `result_bits=6` too.
 
 Payloads, ranges and means are the same bytes, so ranks with and without a GPU can be in one job. Vectors stay on
 their device; what travels is payloads. A range is a float32 of a tensor here, and +inf says that a block must not
@@ -20,26 +21,29 @@ from typing import Final
 
 import torch
 
+from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import INPUT_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
-from hopsum.codec.base import CodecError, ReductionContext, blocks_of, require_workers
+from hopsum.codec.base import CodecError, ReductionContext, blocks_of
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
-from hopsum.codec.lookup_table_codec import HUGE, MIN_BOUND, TINY
-from hopsum.codec.table import LookupTable, best_table
+from hopsum.codec.lookup_table_codec import HUGE, TINY
+from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.table import LookupTable
+from hopsum.codec.thc import Thc
 from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
+from hopsum.torch.codec.forms import pair_payloads, split_payloads, split_sums, unpack_sums
 from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
 from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
-_SHAPE: Final = SHAPES[Op.LOOKUP_ADD8]
-_LANE_MAX: Final = 255
+_UP_BYTES: Final = SHAPES[Op.LOOKUP_ADD8].up_bytes
+_LANE_BITS: Final = 8
 
 
 class TorchThc:
     """See the module. Holds parameters only: any thread may use it. The switch needs `lookup` in the job."""
 
     name = "thc"
-    op = Op.LOOKUP_ADD8
     block_elements = THC_BLOCK
 
     def __init__(
@@ -47,13 +51,16 @@ class TorchThc:
         workers: int,
         *,
         table: LookupTable | None = None,
+        bits: int = 4,
+        result_bits: int | None = None,
         device: torch.device | str = "cpu",
         backend: str = "auto",
     ) -> None:
         """Make the codec of a job; all ranks with the same table. Triton kernels are checked against the twin.
 
         Args:
-            table: of up to 16 values; the best one for the workers if left out.
+            table: of up to 16 values, of up to 4 with `bits=2`; as `Thc` chooses it if left out.
+            bits, result_bits: as for `Thc`.
             device: where all tensors are.
             backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed.
 
@@ -61,26 +68,25 @@ class TorchThc:
             CodecError: the sum of `workers` table values may overflow a lane, the table does not fit the kernels, or
                 there is no such backend or device here, or it failed its check.
         """
-        require_workers(workers)
-        self.workers = workers
-        self.table = table or best_table(workers)
-        granularity = self.table.granularity
-        if workers * granularity > _LANE_MAX:
-            raise CodecError(
-                f"{workers} workers * granularity {granularity} = {workers * granularity} overflows a lane, whose "
-                f"maximum is {_LANE_MAX}; leave `table` out to get one that fits"
-            )
-        if self.table.bound < MIN_BOUND:
-            raise CodecError(f"truncation at {self.table.bound:.3g} standard deviations: at least {MIN_BOUND}")
+        self.workers, self.bits = workers, bits
+        twin = Thc(workers, table=table, bits=bits, result_bits=result_bits, kernels=load_kernels("numpy"))
+        self.table, self.op, self.chunk_blocks = twin.table, twin.op, twin.chunk_blocks
+        assert twin.lookup is not None
+        self.lookup = twin.lookup
         self.device = _device(device)
         self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
-        self.lookup = tuple(self.device_table.values.tolist())
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
         if self.device.type == "cuda" and self.backend != TorchReferenceKernels.name:
-            _self_check(
-                self, TorchThc(workers, table=self.table, device=self.device, backend=TorchReferenceKernels.name)
+            plain = TorchThc(
+                workers,
+                table=self.table,
+                bits=bits,
+                result_bits=result_bits,
+                device=self.device,
+                backend=TorchReferenceKernels.name,
             )
+            _self_check(self, plain)
 
     def prepare(self, x: torch.Tensor, context: ReductionContext) -> torch.Tensor:
         """Return the vector to encode: x, since blocks are rotated one by one."""
@@ -97,7 +103,9 @@ class TorchThc:
     def encode(
         self, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: ReductionContext
     ) -> torch.Tensor:
-        """Return UPDATE payloads, uint8[blocks, 512], a new tensor. Waits for the device, to check the ranges.
+        """Return UPDATE payloads, uint8[chunks, 512], a new tensor. Waits for the device, to check the ranges.
+
+        A chunk has one block, or two with `bits=2`.
 
         Args:
             x: float32[elements], contiguous and finite; only read.
@@ -114,14 +122,16 @@ class TorchThc:
         self._require_shared(shared, blocks)
         require_finite_ranges(own, "own ranges")
         scales, shifts = self.scales(own, shared)
-        payloads = torch.empty((blocks, _SHAPE.up_bytes), dtype=torch.uint8, device=self.device)
+        rows = self._chunks(blocks) * self.chunk_blocks
+        codes = torch.empty((rows, _UP_BYTES), dtype=torch.uint8, device=self.device)
+        codes[blocks:] = 0  # of a block that is not there
 
         def encode(rows: slice, part: torch.Tensor) -> None:
             keys = self.keys(context, rows.start)
-            self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, payloads[rows])
+            self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, codes[rows])
 
         self.by_rows(encode, x)
-        return payloads
+        return codes if self.chunk_blocks == 1 else pair_payloads(codes)
 
     def decode(
         self,
@@ -134,7 +144,7 @@ class TorchThc:
         """Return the mean, float32[elements], a new tensor. Waits for the device, to check the sums.
 
         Args:
-            results: RESULT payloads, uint8[blocks, 1024].
+            results: RESULT payloads, uint8[chunks, down_bytes(op)].
             contributors: int64[blocks], bitmap of the workers in each sum.
             shared: as in `encode`.
             elements: of the vector.
@@ -145,20 +155,22 @@ class TorchThc:
                 cannot make.
         """
         blocks = blocks_of(elements, THC_BLOCK)
-        require_tensor(results, torch.uint8, (blocks, _SHAPE.down_bytes), self.device, "results")
+        down_bytes = SHAPES[self.op].down_bytes
+        require_tensor(results, torch.uint8, (self._chunks(blocks), down_bytes), self.device, "results")
         require_tensor(contributors, torch.int64, (blocks,), self.device, "contributors")
         self._require_shared(shared, blocks)
         counts, factors = self.counts_and_factors(contributors, shared)
+        sums = self._sums(results)[:blocks]
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
         beyond = []
 
         def decode(rows: slice, part: torch.Tensor) -> None:
-            given = (results[rows], counts[rows], factors[rows], self.table.granularity, self.keys(context, rows.start))
+            given = (sums[rows], counts[rows], factors[rows], self.table.granularity, self.keys(context, rows.start))
             beyond.append(self.kernels.thc_decode(*given, part))
 
         self.by_rows(decode, out, write=True)
         if bool(torch.stack(beyond).any()):
-            self._refuse_sums(results, counts)
+            self._refuse_sums(sums, counts)
         return out
 
     def contribution(
@@ -171,11 +183,12 @@ class TorchThc:
     ) -> torch.Tensor:
         """Return what payloads add to the sum, float32[elements], a new tensor; `included`: bool[blocks], or all."""
         factors = self.contribution_factors(payloads, shared, elements, included)
+        codes = self._own_codes(payloads)
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
 
         def dequantize(rows: slice, part: torch.Tensor) -> None:
             self.kernels.thc_contribution(
-                payloads[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
+                codes[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
             )
 
         self.by_rows(dequantize, out, write=True)
@@ -192,10 +205,11 @@ class TorchThc:
         """Subtract from pending, float32[elements], what payloads add to the sum: in one pass."""
         require_vector(pending, self.device)
         factors = self.contribution_factors(payloads, shared, pending.numel(), included)
+        codes = self._own_codes(payloads)
 
         def subtract(rows: slice, part: torch.Tensor) -> None:
             self.kernels.thc_subtract(
-                payloads[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
+                codes[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
             )
 
         self.by_rows(subtract, pending, write=True)
@@ -205,7 +219,7 @@ class TorchThc:
     ) -> torch.Tensor:
         """Check what a contribution is made from, and return its factors, float32[blocks]."""
         blocks = blocks_of(elements, THC_BLOCK)
-        require_tensor(payloads, torch.uint8, (blocks, _SHAPE.up_bytes), self.device, "payloads")
+        require_tensor(payloads, torch.uint8, (self._chunks(blocks), _UP_BYTES), self.device, "payloads")
         self._require_shared(shared, blocks)
         factors = self._factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
         if included is not None:
@@ -232,6 +246,19 @@ class TorchThc:
             if write:
                 x[whole * THC_BLOCK :] = tail[0, :rest]
 
+    def _chunks(self, blocks: int) -> int:
+        return blocks_of(blocks, self.chunk_blocks)
+
+    def _own_codes(self, payloads: torch.Tensor) -> torch.Tensor:
+        """Return the payloads of each block by itself."""
+        return payloads if self.chunk_blocks == 1 else split_payloads(payloads)
+
+    def _sums(self, results: torch.Tensor) -> torch.Tensor:
+        """Return the sums of each block, uint8[blocks or more, 1024]."""
+        if self.op == Op.LOOKUP_ADD6:
+            return unpack_sums(results)
+        return results if self.chunk_blocks == 1 else split_sums(results)
+
     def _require_shared(self, shared: torch.Tensor, blocks: int) -> None:
         require_tensor(shared, torch.float32, (blocks,), self.device, "shared ranges")
         require_finite_ranges(shared, "shared ranges")
@@ -248,12 +275,12 @@ class TorchThc:
             raise CodecError(f"chunk {chunk}: contributors {bitmap:#x} of a job of {self.workers} workers")
         return counts
 
-    def _refuse_sums(self, results: torch.Tensor, counts: torch.Tensor) -> None:
-        largest = results.amax(dim=1).int()
-        chunk = int((largest > counts * self.table.granularity).int().argmax())
+    def _refuse_sums(self, sums: torch.Tensor, counts: torch.Tensor) -> None:
+        largest = sums.amax(dim=1).int()
+        block = int((largest > counts * self.table.granularity).int().argmax())
         raise CodecError(
-            f"chunk {chunk}: a lane of {int(largest[chunk])} from {int(counts[chunk])} workers, but the table "
-            f"ends at {self.table.granularity}: the switch has another table than this codec"
+            f"chunk {block // self.chunk_blocks}: a lane of {int(largest[block])} from {int(counts[block])} workers, "
+            f"but the table ends at {self.table.granularity}: the switch has another table than this codec"
         )
 
     @staticmethod
@@ -326,8 +353,7 @@ def _phases(codec: TorchThc, x: torch.Tensor, context: ReductionContext) -> dict
     shared = own * 1.5
     shared[0] /= 4
     payloads = codec.encode(x, own, shared, context)
-    lanes = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
-    TorchReferenceKernels().thc_lookup(payloads, codec.device_table, lanes)
+    results, _ = simulate_switch(codec.op, [payloads.cpu().numpy()] * codec.workers, codec.lookup)
     everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
     left = x.clone()
     codec.subtract_contribution(payloads, shared, context, left)
@@ -336,5 +362,5 @@ def _phases(codec: TorchThc, x: torch.Tensor, context: ReductionContext) -> dict
         "payloads": payloads,
         "contributions": codec.contribution(payloads, shared, x.numel(), context),
         "residuals": left,
-        "means": codec.decode(lanes * codec.workers, everybody, shared, x.numel(), context),
+        "means": codec.decode(torch.from_numpy(results).to(codec.device), everybody, shared, x.numel(), context),
     }

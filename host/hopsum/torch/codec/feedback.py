@@ -71,7 +71,7 @@ class TorchFeedback:
 
         Args:
             codec: that made the payloads.
-            payloads: uint8[blocks, 512]; None: nothing was delivered.
+            payloads: uint8[chunks, 512]; None: nothing was delivered.
             shared: the ranges it encoded with.
             context: and the context.
             included: bool[blocks], which blocks are in a sum; all if left out.
