@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hopsum.plan import PlanError
-from hopsum.plan.costs import CODECS
 from hopsum.plan.step import AGGREGATORS
 from hopsum_cli.main import COMMANDS, Command, load
 from hopsum_evaluation.plan.arguments import build_parser, costs_of, elements_of, job_of, require_plot
-from hopsum_evaluation.plan.forecast import Forecast, forecast
+from hopsum_evaluation.plan.forecast import CODECS, Forecast, forecast
 from hopsum_evaluation.plan.report import as_json, show
 
 _CALIBRATE = Command("", "hopsum_evaluation.plan.calibrate", "cli,codec")

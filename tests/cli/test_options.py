@@ -70,7 +70,6 @@ def test_a_spelling_takes_the_same_kind_of_value_everywhere() -> None:
 
 
 TWO_TYPES = {
-    "--codec": "plan has costs of our codecs alone, without options",
     "--elements": "plan reads 25M for 25000000 too",
     "--interface": "the switch needs the number of its port beside the interface",
     "--iterations": "the paper's model may have a part of one",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges
+from hopsum.codec.base import blocks_of
 from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
@@ -35,7 +36,8 @@ class Subject:
         parts = np.array_split(self._payloads, 64)  # all ranks' payloads together would need much memory
         sums = [simulate_switch(codec.op, [part] * codec.workers, codec.lookup) for part in parts]
         self._results = np.ascontiguousarray(np.concatenate([part for part, _ in sums]))
-        self._contributors = np.concatenate([part for _, part in sums])
+        blocks = blocks_of(x.size, codec.block_elements)
+        self._contributors = np.concatenate([part for _, part in sums]).repeat(codec.chunk_blocks)[:blocks]
         self._feedback = ErrorFeedback(x.size)
         self._sum = x.copy()
 

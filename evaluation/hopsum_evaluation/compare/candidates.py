@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from hopsum.codec import LookupTable, best_table, make_codec
 from hopsum_evaluation.baselines.registry import make_estimator
+from hopsum_evaluation.baselines.two_shot import BITS
+from hopsum_evaluation.compare.endpoints import PowerSgdMethod, TwoShotMethod
 from hopsum_evaluation.compare.methods import EstimatorMethod, MethodCandidate, SwitchMethod
 
 PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
@@ -29,10 +31,20 @@ def _thc_of_3_bits(workers: int) -> SwitchMethod:
     return SwitchMethod(make_codec("thc", workers=workers, table=best_table(workers, bits=3)))
 
 
+def _two_shot(bits: int) -> MethodCandidate:
+    return MethodCandidate(f"two-shot {bits} bits", lambda workers: TwoShotMethod(workers, bits), "two-shot")
+
+
+def _power_sgd(rank: int) -> MethodCandidate:
+    return MethodCandidate(f"powersgd rank {rank}", lambda workers: PowerSgdMethod(workers, rank), "powersgd")
+
+
 CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _switch("thc", "thc", "thc", "8-bit lanes"),
     _switch("thc 16-bit lanes", "thc", "thc", "16-bit lanes", lane_bits=16),
     MethodCandidate("thc 3 bits", _thc_of_3_bits, "thc", "3 bits"),
+    _switch("thc 2 bits paired", "thc", "thc", "2 bits paired", bits=2, error_feedback=False),
+    _switch("thc packed results", "thc", "thc", "packed results", result_bits=6),
     _switch("thc full rotation", "thc", variant="full rotation", rotation="full"),
     _switch("thc no rotation", "thc", variant="no rotation", rotation="none"),
     _switch("thc tensor scale", "thc", variant="tensor scale", scale="tensor"),
@@ -50,5 +62,7 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _estimator("top 1 %", "topk", fraction=0.01),
     _estimator("top 10 %", "topk", fraction=0.1),
     _estimator("terngrad", "terngrad"),
+    *(_two_shot(bits) for bits in BITS),
+    *(_power_sgd(rank) for rank in (2, 8)),
 )
 """Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels."""

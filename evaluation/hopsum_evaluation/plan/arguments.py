@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.plan import Costs, PlanError, PlannedJob, shipped_costs
-from hopsum.plan.costs import CODECS, costs_from_json
+from hopsum.plan.costs import costs_from_json
 from hopsum.plan.step import AGGREGATORS
+from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_evaluation.plan.module import module_elements
 from hopsum_evaluation.plan.units import count, rate_bits_per_s, size_bytes, time_s
 
@@ -77,7 +78,8 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     methods = parser.add_argument_group("what is predicted, from what, and how it is shown")
     methods.add_argument(
-        "--codec", action="append", choices=CODECS, help="codec to predict; may be repeated (default: all)"
+        "--codec", action="append", type=codec_argument,
+        help="codec to predict, as in thc:bits=2; may be repeated (default: all)",
     )
     methods.add_argument(
         "--aggregator", action="append", choices=AGGREGATORS,

@@ -30,17 +30,24 @@ from hopsum.codec.lossless import Lossless
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan import Cost, Costs, PlanError, shipped_costs
 from hopsum.plan.costs import CODECS
+from hopsum.plan.step import TWO_SHOT_BITS
 from hopsum.plan.traffic import ring_traffic, summed_traffic
+from hopsum_evaluation.baselines.two_shot import BLOCK, dequantise, padded, quantise
 from hopsum_evaluation.bench.codec_subjects import Subject
 from hopsum_evaluation.bench.lossless import reduce_alone
 from hopsum_evaluation.bench.placement import one_core
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.plan.forecast import codec_of
+from hopsum_wire._layout import PACKED_BYTES
+from hopsum_wire.payload import unpack_sums
 
 CODEC_ELEMENTS = 1 << 21
 NETWORK_ELEMENTS = 1 << 24
 WORKERS = 4
 _BUCKETS = 8
+_RUN_CHUNKS = 512
+"""Chunks that a codec unpacks at a time."""
+_SPELLED = {"thc_paired": "thc:bits=2"}
 _DENSITIES = (0.01, 0.20)
 _QUIET = 1.0
 """Load of this process alone."""
@@ -99,13 +106,17 @@ def codec_costs(elements: int, runs: int, seed: int) -> dict[str, Cost]:
     actions: dict[str, Callable[[], object]] = {"place": lambda: np.copyto(copy, x)}
     backends = set()
     for name in CODECS:
-        codec = make_codec(name, workers=1 if name == "lossless" else WORKERS)
+        codec = make_codec(_SPELLED.get(name, name), workers=1 if name == "lossless" else WORKERS)
         backends.add(codec.backend)
         if isinstance(codec, RangeCodec):
             subject = Subject(codec, x, seed).actions()
             actions |= {f"{way}_{name}": subject[way] for way in ("encode", "decode")}
         elif isinstance(codec, Lossless):
             actions |= _sparse_actions(codec, x, seed)
+    packed = np.random.default_rng(seed).integers(0, 256, (-(-elements // 1024), PACKED_BYTES), dtype=np.uint8)
+    runs_of = [packed[first : first + _RUN_CHUNKS] for first in range(0, len(packed), _RUN_CHUNKS)]
+    actions["decode_packed"] = lambda: [unpack_sums(part) for part in runs_of]
+    actions |= {f"two_shot_{bits}": partial(_two_shots, x, bits) for bits in TWO_SHOT_BITS}
     with one_core():
         seconds = {name: least / elements for name, least in _least_cpu_s(actions, runs).items()}
     origin = _origin(f"`hopsum plan --calibrate`, processor time on one core, {', '.join(sorted(backends))}")
@@ -123,6 +134,17 @@ def _least_cpu_s(actions: Mapping[str, Callable[[], object]], runs: int) -> dict
             action()
             found[name] = min(found[name], time.process_time() - start)
     return found
+
+
+def _two_shots(x: NDArray[np.float32], bits: int) -> None:
+    """Do what a worker does in a two-shot all-reduce of WORKERS: with a part for each, and all parts of the mean."""
+    blocks = quantise(padded(x, WORKERS), bits)
+    part = len(blocks) // WORKERS
+    total = np.zeros(part * BLOCK, np.float32)
+    for rank in range(WORKERS):
+        total += dequantise(blocks[rank * part : (rank + 1) * part], bits)
+    quantise(total, bits)
+    dequantise(blocks, bits)
 
 
 def _sparse_actions(codec: Lossless, x: NDArray[np.float32], seed: int) -> dict[str, Callable[[], object]]:

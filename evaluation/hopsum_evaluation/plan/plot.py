@@ -22,7 +22,12 @@ from hopsum_evaluation.plan.forecast import Forecast, Predict, refusals, ring_me
 from hopsum_evaluation.plan.units import said_rate, said_time
 from hopsum_wire import MAX_WORKERS
 
-_COLOURS: Final = {"thc": "#0072B2", "uhc": "#E69F00", "fixed": "#CC79A7", "lossless": "#009E73", "fp16": "#000000"}
+_COLOURS: Final = {
+    "thc": "#0072B2", "thc:result_bits=6": "#56B4E9", "thc:bits=2": "#D55E00", "uhc": "#E69F00", "fixed": "#CC79A7",
+    "lossless": "#009E73", "fp16": "#000000",
+}  # fmt: skip
+_OTHER: Final = "#999999"
+"""Of a codec with other options."""
 _TITLES: Final = {
     "switch": "summed by a switch as fast as its links (assumed)",
     "embedded": "embedded switch, a link per worker",
@@ -122,14 +127,15 @@ def _fill(
     axes = panel.transData + panel.transAxes.inverted()
     ends = []
     for name, points in curves.items():
-        style = {"color": _COLOURS[name], "linestyle": _DASHED.get(name, "-")}
+        colour = _COLOURS.get(name, _OTHER)
+        style = {"color": colour, "linestyle": _DASHED.get(name, "-")}
         panel.plot(*zip(*points, strict=True), **style, linewidth=1.6)
-        panel.plot(*_nearest(points, asked), marker="o", markersize=5, color=_COLOURS[name], markerfacecolor="white")
+        panel.plot(*_nearest(points, asked), marker="o", markersize=5, color=colour, markerfacecolor="white")
         ends.append((float(axes.transform(points[-1])[1]), name, points[-1]))
     ends.sort()
     for place, (_, name, point) in zip(spread([end[0] for end in ends], _LABEL_GAP), ends, strict=True):
         panel.annotate(
-            name, point, xytext=(1.03, place), textcoords="axes fraction", fontsize=8, color=_COLOURS[name],
+            name, point, xytext=(1.03, place), textcoords="axes fraction", fontsize=8, color=_COLOURS.get(name, _OTHER),
             va="center", annotation_clip=False,
         )  # fmt: skip
     panel.grid(visible=True, linewidth=0.4, color="#DDDDDD")

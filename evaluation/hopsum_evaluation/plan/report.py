@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -10,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.plan import Prediction
+from hopsum.plan import CodecChoice, Prediction
 from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S
-from hopsum.plan.step import COMPUTE
+from hopsum.plan.step import AGGREGATORS, COMPUTE
 from hopsum_evaluation.plan.forecast import Forecast
 from hopsum_evaluation.plan.units import said_rate, said_time
 
@@ -27,6 +28,7 @@ def as_json(found: Forecast, plots: list[str]) -> dict[str, Any]:
         "job": asdict(found.job),
         "predictions": [_prediction(each, found) for each in found.predictions],
         "refused": found.refused,
+        "choices": [asdict(each) | {"busier_bits": each.busier_bits} for each in found.choices],
         "costs": found.costs.as_json(),
         "plots": plots,
     }
@@ -71,6 +73,7 @@ def show(found: Forecast, console: Console) -> None:
     )  # fmt: skip
     for name, reason in found.refused.items():
         console.print(f"{name}: not possible: {reason}", highlight=False)
+    console.print(choices_table(found.choices, found.job.workers, found.job.link_bits_per_s))
     if found.wins:
         console.print(_wins(found))
     console.print("costs, one core:", highlight=False)
@@ -92,11 +95,14 @@ def _table(found: Forecast, wide: bool) -> Table:
     table.add_column("binds", no_wrap=True)
     group = ""
     for each in found.predictions:
-        if group not in ("", each.method.split()[0]):
+        before, (group, _, name) = group, each.method.partition(" ")
+        if before not in ("", group):
             table.add_section()
-        group = each.method.split()[0]
+        aggregated = group in AGGREGATORS
+        if aggregated and before != group:
+            table.add_row(group)
         table.add_row(
-            each.method,
+            f"  {name}" if aggregated else each.method,
             said_time(each.step_s),
             f"{found.step_s(_FP32) / each.step_s:.2f}",
             f"{found.step_s(_FP16) / each.step_s:.2f}",
@@ -104,6 +110,26 @@ def _table(found: Forecast, wide: bool) -> Table:
             f"{each.traffic.up_bytes / job.elements:.2f}",
             f"{each.traffic.down_bytes / job.elements:.2f}",
             each.binds if each.binds != COMPUTE or not wide else f"{COMPUTE}; {each.allreduce_binds}",
+        )
+    return table
+
+
+def choices_table(choices: Sequence[CodecChoice], workers: int, bits_per_s: float) -> Table:
+    """Return the choices of codec thc with their bits and errors; those on the Pareto front have a star."""
+    title = f"thc for {workers} workers: bits of an element against the error of the mean; *: no other beats both"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for name in ("", "up", "down", "NMSE", "of one worker", f"1 M at {said_rate(bits_per_s)}"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in choices:
+        table.add_row(
+            each.codec,
+            "*" if each.on_front else "",
+            f"{each.up_bits:.2f}",
+            f"{each.down_bits:.2f}",
+            f"{each.nmse:.4f}",
+            f"{each.worker_nmse:.4f}",
+            said_time(each.link_s(10**6, bits_per_s)),
         )
     return table
 

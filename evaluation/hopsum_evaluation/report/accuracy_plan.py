@@ -71,6 +71,8 @@ class AccuracyPlan:
 
     workers: int
     models: tuple[str, ...]
+    codecs: tuple[str, ...]
+    """Of the jobs at the switch, each a scheme of its name."""
     folder: Path
 
 

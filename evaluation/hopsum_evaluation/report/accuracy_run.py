@@ -41,6 +41,12 @@ class Trainings:
     """One per repeat; as many as any rate of a course needs."""
 
     @property
+    def codecs(self) -> tuple[str, ...]:
+        """Return the schemes that the switch sums, by the spelling of their codecs."""
+        schemes = dict.fromkeys(scheme for course in self.courses for scheme in course.schemes)
+        return tuple(scheme for scheme in schemes if scheme.partition(":")[0] == "thc")
+
+    @property
     def count(self) -> int:
         """How many trainings there are."""
         return sum(sum(course.rates.values()) * len(course.schemes) for course in self.courses)
@@ -85,34 +91,29 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
     """
-    codec = make_codec("thc", workers=trainings.workers)  # here, before several processes would compile it at once
+    codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}  # compiled once, here
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
         star = stack.enter_context(Star(trainings.workers))
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         tell(0.0, f"starting the switch and {trainings.workers} workers")
         testbed = stack.enter_context(native_testbed(trainings.workers, star=star))
-        plan = AccuracyPlan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
+        models = tuple(course.model for course in trainings.courses)
+        plan = AccuracyPlan(trainings.workers, models, trainings.codecs, folder)
         pool = stack.enter_context(WorkerPool(testbed.seats, work, plan))
-        join_job(
-            stack,
-            SwitchController(testbed.device, SWITCH),
-            pool,
-            testbed.seats,
-            "report",
-            WINDOW,
-            job_tables(codec),
-            folder,
-        )
+        controller = SwitchController(testbed.device, SWITCH)
+        for number, codec in enumerate(codecs.values()):
+            name = f"report{number}"
+            join_job(stack, controller, pool, testbed.seats, name, WINDOW, job_tables(codec), folder)
         ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
         runs = _train_all(trainings, star, pool, tell)
         pool.send(None)
         pool.gather("finished")
-    models = {
+    trained = {
         course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
         for course, each in zip(trainings.courses, ready, strict=True)
     }
-    return {"models": models, "runs": runs}
+    return {"models": trained, "runs": runs}
 
 
 def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -> list[dict[str, Any]]:

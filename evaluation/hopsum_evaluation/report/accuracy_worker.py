@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of section `accuracy`: trains with DDP behind a shaped link, gradients reduced in one way after the other.
 
-Messages to the parent: ("bound", (ip, port)) · ("ready", [Ready of each model]) · ("step", number) at each look, so
-that long trainings are not taken for hanging · ("done", Trained) after each training. From the parent: the membership
-file's path · Order for each training · None at the end.
+Messages to the parent: ("bound", (ip, port)) for each codec · ("ready", [Ready of each model]) · ("step", number) at
+each look, so that long trainings are not taken for hanging · ("done", Trained) after each training. From the parent:
+the path of each codec's membership file · Order for each training · None at the end.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +26,12 @@ from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.transport.udp_link import UdpLink
+from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.software import SoftwareServers
 from hopsum_evaluation.report.topk import TopKState, exchange, largest, topk_hook
+from hopsum_evaluation.report.two_shot import TwoShotExchange, TwoShotState, part_elements, two_shot_hook
 from hopsum_topologies.seat import Seat
 
 POWERSGD_RANK = 2
@@ -40,31 +43,47 @@ PROBES = 4
 """Times that the parts of a step are timed alone."""
 _INTERFACE = "eth0"
 
-Sums = dict[str, Communicator]
-"""By scheme, what sums codes: the switch, or servers in its place."""
+
+class Reducers(NamedTuple):
+    """What reduces gradients, by scheme; the rest needs nothing that is made beforehand."""
+
+    sums: dict[str, Communicator]
+    """What sums codes: the switch, or servers in its place."""
+    exchanges: dict[str, TwoShotExchange]
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     """Be one worker, in the namespace where it belongs."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
-    link = UdpLink((seat.ip, 0), seat.switch, gso="auto")
-    pipe.send(("bound", link.local))
-    membership: str = pipe.recv()
+    joined = [_join(seat, pipe) for _ in plan.codecs]
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
     learning = {name: load_learning(name) for name in plan.models}
-    with (
-        Agent(membership, seat.rank, codec="thc", link=link) as agent,
-        SoftwareServers(make_codec("thc", workers=plan.workers)) as servers,
-    ):
-        sums: Sums = {"thc": agent, "thc-ps": servers}
+    with ExitStack() as stack:
+        servers = SoftwareServers(make_codec("thc", workers=plan.workers))
+        sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
+        for codec, (membership, link) in zip(plan.codecs, joined, strict=True):
+            sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=link))
+        exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
+        for exchange in exchanges.values():
+            stack.callback(exchange.close)
+        reducers = Reducers(sums, exchanges)
         pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
         while (message := pipe.recv()) is not None:
             order = TrainingOrder(*message)
-            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums, pipe)))
+            trained = _train(order, learning[order.model], plan, seat.rank, reducers, pipe)
+            pipe.send(("done", *trained))
     dist.destroy_process_group()
+
+
+def _join(seat: Seat, pipe: Connection) -> tuple[str, UdpLink]:
+    """Return the membership file of a job, and the link over which this worker takes part."""
+    link = UdpLink((seat.ip, 0), seat.switch, gso="auto")
+    pipe.send(("bound", link.local))
+    membership: str = pipe.recv()
+    return membership, link
 
 
 def _ready(learning: Learning) -> Ready:
@@ -72,11 +91,11 @@ def _ready(learning: Learning) -> Ready:
 
 
 def _train(
-    order: TrainingOrder, learning: Learning, plan: AccuracyPlan, rank: int, sums: Sums, pipe: Connection
+    order: TrainingOrder, learning: Learning, plan: AccuracyPlan, rank: int, reducers: Reducers, pipe: Connection
 ) -> TrainingRun:
     network = learning.make_network(order.seed % (1 << 31))
     ddp = DistributedDataParallel(network, bucket_cap_mb=ONE_BUCKET_MB if order.scheme == "powersgd" else None)
-    _register(ddp, order.scheme, sums)
+    _register(ddp, order.scheme, reducers)
     optimiser = learning.make_optimiser(ddp)
     shuffle = np.random.default_rng([order.seed, rank])
     took: list[float] = []
@@ -90,7 +109,8 @@ def _train(
                 pipe.send(("step", step))
             dist.barrier()
     compute_s = _compute(ddp, learning, batch)
-    return TrainingRun(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
+    reduce_s = _reduce(order.scheme, network, plan, reducers)
+    return TrainingRun(points, float(np.mean(took[1:])), compute_s, reduce_s)
 
 
 def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
@@ -102,7 +122,7 @@ def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> flo
     return time.perf_counter() - start
 
 
-def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
+def _register(ddp: DistributedDataParallel, scheme: str, reducers: Reducers) -> None:
     if scheme == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif scheme == "powersgd":
@@ -114,8 +134,10 @@ def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme == "topk":
         ddp.register_comm_hook(TopKState(), topk_hook)
-    elif scheme in sums:
-        ddp.register_comm_hook(HopsumState(sums[scheme], ddp), hopsum_hook)
+    elif scheme in reducers.exchanges:
+        ddp.register_comm_hook(TwoShotState(reducers.exchanges[scheme]), two_shot_hook)
+    elif scheme in reducers.sums:
+        ddp.register_comm_hook(HopsumState(reducers.sums[scheme], ddp), hopsum_hook)
 
 
 def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:
@@ -131,19 +153,22 @@ def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> 
     return float(np.median(found))
 
 
-def _reduce(scheme: str, network: nn.Module, plan: AccuracyPlan, sums: Sums) -> float | None:
+def _reduce(scheme: str, network: nn.Module, plan: AccuracyPlan, reducers: Reducers) -> float | None:
     """Return the seconds of an all-reduce of the gradient, with conversions and error feedback as in training."""
     if scheme == "powersgd":
         return None
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
     feedback = ErrorFeedback(gradient.numel())
+    left = np.zeros(part_elements(gradient.numel(), plan.workers), np.float32)
     found = []
     for _ in range(PROBES):
         mean: Any = gradient.clone()
         dist.barrier()
         start = time.perf_counter()
-        if scheme in sums:
-            sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
+        if scheme in reducers.sums:
+            reducers.sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
+        elif scheme in reducers.exchanges:
+            reducers.exchanges[scheme].mean(mean.numpy(), left)
         elif scheme == "fp16":
             half = mean.half()
             dist.all_reduce(half)

@@ -3,10 +3,13 @@
 
 encode_CODEC, decode_CODEC   of a vector's element; of lossless at a density of 0, and encode_lossless_member,
                              decode_lossless_member for each element that is not zero on some worker
+                             thc_paired is thc with bits=2, whose codes and sums are packed and split besides
+decode_packed                of an element besides: its sum out of a packed result
 chunk                        of a worker's network: one UPDATE sent and its RESULT taken
 place                        of an element of the mean, put where the vector was
 update                       of the embedded switch: one UPDATE with its share of RESULTs
 ring_fp32, ring_fp16         of a byte that a worker of a ring all-reduce sends, with the one that it receives
+two_shot_4, two_shot_8       of an element that a worker of a two-shot all-reduce quantises, adds up and reads
 
 The shipped figures are those of docs/performance.md and docs/lossless.md, nothing else: of the machine that they were
 measured on. Two of them are conclusions: ring_fp32 and ring_fp16 take gloo's unshaped all-reduces, and that both cores
@@ -22,8 +25,8 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.plan.setting import PlanError
 
-CODECS: Final = ("thc", "uhc", "fixed", "lossless")
-_PARTS: Final = ("chunk", "place", "update", "ring_fp32", "ring_fp16")
+CODECS: Final = ("thc", "thc_paired", "uhc", "fixed", "lossless")
+_PARTS: Final = ("decode_packed", "chunk", "place", "update", "ring_fp32", "ring_fp16", "two_shot_4", "two_shot_8")
 NAMES: Final = (
     *(f"{way}_{codec}" for codec in CODECS for way in ("encode", "decode")),
     "encode_lossless_member", "decode_lossless_member", *_PARTS,
@@ -117,6 +120,7 @@ def shipped_costs() -> Costs:
     codec = "docs/performance.md, `hopsum bench codec`: one core of a two-core AMD EPYC virtual machine, numba"
     lossless = "docs/lossless.md, `hopsum bench lossless`: one thread, numba, a busy two-core virtual machine"
     net = "docs/performance.md, `hopsum bench allreduce`: two cores of an Intel Xeon virtual machine, 4 workers"
+    forms = "docs/performance.md, forms of thc and two-shots: shares of thc's rates, one core of a busy virtual machine"
     rates = {"thc": (367e6, 674e6), "uhc": (401e6, 650e6), "fixed": (650e6, 1329e6)}
     figures = {
         f"{way}_{name}": Cost(1 / rate, codec)
@@ -126,6 +130,15 @@ def shipped_costs() -> Costs:
     for way, (thin_s, thick_s) in {"encode": (0.035, 0.194), "decode": (0.011, 0.078)}.items():
         base, member = _line(thin_s / _LOSSLESS_ELEMENTS, 0.01, thick_s / _LOSSLESS_ELEMENTS, 0.20)
         figures[f"{way}_lossless"], figures[f"{way}_lossless_member"] = Cost(base, lossless), Cost(member, lossless)
+    encode, decode = (figures[f"{way}_thc"].seconds for way in ("encode", "decode"))
+    for name, seconds in {
+        "encode_thc_paired": encode / _PAIRED_ENCODE,
+        "decode_thc_paired": decode / _PAIRED_DECODE,
+        "decode_packed": decode / _UNPACK,
+        "two_shot_4": encode / _TWO_SHOT_4,
+        "two_shot_8": encode / _TWO_SHOT_8,
+    }.items():
+        figures[name] = Cost(seconds, forms)
     ring = f"{net}: gloo unshaped, taking both cores for busy"
     return Costs(
         figures
@@ -140,6 +153,8 @@ def shipped_costs() -> Costs:
 
 
 _LOSSLESS_ELEMENTS: Final = 1 << 24
+_PAIRED_ENCODE, _PAIRED_DECODE, _UNPACK, _TWO_SHOT_4, _TWO_SHOT_8 = 1.1, 1.4, 4.4, 0.23, 0.31
+"""Rates over thc's: of encoding and of decoding by bits=2, of unpacking over decoding, of two-shots over encoding."""
 
 
 def _line(low: float, low_density: float, high: float, high_density: float) -> tuple[float, float]:

@@ -10,6 +10,7 @@ it, what one vector needs of the other.
                      (codec_overlap off: network + codec), and no less than a processor's work on all its cores,
                      + a round trip for each phase of the first vector (off: of each vector)
     ring           = longest of link and processor, + 2 (n - 1) half round trips
+    two-shot       = longest of link and processor, + 2 half round trips
     step           = compute + what of the all-reduce is not hidden behind `overlap` of it; the last vector never is
 
 Aggregators: "switch" adds at the rate of its links, which is assumed of hardware and measured of none; "embedded" is
@@ -26,12 +27,15 @@ from typing import Final
 
 from hopsum.codec import Codec
 from hopsum.codec.lossless.index import expected_union
+from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan.costs import Costs
 from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S, PlanError, PlannedJob
-from hopsum.plan.traffic import StepTraffic, ring_traffic, summed_traffic
+from hopsum.plan.traffic import StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
+from hopsum_wire import Op
 
 AGGREGATORS: Final = ("switch", "embedded", "server")
 RING_BYTES: Final = {"fp32": 4, "fp16": 2}
+TWO_SHOT_BITS: Final = (4, 8)
 COMPUTE: Final = "compute"
 _BITS: Final = 8
 _STEPS_PER_DECADE: Final = 8
@@ -72,12 +76,31 @@ def predict_ring(job: PlannedJob, costs: Costs, precision: str) -> Prediction:
     return _finish(job, f"ring {precision}", traffic, busy, allreduce_s, cpu_s, 0.0)
 
 
-def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str) -> Prediction:
+def predict_two_shot(job: PlannedJob, costs: Costs, bits: int) -> Prediction:
+    """Return what a two-shot all-reduce in so many bits takes: all-to-all, sum, all-gather among the workers.
+
+    Raises:
+        PlanError: other bits than TWO_SHOT_BITS.
+    """
+    if bits not in TWO_SHOT_BITS:
+        raise PlanError(f"two-shot in {bits} bits: one of {', '.join(map(str, TWO_SHOT_BITS))}")
+    traffic = two_shot_traffic(job.elements, job.workers, bits)
+    cpu_s = job.elements * costs[f"two_shot_{bits}"].seconds
+    busy = _links(job, traffic)
+    elsewhere = job.workers - job.workers // job.racks
+    busy |= _trunk(job, traffic.up_bytes * job.workers // job.racks * elsewhere / max(1, job.workers - 1))
+    busy |= _processor(job, cpu_s, cpu_s, 0.0)
+    allreduce_s = max(busy.values()) + job.round_trip_s
+    return _finish(job, f"two-shot {bits} bits", traffic, busy, allreduce_s, cpu_s, 0.0)
+
+
+def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str, spelled: str = "") -> Prediction:
     """Return what an all-reduce takes whose payloads an aggregator sums.
 
     Args:
         codec: made for the job's workers.
         aggregator: one of AGGREGATORS.
+        spelled: the codec's name with its options, for the method's name; its name alone if left out.
 
     Raises:
         PlanError: another aggregator, a codec for another number of workers, or one without known sizes or costs.
@@ -88,7 +111,7 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str)
         raise PlanError(f"codec {codec.name} is made for {codec.workers} workers, the job has {job.workers}")
     traffic = summed_traffic(codec, job.elements, job.vectors, job.density)
     union = expected_union(job.elements, max(1, round(job.density * job.elements)), job.workers) / job.elements
-    codec_s = sum(costs.codec_s(codec.name, job.elements, union)) + job.elements * costs["place"].seconds
+    codec_s = codec_cpu_s(costs, codec, job.elements, union) + job.elements * costs["place"].seconds
     network_s = traffic.chunks * costs["chunk"].seconds
     switch_s = 0.0 if aggregator == "switch" else job.workers * traffic.chunks * costs["update"].seconds
     busy = _links(job, traffic) | _between(job, traffic, aggregator)
@@ -97,7 +120,15 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str)
     processor = _processor(job, codec_s + network_s, max(codec_s, network_s), switch_s)
     allreduce_s = _pipeline(job, codec_s, max(network_s, *busy.values()), max(processor.values()), traffic.phases)
     busy |= processor
-    return _finish(job, f"{aggregator} {codec.name}", traffic, busy, allreduce_s, codec_s + network_s, switch_s)
+    method = f"{aggregator} {spelled or codec.name}"
+    return _finish(job, method, traffic, busy, allreduce_s, codec_s + network_s, switch_s)
+
+
+def codec_cpu_s(costs: Costs, codec: Codec, elements: int, union_density: float) -> float:
+    """Return the seconds of one core to encode and to decode a vector. Raises PlanError as `Costs.codec_s` does."""
+    paired = isinstance(codec, RangeCodec) and codec.chunk_blocks > 1
+    seconds = sum(costs.codec_s(f"{codec.name}_paired" if paired else codec.name, elements, union_density))
+    return seconds + (elements * costs["decode_packed"].seconds if codec.op == Op.LOOKUP_ADD6 else 0.0)
 
 
 def winning_rates(

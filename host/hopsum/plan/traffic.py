@@ -6,6 +6,7 @@ frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chun
 RESULT, both ways.
 
 Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500; acknowledgements are left out.
+Two-shot: as much of the codes, with a scale of 32 bits for every TWO_SHOT_BLOCK of them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from hopsum_wire.payload import SHAPES
 MTU_BYTES: Final = 1500
 TCP_BYTES: Final = 32
 """With the timestamps that Linux sends."""
+TWO_SHOT_BLOCK: Final = 512
+"""Codes that have a scale in common, as `hopsum codec compare` and `hopsum report` have them."""
 
 
 class StepTraffic(NamedTuple):
@@ -96,6 +99,15 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseT
 
 def ring_traffic(elements: int, workers: int, element_bytes: int) -> StepTraffic:
     """Return what a ring all-reduce of elements of so many bytes sends, and receives."""
+    return _exchanged(elements, workers, element_bytes)
+
+
+def two_shot_traffic(elements: int, workers: int, bits: int) -> StepTraffic:
+    """Return what a two-shot all-reduce of codes of so many bits sends, and receives."""
+    return _exchanged(elements, workers, bits / 8 + 4 / TWO_SHOT_BLOCK)
+
+
+def _exchanged(elements: int, workers: int, element_bytes: float) -> StepTraffic:
     payload = 2 * (workers - 1) / workers * elements * element_bytes
     segment = MTU_BYTES - IPV4_BYTES - TCP_BYTES
     sent = payload * (ETHERNET_BYTES + MTU_BYTES) / segment

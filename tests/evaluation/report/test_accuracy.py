@@ -17,6 +17,7 @@ from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
 from hopsum_topologies.worker_pool import WorkerDiedError
 
+MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
 
@@ -49,6 +50,15 @@ def with_text(found: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any
     return {"workers": 4, "models": {**found["models"], "transformer": text}, "runs": found["runs"] + runs}
 
 
+def with_pairs(found: dict[str, Any], step_s: float) -> dict[str, Any]:
+    """Add trainings of both models by paired codes: each as thc's, but for the seconds."""
+    runs = [
+        {**run, "scheme": "thc:bits=2", "points": [[step, step * step_s, value] for step, _, value in run["points"]]}
+        for run in found["runs"] if run["scheme"] == "thc"
+    ]  # fmt: skip
+    return {**found, "runs": found["runs"] + runs}
+
+
 def with_software(found: dict[str, Any], step_s: float) -> dict[str, Any]:
     return {**found, "runs": found["runs"] + [training("thc-ps", repeat, step_s, step_s - 0.02) for repeat in range(3)]}
 
@@ -60,8 +70,18 @@ def verdicts(found: dict[str, Any]) -> dict[str, Verdict]:
 
 def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not() -> None:
     fast, slow = ({"fp32": 9.0, "topk": 5.0, "thc": thc_s} for thc_s in (3.0, 4.0))
-    assert set(verdicts(with_software(with_text(result(0.07), fast), 0.1)).values()) == {Verdict.REPRODUCED}
-    assert set(verdicts(with_software(with_text(result(0.2), slow), 0.12)).values()) == {Verdict.NOT_REPRODUCED}
+    good = with_software(with_pairs(with_text(result(0.07), fast), 0.06), 0.1)
+    bad = with_software(with_pairs(with_text(result(0.2), slow), 0.2), 0.12)
+    assert set(verdicts(good).values()) == {Verdict.REPRODUCED}
+    assert set(verdicts(bad).values()) == {Verdict.NOT_REPRODUCED}
+
+
+def test_two_shots_are_rivals() -> None:
+    found = with_pairs(result(0.07), 0.05)
+    runs = found["runs"] + [training("two-shot-4", repeat, 0.1, 0.08) for repeat in range(3)]
+    samples = accuracy.show({**found, "runs": runs}).samples
+    assert samples["tta-best"][0] == pytest.approx(0.1 / 0.07)
+    assert samples["tta-best-2bits"][0] == pytest.approx(0.1 / 0.05)
 
 
 def test_software_servers_are_no_rival_of_the_switch() -> None:
@@ -107,7 +127,8 @@ def test_what_was_not_finite_is_left_out_of_the_curves() -> None:
 
 def test_what_only_the_full_size_trains_is_not_run_without() -> None:
     told = verdicts(result(0.07))
-    for claim, missing in {"tta-best-text": "transformer", "tta-software": "thc-ps"}.items():
+    missed = {"tta-best-text": "transformer", "tta-software": "thc-ps", "tta-best-2bits": "thc:bits=2"}
+    for claim, missing in {**missed, "tta-best-text-2bits": "transformer"}.items():
         assert told.pop(claim) is Verdict.NOT_RUN
         reason = accuracy.show(result(0.07)).reasons[claim]
         assert missing in reason
@@ -134,9 +155,10 @@ def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytes
     full = size is Size.FULL
     assert set(courses) == (set(MODELS) if full else {"cnn"})
     for course in courses.values():
-        assert set(course.schemes) == {"fp32", "fp16", "thc"} | ({"powersgd", "topk", "thc-ps"} if full else set())
+        assert set(course.schemes) == {"fp32", "fp16", "thc"} | (MORE if full else set())
         assert course.steps % course.every == 0
-    assert asked[0].count == (6 * (5 + 3 + 3) + 6 * 3 if full else 3 * 3)
+    assert asked[0].count == (10 * (5 + 3 + 3) + 10 * 3 if full else 3 * 3)
+    assert asked[0].codecs == (("thc", "thc:result_bits=6", "thc:bits=2") if full else ("thc",))
 
 
 def test_the_best_other_scheme_is_what_counts() -> None:

@@ -16,6 +16,8 @@ from hopsum_evaluation.report.sections import SECTIONS
 from hopsum_evaluation.report.settings import Settings, Size
 
 SETTINGS = Settings(2, Size.SMALL)
+SENT_BITS = {"fp32": 32, "topk": 0.1 * 64, "two-shot-4": 4, "thc": 4, "thc-ps": (4 + 8) / 2, "thc:bits=2": 2}
+"""Of an element, by a worker of two, in the direction that has most of them."""
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -52,17 +54,17 @@ def check_dataplane(result: dict[str, Any]) -> None:
 def check_accuracy(result: dict[str, Any]) -> None:
     """The rate is that of the links: a worker's gradient cannot pass faster."""
     runs = result["runs"]
-    schemes = {"cnn": ("fp32", "topk", "thc", "thc-ps"), "transformer": ("fp32", "thc")}
+    schemes = {"cnn": ("fp32", "topk", "two-shot-4", "thc", "thc-ps", "thc:bits=2"), "transformer": ("fp32", "thc")}
     ran = [(model, scheme, repeat) for model in MODELS for repeat in range(2) for scheme in schemes[model]]
     assert [(run["model"], run["scheme"], run["repeat"]) for run in runs] == ran
     assert {run["bits_per_s"] for run in runs} == {200e6}
     for run in runs:
         elements = result["models"][run["model"]]["parameters"]
-        sent = {"fp32": 32, "topk": 0.1 * 64, "thc": 4, "thc-ps": (4 + 8) / 2}[run["scheme"]]  # bits an element
+        sent = SENT_BITS[run["scheme"]]
         assert run["reduce_s"] > 0.8 * sent * elements / 200e6
         assert [step for step, *_ in run["points"]] == ([2, 4] if run["model"] == "cnn" else [2])
         assert all(seconds > 0 and MODELS[run["model"]].percent == (value <= 1) for _, seconds, value in run["points"])
-    learned = {(run["scheme"], run["repeat"]): [point[2] for point in run["points"]] for run in runs[:8]}
+    learned = {(run["scheme"], run["repeat"]): [point[2] for point in run["points"]] for run in runs[:12]}
     assert all(learned["thc", repeat] == learned["thc-ps", repeat] for repeat in range(2))  # the same sums
 
 

@@ -14,10 +14,10 @@ import pytest
 from matplotlib.image import imread
 
 from hopsum.plan import PlanError
-from hopsum.plan.costs import CODECS
 from hopsum.plan.step import AGGREGATORS
 from hopsum_cli.main import main
 from hopsum_evaluation.plan import module
+from hopsum_evaluation.plan.forecast import CODECS
 from hopsum_evaluation.plan.report import said_ranges
 from hopsum_evaluation.plan.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 
@@ -42,7 +42,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_json_has_every_method_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     report = run_json(capsys, *JOB)
     found = {each["method"]: each for each in report["predictions"]}
-    assert list(found) == ["ring fp32", "ring fp16", *(f"{a} {c}" for a in AGGREGATORS for c in CODECS)]
+    alone = ["ring fp32", "ring fp16", "two-shot 4 bits", "two-shot 8 bits"]
+    assert list(found) == [*alone, *(f"{a} {c}" for a in AGGREGATORS for c in CODECS)]
     for each in found.values():
         assert each["step_s"] == pytest.approx(0.2 + each["exposed_s"])
         assert each["speedup_over_ring_fp32"] == pytest.approx(found["ring fp32"]["step_s"] / each["step_s"])
@@ -60,8 +61,9 @@ def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str], monke
     text = capsys.readouterr().out
     table = text[: text.index("Predicted")]
     assert "…" not in table
-    row = next(line for line in table.splitlines() if "server thc" in line)
+    row = next(line for line in table.partition("\n server")[2].splitlines() if " thc " in line)
     assert row.split()[-2:] == ["server", "out"]
+    assert "  thc:result_bits=6 " in table
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
     assert "up to" in text
     assert "no method can be more than" in text
@@ -120,6 +122,34 @@ def test_a_module_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             module.module_elements(reference)
 
 
+def test_choices_say_bits_and_error_and_which_none_beats(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_json(capsys, *JOB)
+    found = {each["codec"]: each for each in report["choices"]}
+    assert list(found) == ["thc", "thc:lane_bits=16", "thc:result_bits=6", "thc:bits=2"]
+    assert [each["busier_bits"] for each in found.values()] == pytest.approx([8.03, 16.06, 6.03, 4.03], abs=0.01)
+    assert found["thc"]["nmse"] == pytest.approx(0.0052, abs=5e-5)
+    assert found["thc:result_bits=6"]["nmse"] == pytest.approx(0.0066, abs=5e-5)
+    assert found["thc:bits=2"]["worker_nmse"] == pytest.approx(0.177, abs=5e-4)
+    assert all(each["on_front"] for each in found.values())
+    many = run_json(capsys, *JOB, "--workers", "40")
+    assert "thc:bits=2" in many["refused"]
+    assert [each["codec"] for each in many["choices"]] == ["thc", "thc:lane_bits=16", "thc:result_bits=6"]
+
+
+def test_an_option_that_a_codec_has_not_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_json(capsys, *JOB, "--codec", "thc:colour=1", "--codec", "thc")
+    assert "colour" in report["refused"]["thc:colour=1"]
+    assert "codec 'thx'" in refused(capsys, *JOB, "--codec", "thx")
+
+
+def test_fewer_bits_are_predicted_to_be_faster_on_slow_links(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_json(capsys, *JOB[:-1], "200mbit", "--aggregator", "switch", "--codec", "thc", "--codec", "thc:bits=2")
+    found = {each["method"]: each for each in report["predictions"]}
+    plain, paired = found["switch thc"], found["switch thc:bits=2"]
+    assert paired["down_bytes"] == pytest.approx(plain["down_bytes"] / 2, rel=0.02)
+    assert paired["allreduce_s"] < 0.6 * plain["allreduce_s"] < found["two-shot 8 bits"]["allreduce_s"]
+
+
 def test_a_torch_module_is_counted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +180,7 @@ def test_more_workers_than_a_lane_holds_are_told(capsys: pytest.CaptureFixture[s
         ((*JOB[1:], "--workers", "65"), "workers: 65, where 2 to 64"),
         ((*JOB[1:], "--overlap", "2"), "overlap: 2, where 0 to 1"),
         ((*JOB[1:], "--racks", "3"), "4 workers do not stand in 3 racks"),
-        ((*JOB[1:], "--codec", "gzip"), "invalid choice: 'gzip'"),
+        ((*JOB[1:], "--codec", "gzip"), "codec 'gzip': one of thc, uhc, fixed, lossless"),
         ((*JOB[1:], "--plot", "plan.txt"), "a name that ends in .png"),
         ((*JOB[1:], "--plot", "no/such/folder/plan.png"), "there is no folder"),
         ((*JOB[1:], "--costs", "no-such-file.json"), "no-such-file.json: No such file"),

@@ -51,6 +51,20 @@ def test_shipped_network_costs_are_documented() -> None:
     assert all(each.origin.startswith("docs/") for each in (costs[name] for name in NAMES))
 
 
+def test_shipped_costs_of_forms_are_documented_shares_of_thc() -> None:
+    costs = shipped_costs()
+    both = re.search(r"`thc:bits=2` encodes at ([\d.]+) and decodes at ([\d.]+) of thc's rate", PERFORMANCE)
+    unpack = re.search(r"runs at ([\d.]+) times the rate of thc's decoding", PERFORMANCE)
+    shots = re.search(r"at ([\d.]+) of the rate of thc's encoding in 4 bits, ([\d.]+) in 8 bits", PERFORMANCE)
+    assert both is not None
+    assert unpack is not None
+    assert shots is not None
+    shares = {"encode_thc_paired": both[1], "decode_thc_paired": both[2], "decode_packed": unpack[1]}
+    for name, share in (shares | {"two_shot_4": shots[1], "two_shot_8": shots[2]}).items():
+        plain = costs["decode_thc" if name.startswith("decode") else "encode_thc"].seconds
+        assert costs[name].seconds == pytest.approx(plain / float(share))
+
+
 def test_a_file_replaces_what_it_names() -> None:
     text = json.dumps({"chunk": {"seconds": 1e-6, "origin": "here"}})
     costs = costs_from_json(text, "costs.json")

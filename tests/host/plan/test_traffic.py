@@ -21,6 +21,8 @@ WORKERS = 3
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {}),
     ("thc", {"lane_bits": 16}),
+    ("thc", {"bits": 2}),
+    ("thc", {"result_bits": 6}),
     ("thc", {"rotation": "full"}),
     ("thc", {"scale": "tensor"}),
     ("uhc", {"bits": 8}),

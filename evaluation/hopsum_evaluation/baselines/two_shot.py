@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised vectors of the two-shot all-reduce: what endpoints do without a switch.
+
+Every worker quantises its vector and sends each worker that worker's part of it (all-to-all, the first shot). Each
+worker adds up the parts that it got, quantises their mean, and sends it to all (all-gather, the second shot). ZeRO++'s
+gradients (Wang et al., "ZeRO++", arXiv 2306.10209) and torchft's quantised all-reduce are of this kind.
+
+A vector is cut into blocks of BLOCK elements. A block has one scale, its largest magnitude over the largest code, and
+codes of 4 or 8 bits, rounded to the nearest: error feedback keeps what rounding leaves. On the wire a block is its
+scale as float32, then its codes; two codes of 4 bits share a byte.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.base import CodecError
+from hopsum.plan.step import TWO_SHOT_BITS
+from hopsum.plan.traffic import TWO_SHOT_BLOCK
+
+BLOCK: Final = TWO_SHOT_BLOCK
+BITS: Final = TWO_SHOT_BITS
+_SCALE_BYTES: Final = 4
+_HALF: Final = BLOCK // 2
+
+
+def block_bytes(bits: int) -> int:
+    """Return the bytes of a block on the wire. Raises CodecError for bits that are not in BITS."""
+    if bits not in BITS:
+        raise CodecError(f"two-shot with codes of {bits} bits: {' or '.join(map(str, BITS))}")
+    return _SCALE_BYTES + BLOCK * bits // 8
+
+
+def quantise(x: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+    """Return the blocks of a vector as they travel, uint8[blocks, block_bytes(bits)], a new array.
+
+    Args:
+        x: float32[blocks * BLOCK], finite.
+    """
+    rows = x.reshape(-1, BLOCK)
+    most = (1 << bits - 1) - 1
+    scales = np.abs(np.maximum(rows.max(axis=1), -rows.min(axis=1))) / np.float32(most)  # abs: of zeros, +0
+    per_scale = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > np.finfo(np.float32).tiny)
+    scaled = rows * per_scale[:, None]
+    codes = np.rint(scaled, out=scaled).astype(np.int8)
+    made = np.empty((len(rows), block_bytes(bits)), np.uint8)
+    made[:, :_SCALE_BYTES] = scales.astype("<f4").view(np.uint8).reshape(-1, _SCALE_BYTES)
+    if bits == BITS[0]:
+        made[:, _SCALE_BYTES:] = (codes[:, :_HALF].view(np.uint8) << 4) | (codes[:, _HALF:].view(np.uint8) & 15)
+    else:
+        made[:, _SCALE_BYTES:] = codes.view(np.uint8)
+    return made
+
+
+def dequantise(blocks: NDArray[np.uint8], bits: int) -> NDArray[np.float32]:
+    """Return the vector of `quantise`'s blocks, uint8[blocks, block_bytes(bits)], float32[blocks * BLOCK], new."""
+    scales = np.ascontiguousarray(blocks[:, :_SCALE_BYTES]).view("<f4")
+    codes = blocks[:, _SCALE_BYTES:].view(np.int8)
+    rows = np.empty((len(blocks), BLOCK), np.float32)
+    if bits == BITS[0]:
+        np.multiply(codes >> 4, scales, out=rows[:, :_HALF])  # an arithmetic shift keeps the sign
+        np.multiply((codes << 4) >> 4, scales, out=rows[:, _HALF:])
+    else:
+        np.multiply(codes, scales, out=rows)
+    return rows.reshape(-1)
+
+
+def padded(x: NDArray[np.float32], workers: int = 1) -> NDArray[np.float32]:
+    """Return a copy of x, filled up with zeros to as many whole blocks for each of `workers`."""
+    each = -(-x.size // (BLOCK * workers))
+    made = np.zeros(each * workers * BLOCK, np.float32)
+    made[: x.size] = x
+    return made
