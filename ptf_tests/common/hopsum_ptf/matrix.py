@@ -40,7 +40,7 @@ _TEXT = """\
     cases/      what: one module for each matter, one class for each case
     targets/    where: bring a switch up and run the cases on it (native: no root; bmv2: root, simple_switch_grpc;
                 tna: no root, no switch: the Tofino program, executed from what the compiler's front end made of it)
-    common/     hopsum_ptf: the bed, the sentences that cases are written in, recordings, the table below;
+    common/     hopsum_ptf: the testbed, the sentences that cases are written in, recordings, the table below;
                 hopsum_oracle: the switch in Python; hopsum_tna: see tna
 
 [docs/ptf.md](../docs/ptf.md) says how to test a program of your own in the same way.

@@ -29,13 +29,13 @@ from hopsum_wire.generations import Decided, Resume
 
 GENERATION, RANK, WORKERS = 7, 1, 3
 STEPS = 160
-SEEDS = 60
+SEEDS = 90
 OPTIONS: dict[str, dict[str, Any]] = {
     "fail": {},
     "repair": {"repair": RepairPolicy(straggler_s=1.0)},
 }
 COUNTED = ("results", "duplicates", "retransmits", "flushes", "probes", "stale_ignored", "repaired", "served")
-OPS = [Op.LOOKUP_ADD8, Op.ADD32, Op.MAX32]
+OPS = [Op.LOOKUP_ADD8, Op.ADD32, Op.MAX32, Op.LOOKUP_ADD6]
 
 
 class Twins:
