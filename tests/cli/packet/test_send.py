@@ -15,6 +15,7 @@ import pytest
 from hopsum_cli.packet import main
 from hopsum_cli.packet.capture import read_capture
 from hopsum_cli.packet.fields import PacketError, parse_arguments
+from hopsum_cli.packet.layers import values_of
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import PipelineConfig
@@ -25,6 +26,7 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS
 from hopsum_wire.payload import pack_codes
+from hopsum_wire.scapy import Hopsum
 
 from ...switch.server.controller import wait_until
 
@@ -139,7 +141,18 @@ def test_arguments(words: Sequence[str], header: Header, payload: bytes) -> None
     assert parse_arguments(words)[:2] == (header, payload)
 
 
-@pytest.mark.parametrize(("op", "bits"), [("LOOKUP_ADD8", 8), ("LOOKUP_ADD16", 16)])
+def test_sums_are_packed_in_results_alone() -> None:
+    """RESULT of LOOKUP_ADD6 has 6 bits of each lane, PARTIAL all 8; both are shown as lanes."""
+    for kind, size in (("RESULT", 768), ("PARTIAL", 1024)):
+        header, payload, _ = parse_arguments([f"kind={kind}", "op=LOOKUP_ADD6", "lanes=1,2,63"])
+        assert (header.length, len(payload)) == (size, size)
+        shown = values_of(Hopsum(header.pack() + payload))
+        assert shown["lanes"] == [1, 2, 63, *1021 * [0]]
+    with pytest.raises(PacketError, match="64 does not fit in 6 bits"):
+        parse_arguments(["kind=RESULT", "op=LOOKUP_ADD6", "lanes=64"])
+
+
+@pytest.mark.parametrize(("op", "bits"), [("LOOKUP_ADD8", 8), ("LOOKUP_ADD16", 16), ("LOOKUP_ADD6", 8)])
 def test_codes_are_packed_as_the_program_wants_them(op: str, bits: int) -> None:
     import numpy as np
 
