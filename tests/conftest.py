@@ -82,6 +82,7 @@ SYSTEM = (
     "host/rpc/test_dead_connections.py",
     "host/rpc/test_generations.py",
     "host/rpc/test_restart.py",
+    "host/rpc/test_shard_cluster.py",
     "host/rpc/test_source.py",
     "host/rpc/test_stubs.py",
     "host/rpc/test_unfinished.py",

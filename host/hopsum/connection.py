@@ -351,14 +351,14 @@ def _open_agent(
     )
     given |= {"timing": timing, "seed": config.seed, "overlap": config.overlap, "trace": hooks.trace}
     if make_link is not None:
-        given["link"] = make_link(seat)
+        given["link"] = [make_link(shard.worker(rank)) for shard in membership.shards]
     if "link" not in given:
         given["gso"] = config.gso
     try:
         return make(membership, seat.rank, codec=codec, **given)
     except BaseException:
-        if make_link is not None:
-            given["link"].close()
+        for link in given["link"] if make_link is not None else ():
+            link.close()
         raise
 
 

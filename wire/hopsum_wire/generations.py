@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of a change from one generation of a job to the next: a worker's `Sealed`, the controller's `Resume`.
 
+A job over several shards has a stream for each shard. The first shard's message has those of the others in
+`further_shards`, in the order of the shards.
+
 Positions are those of the job's stream (stream.py), which go on from generation to generation; runs of them are first
 .. end - 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Sealed:
     """The first position that this worker has not submitted."""
     held: tuple[tuple[int, int], ...]
     """Runs (first, end) of submitted positions whose results are here or are kept for peers; sorted, disjoint."""
+    further_shards: tuple[Sealed, ...] = field(default=(), kw_only=True)
+    """The same worker's reports of the job's further shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +56,5 @@ class Resume:
     """Ranks of the newcomers."""
     decided: tuple[Decided, ...]
     """Results that stay, from `base` on; sorted, disjoint, none empty."""
+    further_shards: tuple[Resume, ...] = ()
+    """The continuations of the streams of the job's further shards."""

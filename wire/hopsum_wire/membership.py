@@ -12,7 +12,11 @@
    "side_key": 64 hexadecimal digits, where workers have side channels,
    "resume": null, or left out, or {"base": int, "start": int or null, "start_generation": int, "allreduces": int or
    null,
-              "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
+              "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]},
+   "further_shards": [memberships of the same job, generation, ranks and tables], left out where there are none}
+
+A job may have several switches side by side. Each switch (or tree) is a shard, which sums every k-th chunk of a vector.
+The document is that of shard 0, and `further_shards` has the same for shards 1 .. k - 1.
 
 The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
 writes a file in one piece, so a file that exists is whole: a file that cannot be parsed is an error at once, only a
@@ -37,6 +41,8 @@ from hopsum_wire.errors import HopsumError
 from hopsum_wire.generations import Decided, Resume
 
 SIDE_KEY_BYTES: Final = 32
+MAX_SHARDS: Final = 64
+"""Shards of one job."""
 _POLL_S: Final = 0.05
 _LIMITS: Final = {
     "udp_port": (1, 65535),
@@ -117,6 +123,13 @@ class JobMembership:
     """Operations of the switch's program. A worker whose codec needs another one is refused before it sends."""
     side_key: bytes | None = field(default=None, repr=False)
     """By which the workers of this generation know each other on side channels, 32 bytes; None: it was left out."""
+    further_shards: tuple[JobMembership, ...] = ()
+    """The same job at its further shards; theirs are empty."""
+
+    @property
+    def shards(self) -> tuple[JobMembership, ...]:
+        """Return the job's memberships by shard, this one first. Chunk c of a vector belongs to shard c mod k."""
+        return (self, *self.further_shards)
 
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
@@ -166,7 +179,11 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
     if membership.side_key is not None:
         document["side_key"] = membership.side_key.hex()
     if membership.resume is not None:
-        document["resume"] = asdict(membership.resume)
+        resume = asdict(membership.resume)
+        del resume["further_shards"]  # each stands in the membership of its shard
+        document["resume"] = resume
+    if membership.further_shards:
+        document["further_shards"] = [membership_document(each) for each in membership.further_shards]
     return document
 
 
@@ -223,11 +240,15 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise MembershipError(f"{where} is no JSON: {error}") from error
-    root = _Object(document, where, "")
+    return _membership(_Object(document, where, ""), sharded=True)
+
+
+def _membership(root: _Object, *, sharded: bool) -> JobMembership:
+    """Return the membership of an object; `sharded`: it may have further shards."""
     version = root.integer("wire_version", 0, 255)
     if version != WIRE_VERSION:
         raise MembershipError(
-            f"{where} is for wire version {version}, this hopsum speaks {WIRE_VERSION}: "
+            f"{root.where} is for wire version {version}, this hopsum speaks {WIRE_VERSION}: "
             "install the same hopsum on the controller and on all workers"
         )
     workers = tuple(_worker(entry) for entry in root.objects("workers", MAX_WORKERS))
@@ -250,11 +271,35 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         code_group=_code_group(root),
         ops=_ops(root),
         side_key=_side_key(root),
+        further_shards=_further_shards(root) if sharded and "further_shards" in root.value else (),
     )
-    sides = list((made.side_channels or {}).values())
+    sides = [side for shard in made.shards for side in (shard.side_channels or {}).values()]
     if len(set(sides)) < len(sides):
         raise root.wrong("workers", f"has side channels {sides}, several at the same address")
+    for number, shard in enumerate(made.further_shards, 1):
+        _require_same_job(root, made, shard, number)
     return made
+
+
+def _further_shards(root: _Object) -> tuple[JobMembership, ...]:
+    return tuple(_membership(each, sharded=False) for each in root.objects("further_shards", MAX_SHARDS - 1))
+
+
+def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership, number: int) -> None:
+    """Raise MembershipError unless a further shard is of the same job, and nothing of it is another shard's place."""
+    for name in ("job", "generation", "quorum", "table", "table16", "code_group"):
+        here, there = getattr(first, name), getattr(shard, name)
+        if here != there:
+            raise root.wrong("further_shards", f"has {name} {there} at shard {number} and {here} at shard 0")
+    facts = [(len(each.workers), each.side_channels is not None, each.resume is not None) for each in (first, shard)]
+    if facts[0] != facts[1]:
+        names = "workers, side channels, resume"
+        raise root.wrong("further_shards", f"has {facts[1]} ({names}) at shard {number} and {facts[0]} at shard 0")
+    for worker in first.workers:
+        paths = [(each.worker(worker.rank).endpoint, each.worker(worker.rank).send_to) for each in first.shards]
+        if len(set(paths)) < len(paths):
+            twice = f"has rank {worker.rank} at {paths[number][0]} send to {paths[number][1]} in two shards"
+            raise root.wrong("further_shards", twice)
 
 
 def _code_group(root: _Object) -> int:

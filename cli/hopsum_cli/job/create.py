@@ -63,6 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--switch", metavar="NAME", help="switch of the job (default: the one with the most free slots)"
     )
     parser.add_argument(
+        "--shards",
+        type=_shards,
+        default=1,
+        metavar="N|NAME,NAME,...",
+        help="aggregate over switches side by side, each with a share of every vector: their number, or their names",
+    )
+    parser.add_argument(
         "--tree",
         action="store_true",
         help="aggregate over a spine (--switch) and its leaves even where one switch would do",
@@ -100,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
             tree=options.tree,
             codec=codec.name,
             codec_options=codec.options,
+            shards=options.shards,
         )
         write(made.token)
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
@@ -132,7 +140,7 @@ def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
 
 
 def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
-    lines = [f"job {values['name']!r} on {_places(values)}, forming"]
+    lines = [f"job {values['name']!r} on {_places(values, is_sharded=options.shards != 1)}, forming"]
     if "token" in values:
         lines.append(f"token, not told again: {values['token']}")
     else:
@@ -144,13 +152,19 @@ def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def _places(values: dict[str, Any]) -> str:
+def _places(values: dict[str, Any], *, is_sharded: bool) -> str:
     """Return its switches with its slots there."""
-    *leaves, top = [
+    *others, last = [
         f"{switch}: slots {part['slot_base']} to {part['slot_base'] + part['slots'] - 1}"
         for switch, part in zip(values["switches"], values["parts"] or [values], strict=True)
     ]
-    return "; ".join([*leaves, f"then {top}" if leaves else top])
+    then = "then " if others and not is_sharded else ""
+    return "; ".join([*others, f"{then}{last}"])
+
+
+def _shards(text: str) -> int | tuple[str, ...]:
+    """Return a number of shards, or the names of their switches."""
+    return int(text) if text.isdecimal() else tuple(name.strip() for name in text.split(","))
 
 
 def _url(address: ControllerAddress, job: str, token_file: Path | None) -> str:

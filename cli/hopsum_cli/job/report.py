@@ -25,7 +25,8 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
     for title in ("job", "state", "switch", "slots", "workers", "generation"):
         table.add_column(title, overflow="fold")
     for job in jobs:
-        row = (job["name"], switch_path(job["switches"]), _slots(job), _workers(job), str(job["generation"] or "-"))
+        on = switch_path(job["switches"], job["shards"])
+        row = (job["name"], on, _slots(job), _workers(job), str(job["generation"] or "-"))
         name, *rest = map(escape, row)
         table.add_row(name, _state(job), *rest)
     console.print(table)
@@ -76,7 +77,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _counted(job: Mapping[str, Any]) -> Table:
-    """Return what the switch counted, or each switch of a tree."""
+    """Return what the switch counted, or each switch of a tree or of shards."""
     by_switch = {part["switch"]: part["counters"] for part in job["parts"]} or {"packets": job["counters"]}
     table = Table(f"counted by the switch{'es' if job['parts'] else ''}", box=None, pad_edge=False)
     for title in by_switch:
@@ -90,8 +91,9 @@ def _counted(job: Mapping[str, Any]) -> Table:
 def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "job", escape(job["name"])
     yield "state", _state(job)
-    for switch, part in zip(job["switches"], job["parts"] or [job], strict=True):
-        yield "switch", escape(f"{switch}, slots {_slots(part)}, job index {part['job_index']}")
+    for number, (switch, part) in enumerate(zip(job["switches"], job["parts"] or [job], strict=True)):
+        title = f"shard {number}" if job["shards"] > 1 else "switch"
+        yield title, escape(f"{switch}, slots {_slots(part)}, job index {part['job_index']}")
     yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
     if job["codec"]:
         yield "codec", escape(f"{job['codec']} {job['codec_options']}".strip())

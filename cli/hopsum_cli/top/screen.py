@@ -118,7 +118,7 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
     inside = sum(member["phase"] in ("in", "waiting") for member in job["members"] if member["rank"] < MAX_WORKERS)
     return {
         "job": escape(job["name"]),
-        "switch": escape(switch_path(job["switches"])),
+        "switch": escape(switch_path(job["switches"], job["shards"])),
         "state": f"[{COLOURS[tone(job)]}]{escape(state(job))}[/]",
         "generation": str(job["generation"] or "-"),
         "slots": str(job["slots"]),

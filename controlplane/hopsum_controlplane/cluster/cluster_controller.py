@@ -31,7 +31,7 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, switches_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
@@ -111,8 +111,8 @@ class ClusterController:
         token = new_token(self._random)
         with self._cache.changed:
             self._cache.check_new(request.name)
-            if request.switch is not None:
-                self._known_switch(request.switch)
+            for name in request.shard_switches or (() if request.switch is None else (request.switch,)):
+                self._known_switch(name)
             switches = [self._capacity(request, reconciler) for reconciler in self._reconcilers.values()]
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
@@ -134,9 +134,10 @@ class ClusterController:
         self._reconcilers.end(before)
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
+            on = switch_path(switches_of(record), record.request.shards)
             raise SwitchUnavailableError(
-                f"job {name!r} is ending, and {record.request.slots} slots of switch "
-                f"{switch_path(switches_of(record))!r} stay taken: {self._reconcilers.condition(record)}",
+                f"job {name!r} is ending, and {record.request.slots} slots of switch {on!r} stay taken: "
+                f"{self._reconcilers.condition(record)}",
                 hint="the controller goes on trying; see to the switch",
             )
 
@@ -191,10 +192,11 @@ class ClusterController:
         with self._cache.changed:
             record = self._with_token(request.job, request.token)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
-            at, leaf = self._stand(record, request, rank)
+            at, leaf, further = self._stand(record, request, rank)
             secret = member_secret(request.token, record.name, rank, request.incarnation)
             member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
-            member = replace(member, report=request.report, settings=tuple(sorted(request.settings.items())))
+            settings = tuple(sorted(request.settings.items()))
+            member = replace(member, report=request.report, settings=settings, further=further)
             self._require_agreement(record, member)
             before = record.member(rank)
             self._cache.apply(record.name, lambda now: lifecycle.join(now, member))
@@ -417,12 +419,19 @@ class ClusterController:
         obstacles = (reconciler.refusal(trial), reconciler.refusal(bare))
         return SwitchCapacity(reconciler.config, allocator, *obstacles)
 
-    def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:
-        """Return where a member stands, and at which leaf of a tree. Raises InvalidRequestError."""
-        if not record.branches:
-            return placement.endpoint(request, rank, self._config.switch(record.switch)), ""
-        leaf, link = placement.leaf_of(request, leaves_of(record, self._config))
-        return placement.endpoint(request, rank, leaf, link.leaf_port), leaf.name
+    def _stand(
+        self, record: JobRecord, request: JoinRequest, rank: int
+    ) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
+        """Return where a member stands, at which leaf of a tree, and where at further shards.
+
+        Raises InvalidRequestError.
+        """
+        if record.branches and not record.is_sharded:
+            leaf, link = placement.leaf_of(request, leaves_of(record, self._config))
+            return placement.endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
+        switches = [self._config.switch(name) for name in record.switches]
+        first, *further = placement.shard_seats(request, rank, switches)
+        return first.endpoint, "", tuple(further)
 
     def _follow_trees(self) -> None:
         for record in self._cache.records():

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from hopsum_controlplane.cluster.errors import InvalidRequestError
@@ -48,8 +48,8 @@ Run = tuple[int, int]
 class Report(Sealed):
     """The report of a worker on a generation that it has sealed, as the controller takes it from a JOIN."""
 
-    allreduces_begun: int
-    """All-reduces of vectors that the worker has begun since the job's first generation."""
+    allreduces_begun: int = 0
+    """All-reduces of vectors that the worker has begun since the job's first generation; told with shard 0."""
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
@@ -68,6 +68,21 @@ class Report(Sealed):
                 what = f"a run of results {first} .. {end} after {before}, submitted to {self.submitted_to}"
                 raise _wrong(what, "runs are sorted, disjoint, not empty, and submitted")
             before = end
+        for shard in self.further_shards:
+            Report.of(shard).check()
+            if shard.generation != self.generation or shard.further_shards:
+                raise _wrong(f"generation {shard.generation} at a shard, {self.generation} at shard 0", "name one")
+
+    @classmethod
+    def of(cls, sealed: Sealed) -> Report:
+        """Return a report without the count of all-reduces."""
+        positions = (sealed.generation, sealed.delivered_to, sealed.submitted_to)
+        return cls(*positions, sealed.held, further_shards=sealed.further_shards)
+
+    def at(self, shard: int) -> Report:
+        """Return what the worker holds at a shard alone, with the count of all-reduces."""
+        held = self if shard == 0 else self.further_shards[shard - 1]
+        return Report(held.generation, held.delivered_to, held.submitted_to, held.held, self.allreduces_begun)
 
 
 def decide(
@@ -77,10 +92,28 @@ def decide(
 
     `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None when
     nobody
-    has a report: the stream begins at 0.
+    has a report: the stream begins at 0. Every shard's stream is decided by itself; newcomers begin at all of them
+    behind the same all-reduce, since a worker submits to all shards or to none.
     """
     if not reports:
         return None
+    shards = 1 + len(next(iter(reports.values())).further_shards)
+    first, *further = [
+        _decide({rank: report.at(shard) for rank, report in reports.items()}, newcomers, slots, generation, past)
+        for shard, past in enumerate(_by_shard(before, shards))
+    ]
+    return replace(first, further_shards=tuple(further))
+
+
+def _by_shard(resume: Resume | None, shards: int) -> list[Resume | None]:
+    """Return how the streams went on, by shard."""
+    return [None] * shards if resume is None else [replace(resume, further_shards=()), *resume.further_shards]
+
+
+def _decide(
+    reports: Mapping[int, Report], newcomers: Collection[int], slots: int, generation: int, before: Resume | None
+) -> Resume:
+    """Return how the stream of one shard goes on."""
     base = base_of(reports.values(), slots)
     decided = decided_runs(reports, base)
     missed = before is not None and any(report.generation < before.start_generation for report in reports.values())
@@ -109,9 +142,17 @@ def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...
 
 
 def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    """Return the ranks that lack a result for good; `before` as in `decide`."""
+    """Return the ranks that lack a result for good, at any shard; `before` as in `decide`."""
     if not reports:
         return ()
+    shards = 1 + len(next(iter(reports.values())).further_shards)
+    found: set[int] = set()
+    for shard, past in enumerate(_by_shard(before, shards)):
+        found |= set(_too_late({rank: report.at(shard) for rank, report in reports.items()}, past))
+    return tuple(sorted(found))
+
+
+def _too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
     lowest = min(report.delivered_to for report in reports.values())
     highest = max(report.delivered_to for report in reports.values())
     summed = [(0, MAX_POSITION)]
@@ -142,7 +183,12 @@ def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
 
 
 def check_together(reports: Mapping[int, Report], slots: int) -> None:
-    """Raise InvalidRequestError when more runs would be decided than one message tells."""
+    """Raise InvalidRequestError when more runs of a shard would be decided than one message tells."""
+    for shard in range(1 + len(next(iter(reports.values())).further_shards)):
+        _check_together({rank: report.at(shard) for rank, report in reports.items()}, slots)
+
+
+def _check_together(reports: Mapping[int, Report], slots: int) -> None:
     if sum(len(report.held) for report in reports.values()) <= MAX_DECIDED:
         return
     decided = len(decided_runs(reports, base_of(reports.values(), slots)))

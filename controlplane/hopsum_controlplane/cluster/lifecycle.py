@@ -40,8 +40,8 @@ Phases of a member::
   lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, who lacks what nobody has any more.
   dispute: WAITING -> LOST, all workers, whose settings differ before the first generation.
 
-A job over a tree of switches has one record, and these states. What `on_installed` and `on_removed` note of each
-switch counts when all have it; which is next, `JobRecord.next_switches` says.
+A job over a tree of switches, or over several shards, has one record, and these states. What `on_installed` and
+`on_removed` note of each switch counts when all have it; which is next, `JobRecord.next_switches` says.
 
 Rules:
 
@@ -134,7 +134,7 @@ def join(record: JobRecord, member: Member) -> JobRecord:
 def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
     """Let the same incarnation join: again for the same generation, or for the next one with what it holds."""
     report = member.report
-    if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and before.endpoint != member.endpoint:
+    if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and before.endpoints != member.endpoints:
         raise UnauthenticatedError(
             f"rank {member.rank} of job {record.name!r} has joined from {_show(before.endpoint)}, "
             f"and now comes from {_show(member.endpoint)}",
@@ -175,6 +175,9 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
         raise _no_newcomer(record, before, what)
     if before.report is not None:
         raise _no_newcomer(record, before, f"has reported generation {report.generation} otherwise before")
+    if len(report.further_shards) != len(before.further):
+        what = f"report of {1 + len(report.further_shards)} shards of job {record.name!r}"
+        raise InvalidRequestError(what, hint=f"it has {1 + len(before.further)}: use the same hopsum on both sides")
     check_together({**_reports(record), before.rank: report}, record.region.size)
 
 
@@ -253,7 +256,7 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
     """Take a generation for everybody who waits: it is to be written now.
 
     `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
-    which somebody waits.
+    which somebody waits; of several shards it is the first one's, and `below` has those of the others.
     """
     below = below or {}
     placed = {record.switch: job, **below}
@@ -277,8 +280,9 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
 def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
     """Return whether these parts are made of those who wait, each at the switch where it is."""
     waiting = {m.endpoint: m.leaf for m in record.members if m.phase is MemberPhase.WAITING}
-    if not record.branches:
-        return not below and job.spec == record.spec()
+    if not record.branches or record.is_sharded:
+        specs = {branch.switch: record.spec(shard) for shard, branch in enumerate(record.branches, 1)}
+        return job.spec == record.spec() and {name: part.spec for name, part in below.items()} == specs
     placed = {worker: leaf for leaf, part in below.items() for worker in part.spec.workers}
     numbers = {leaf.number: leaf.members for leaf in job.spec.leaves}
     ranks = {p.spec.parent.number: tuple(w.rank for w in p.spec.workers) for p in below.values() if p.spec.parent}
@@ -381,8 +385,8 @@ def _no_newcomer(record: JobRecord, member: Member, what: str) -> Unauthenticate
 
 def _check_address(record: JobRecord, member: Member) -> None:
     for other in record.members:
-        same = (other.endpoint.ip, other.endpoint.udp_port) == (member.endpoint.ip, member.endpoint.udp_port)
-        if same and other.rank != member.rank and other.phase in LEASED:
+        places = [{(each.ip, each.udp_port) for each in who.endpoints} for who in (other, member)]
+        if not places[0].isdisjoint(places[1]) and other.rank != member.rank and other.phase in LEASED:
             raise InvalidRequestError(
                 f"job {record.name!r}: rank {other.rank} is at {_show(other.endpoint)} already",
                 hint="give each worker a UDP port of its own",

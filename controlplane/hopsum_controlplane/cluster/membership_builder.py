@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contents of a generation, and its memberships for workers: pure functions of the database and the configuration.
 
-A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out.
+A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out. A job
+over several shards is the same job at each of them, for the workers as each shard's switch sees them.
 """
 
 from __future__ import annotations
@@ -31,24 +32,32 @@ class Limits(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The jobs of a generation: that of the record's switch, and those of the leaves where it has workers."""
+    """The jobs of a generation: that of the record's switch; and those of the leaves where it has workers, or of its
+    further shards.
+    """
 
     job: Job
     below: Mapping[str, Job]
 
 
 def switches_of(record: JobRecord) -> tuple[str, ...]:
-    """Return the switches of a job: its one switch, or the leaves of its tree, and the spine last."""
+    """Return the switches of a job: its one switch; the leaves of its tree, and the spine last; or its shards."""
+    if record.is_sharded:
+        return record.switches
     return (*(branch.switch for branch in record.branches), record.switch)
 
 
 def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConfig, LinkConfig]]:
-    """Return the leaves of a job over a tree. Raises ClusterConfigError when one is not below its spine any more."""
+    """Return the leaves of a job over a tree, none of another. Raises ClusterConfigError when one is not below its
+    spine any more.
+    """
+    if record.is_sharded:
+        return []
     links = {link.leaf: link for link in config.below(record.switch)}
     lacking = [branch.switch for branch in record.branches if branch.switch not in links]
     if lacking:
         raise ClusterConfigError(
-            f"job {record.name!r} is in the database over {switch_path(switches_of(record))}, and no link of "
+            f"job {record.name!r} is in the database over {switch_path(switches_of(record), 1)}, and no link of "
             f"{lacking[0]!r} to {record.switch!r} is configured",
             hint="configure it again until the job is deleted",
         )
@@ -64,6 +73,11 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
     if not record.branches:
         return Parts(at(record.switch, record.spec()), {})
+    if record.is_sharded:
+        further = {
+            branch.switch: at(branch.switch, record.spec(shard)) for shard, branch in enumerate(record.branches, 1)
+        }
+        return Parts(at(record.switch, record.spec()), further)
     waiting = [(member.leaf, member.endpoint) for member in record.members if member.phase is MemberPhase.WAITING]
     racks: dict[str, LeafGroup] = {}
     for leaf, link in leaves_of(record, config):
@@ -90,6 +104,9 @@ def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMem
 def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
     if record.job is None:
         raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")
+    if record.is_sharded:
+        first, *further = [_shard_membership(record, shard, config) for shard in range(len(record.switches))]
+        return replace(first, further_shards=tuple(further))
     services = {
         worker.rank: config.switch(switch).service
         for switch, job in record.parts.items()
@@ -106,6 +123,24 @@ def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembe
     rack = next(number for number, (_, job) in enumerate(below) if rank in [w.rank for w in job.spec.workers])
     tree = _tree(record.job, [job for _, job in below])
     return tree.membership(rack, all_sides, send_to=services, resume=record.resume)
+
+
+def _shard_membership(record: JobRecord, shard: int, config: ClusterConfig) -> JobMembership:
+    """Return the membership of a generation at one shard; all shards have the window of the narrowest."""
+    name = record.switches[shard]
+    job = replace(record.parts[name], window=record.window)
+    services = {worker.rank: config.switch(name).service for worker in job.spec.workers}
+    seats = {
+        member.rank: member.seats[shard]
+        for member in record.members
+        if member.joined_generation == record.generation and member.rank in services
+    }
+    sides = {rank: (seat.endpoint.ip, seat.side_port) for rank, seat in seats.items() if seat.side_port is not None}
+    all_sides: SideChannels = sides if len(sides) == len(services) else False
+    resume = record.resume
+    if resume is not None:
+        resume = replace(resume, further_shards=()) if shard == 0 else resume.further_shards[shard - 1]
+    return job_membership(job, services, all_sides, resume=resume)
 
 
 def _tree(spine: Job, leaves: list[Job]) -> TreeJob:

@@ -2,7 +2,8 @@
 """On which switches a job goes, and where a member stands: pure functions of the configuration and what is taken.
 
 A job goes on one switch where one reaches the workers of all networks; else, or where it is asked for, over a tree: a
-spine, and all leaves below it. It has room on all of these or on none.
+spine, and all leaves below it. It goes over several switches side by side, its shards, where that is asked for. It has
+room on all of these or on none.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import NamedTuple
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
-from hopsum_controlplane.cluster.records import JobRecord, LeafAssignment
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
@@ -40,11 +41,12 @@ class SwitchCapacity(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a job goes: its switch, or spine, with its place there; and the leaves below the spine."""
+    """Where a job goes: its switch, or spine, with its place there; and the leaves below the spine, or further shards.
+    """
 
     switch: str
     allocation: Allocation
-    branches: tuple[LeafAssignment, ...] = ()
+    branches: tuple[BranchAssignment, ...] = ()
 
 
 class _Candidate(NamedTuple):
@@ -92,21 +94,46 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals; where there is none, or a tree is asked for, the same with spines, each with the leaves
-    below it: of a tree the switch with the fewest free slots counts. Raises ResourceExhaustedError or
-    InvalidRequestError saying for every switch why not, and what would fit.
+    below it: of a tree the switch with the fewest free slots counts. With shards it is the named switches, or of those
+    that reach every network the ones with most free slots, in the order of the configuration. Raises
+    ResourceExhaustedError or InvalidRequestError saying for every switch why not, and what would fit.
     """
-    choices = _choices(request, switches, links)
+    choices = [_shards(request, switches, links)] if request.shards > 1 else _choices(request, switches, links)
     fitting = [candidates for candidates in choices if not any(candidate.why_not(request) for candidate in candidates)]
     if not fitting:
         raise _no_room(request, choices)
     # max() takes the first of equals.
     best = max(fitting, key=lambda choice: min(each.switch.free_capacity.slots for each in choice))
     top, *below = [(each.switch.config.name, each.switch.allocator.reserve(request.slots)) for each in best]
-    return Placement(*top, tuple(LeafAssignment(name, *allocation) for name, allocation in below))
+    return Placement(*top, tuple(BranchAssignment(name, *allocation) for name, allocation in below))
 
 
-def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
-    """Return where a member stands: its switch port by its address, which is not port `but`.
+def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> _Candidates:
+    """Return the switches of a job over several shards. Raises InvalidRequestError and ResourceExhaustedError."""
+    by_name = {each.config.name: _Candidate(each, False) for each in switches}
+    if request.shard_switches:
+        chosen = [by_name[name] for name in request.shard_switches]
+        bare = [each.switch.config.name for each in chosen if not each.switch.config.ports]
+        if bare:
+            raise InvalidRequestError(f"no worker stands at switch {bare[0]!r}", hint="name switches that have ports")
+        return tuple(chosen)
+    flat, lacking = _reaching([(each,) for each in by_name.values()], switches, links)
+    reaching = [candidate for (candidate,) in flat]
+    if len(reaching) < request.shards:
+        what = f"job {request.name!r}: {request.shards} shards, and {len(reaching)} of {len(switches)} switches reach "
+        raise InvalidRequestError(
+            f"{what}the workers of all networks{''.join(f'; {each}' for each in lacking)}",
+            hint="ask for fewer shards, or name the switches that the job's workers are at",
+        )
+    fitting = [each for each in reaching if not each.why_not(request)]
+    if len(fitting) < request.shards:
+        return tuple(reaching)
+    most = sorted(fitting, key=lambda each: -each.switch.free_capacity.slots)[: request.shards]
+    return tuple(each for each in reaching if each in most)
+
+
+def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
+    """Return where a member stands at a switch: its port by its address, which is not port `but`.
 
     Raises InvalidRequestError when no port of the switch has its network, or its MAC address is needed and missing.
     """
@@ -119,6 +146,21 @@ def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | N
         )
     mac = request.mac or _made_up_mac(switch, rule.port)
     return WorkerEndpoint(rank, rule.port, mac, request.ip, request.udp_port)
+
+
+def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig]) -> list[ShardSeat]:
+    """Return where a member stands at the switch of each shard. Raises InvalidRequestError as `endpoint`, and for a
+    member that names places at more shards, or at fewer.
+    """
+    if len(request.endpoints) != len(switches):
+        raise InvalidRequestError(
+            f"places at {len(request.endpoints)} shards for job {request.job!r}, which has {len(switches)}",
+            hint="install the same hopsum on the controller and on all workers",
+        )
+    return [
+        ShardSeat(endpoint(each, rank, switch), each.side_port)
+        for each, switch in zip(request.endpoints, switches, strict=True)
+    ]
 
 
 def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfig]]) -> tuple[SwitchConfig, LinkConfig]:

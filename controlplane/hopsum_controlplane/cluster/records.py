@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
@@ -41,6 +42,13 @@ LEASED = (MemberPhase.WAITING, MemberPhase.IN, MemberPhase.OVER)
 """In these phases a member has a lease, which silence ends."""
 
 
+class ShardSeat(NamedTuple):
+    """The place of a member at a further shard of its job."""
+
+    endpoint: WorkerEndpoint
+    side_port: int | None
+
+
 @dataclass(frozen=True)
 class Member:
     """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum.
@@ -50,6 +58,7 @@ class Member:
     until it is told of another; None for none.
     `why` says why it was given up, if not for silence. `leaf` is the switch that it stands at in a tree, "" elsewhere.
     `settings` are what it needs to have in common with the other workers, name and value, by name.
+    `further` are its places at the job's shards 1 .. k - 1; `endpoint` and `side_port` are those at shard 0.
     """
 
     endpoint: WorkerEndpoint
@@ -64,6 +73,17 @@ class Member:
     why: str = ""
     leaf: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    further: tuple[ShardSeat, ...] = ()
+
+    @property
+    def seats(self) -> tuple[ShardSeat, ...]:
+        """Return its places, by shard."""
+        return (ShardSeat(self.endpoint, self.side_port), *self.further)
+
+    @property
+    def endpoints(self) -> tuple[WorkerEndpoint, ...]:
+        """Return where it is, by shard."""
+        return tuple(seat.endpoint for seat in self.seats)
 
     @property
     def rank(self) -> int:
@@ -77,10 +97,10 @@ class Member:
 
 
 @dataclass(frozen=True)
-class LeafAssignment:
-    """A leaf of a job over a tree, and the job's place there.
+class BranchAssignment:
+    """A further switch of a job, and the job's place there: a leaf of a tree, or one of shards 1 .. k - 1.
 
-    `job` is what stands there, or may, of the record's generation; None in FORMING, and where it has no worker.
+    `job` is what stands there, or may, of the record's generation; None in FORMING, and at a leaf without workers.
     """
 
     switch: str
@@ -96,9 +116,10 @@ class JobRecord:
     `job` is what stands, or may, on the switch: its generation; None in FORMING. `reason` says why the state was left
     that a generation ended with, or is empty. `members` are in the order of ranks.
 
-    A job over a tree of switches has its leaves in `branches`; `switch` is its spine then, `job` the spine's part, and
-    `confirmed` are those of its switches that have done what the state wants: hold their entries in INSTALLING, have
-    nothing any more in CHANGING and ENDING. On one switch both are empty.
+    A job over a tree of switches has its leaves in `branches`; `switch` is its spine then and `job` the spine's part.
+    A job over several shards has shard 0 at `switch` and the others, in their order, in `branches`. `confirmed` are
+    those of its switches that have done what the state wants: hold their entries in INSTALLING, have nothing any more
+    in CHANGING and ENDING. On one switch both are empty.
 
     `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last generation that
     ran and had some; None where there was none since the stream began.
@@ -116,7 +137,7 @@ class JobRecord:
     retired: tuple[bytes, ...] = field(default=(), repr=False)
     resume: Resume | None = field(default=None, repr=False)
     newcomers: Resume | None = field(default=None, repr=False)
-    branches: tuple[LeafAssignment, ...] = ()
+    branches: tuple[BranchAssignment, ...] = ()
     confirmed: tuple[str, ...] = ()
 
     @property
@@ -130,8 +151,13 @@ class JobRecord:
         return 0 if self.job is None else self.job.generation
 
     @property
+    def is_sharded(self) -> bool:
+        """Return whether its switches are shards, side by side, and not a tree."""
+        return self.request.shards > 1
+
+    @property
     def switches(self) -> tuple[str, ...]:
-        """Return the switches on which it has a place: one; or a spine, then its leaves."""
+        """Return the switches on which it has a place: one; a spine, then its leaves; or its shards in their order."""
         return (self.switch, *(branch.switch for branch in self.branches))
 
     @property
@@ -150,7 +176,8 @@ class JobRecord:
     def next_switches(self) -> tuple[str, ...]:
         """Return the switches at which the state wants something done now, in the order of rule T7.
 
-        A generation is written to the spine first, and then to the leaves; it is removed from the leaves first.
+        A generation is written to the spine first, and then to the leaves; it is removed from the leaves first. For
+        shards the order does not matter; it is the same, with shard 0 in the spine's place.
         """
         if self.ready:
             return (self.switch,)
@@ -207,6 +234,7 @@ class JobRecord:
         """Return the member of a rank, None when nobody has it."""
         return next((member for member in self.members if member.rank == rank), None)
 
-    def spec(self) -> JobSpec:
-        """Return what the next generation is made of: those who wait."""
-        return self.request.spec({m.rank: m.endpoint for m in self.members if m.phase is MemberPhase.WAITING})
+    def spec(self, shard: int = 0) -> JobSpec:
+        """Return what the next generation is made of at a shard: those who wait."""
+        waiting = (member for member in self.members if member.phase is MemberPhase.WAITING)
+        return self.request.spec({member.rank: member.endpoints[shard] for member in waiting})

@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
+from typing import NamedTuple
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.config import MAX_LEASE_S, MIN_LEASE_S
@@ -18,6 +20,7 @@ from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
+from hopsum_wire.membership import MAX_SHARDS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION_CHARACTERS = 64
@@ -32,9 +35,10 @@ class JobRequest:
 
     `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
     for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
-    below it; without, it does where no single switch reaches everybody. `lease_s` is how long a silent member is waited
-    for, None for the cluster's. `codec` is the name of the workers' codec and `codec_options` a JSON object; both are
-    empty where the workers choose.
+    below it; without, it does where no single switch reaches everybody. With `shards` above 1 it goes over so many
+    switches side by side, those named in `shard_switches` or those with most room. `lease_s` is how long a silent
+    member is waited for, None for the cluster's. `codec` is the name of the workers' codec and `codec_options` a JSON
+    object; both are empty where the workers choose.
     """
 
     name: str
@@ -51,6 +55,8 @@ class JobRequest:
     codec: str = ""
     codec_options: str = ""
     table6: tuple[int, ...] | None = None
+    shards: int = 1
+    shard_switches: tuple[str, ...] = ()
 
     @property
     def worker_ranks(self) -> range:
@@ -112,10 +118,35 @@ class JobRequest:
                 hint = f"a job has at most {MAX_WORKERS}"
                 raise InvalidRequestError(f"job {self.name!r}: {count} {what}", hint=hint)
         self._check_codec()
+        self._check_shards()
         try:  # as the switch's controller will, with members that are as right as can be
             self.trial().check()
         except ControlPlaneError as error:
             raise InvalidRequestError(error.what, hint=error.hint) from error
+
+    def _check_shards(self) -> None:
+        who, names = f"job {self.name!r}", ", ".join(self.shard_switches)
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise InvalidRequestError(f"{who}: {self.shards} shards", hint=f"a job has 1 .. {MAX_SHARDS}")
+        if self.shard_switches and len(self.shard_switches) != self.shards:
+            what = f"{who}: {self.shards} shards at {len(self.shard_switches)} switches ({names})"
+            raise InvalidRequestError(what, hint="name one switch for each shard")
+        if twice := [name for name, times in Counter(self.shard_switches).items() if times > 1]:
+            what = f"{who}: switch {twice[0]!r:.80} twice in its {self.shards} shards ({names:.400})"
+            raise InvalidRequestError(what, hint="name each switch once: a shard has a switch of its own")
+        if self.shards == 1:
+            if self.shard_switches:
+                hint = "a job on one switch names it with `switch`"
+                raise InvalidRequestError(f"{who}: one shard, at switch {names!r:.80}", hint=hint)
+            return
+        if self.tree or self.switch is not None:
+            also = "a tree" if self.tree else f"switch {self.switch!r:.80}"
+            raise InvalidRequestError(
+                f"{who}: {self.shards} shards, and {also}", hint="name the shards' switches, or leave the shards out"
+            )
+        if self.observers:
+            what = f"{who}: {self.observers} observers of {self.shards} shards"
+            raise InvalidRequestError(what, hint="observers see one switch: leave them out, or use one shard")
 
     def _check_codec(self) -> None:
         if self.codec and not _NAME.fullmatch(self.codec):
@@ -137,6 +168,15 @@ class JobRequest:
             raise InvalidRequestError(what, hint='they are a JSON object in ASCII, such as {"bits": 8}')
 
 
+class ShardEndpoint(NamedTuple):
+    """The source of a member's datagrams to a further shard, as its switch sees it, and its TCP port for peers."""
+
+    ip: str
+    udp_port: int
+    mac: str | None = None
+    side_port: int | None = None
+
+
 @dataclass(frozen=True)
 class JoinRequest:
     """A member that asks for a rank, with the job's token.
@@ -145,7 +185,8 @@ class JoinRequest:
     controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
     the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in a generation
     that is over has sealed it, and joins again with its `report`. `settings` are what all workers of the job need to
-    have in common, by name; a worker without any is not compared.
+    have in common, by name; a worker without any is not compared. `further` has its sources towards the job's shards
+    1 .. k - 1; the others are towards shard 0.
     """
 
     job: str
@@ -160,6 +201,12 @@ class JoinRequest:
     version: str = ""
     report: Report | None = field(default=None, repr=False)
     settings: Mapping[str, str] = field(default_factory=dict)
+    further: tuple[ShardEndpoint, ...] = ()
+
+    @property
+    def endpoints(self) -> tuple[ShardEndpoint, ...]:
+        """Return its sources, by shard."""
+        return (ShardEndpoint(self.ip, self.udp_port, self.mac, self.side_port), *self.further)
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong."""
@@ -170,9 +217,12 @@ class JoinRequest:
             raise self._wrong(f"rank {self.rank}", f"ranks are 0 .. {MAX_RANK}")
         if len(self.incarnation) != INCARNATION_BYTES:
             raise self._wrong(f"an incarnation of {len(self.incarnation)} bytes", f"it has {INCARNATION_BYTES}")
-        for what, port in (("UDP port", self.udp_port), ("side port", self.side_port)):
-            if port is not None and not 1 <= port <= MAX_UDP_PORT:
-                raise self._wrong(f"{what} {port}", f"ports are 1 .. {MAX_UDP_PORT}")
+        if len(self.endpoints) > MAX_SHARDS:
+            raise self._wrong(f"places at {len(self.endpoints)} shards", f"a job has at most {MAX_SHARDS}")
+        for each in self.endpoints:
+            for what, port in (("UDP port", each.udp_port), ("side port", each.side_port)):
+                if port is not None and not 1 <= port <= MAX_UDP_PORT:
+                    raise self._wrong(f"{what} {port}", f"ports are 1 .. {MAX_UDP_PORT}")
         if len(self.version) > _VERSION_CHARACTERS:
             hint = f"it has at most {_VERSION_CHARACTERS}"
             raise self._wrong(f"a version of {len(self.version)} characters", hint)
@@ -180,9 +230,10 @@ class JoinRequest:
             raise self._wrong(f"a version {self.version!r}", "send printable characters: terminals obey others")
         self._check_settings()
         try:
-            ipv4_to_int(self.ip)
-            if self.mac is not None:
-                mac_to_int(self.mac)
+            for each in self.endpoints:
+                ipv4_to_int(each.ip)
+                if each.mac is not None:
+                    mac_to_int(each.mac)
             if self.report is not None:
                 self.report.check()
         except ControlPlaneError as error:

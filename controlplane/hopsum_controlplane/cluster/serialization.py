@@ -10,7 +10,7 @@ from typing import Any
 
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.errors import InvalidRequestError
-from hopsum_controlplane.cluster.records import LeafAssignment
+from hopsum_controlplane.cluster.records import BranchAssignment, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
@@ -26,7 +26,8 @@ def request_to_json(request: JobRequest) -> str:
 def request_from_json(text: str) -> JobRequest:
     """Return the request of a text. Raises ValueError, KeyError or TypeError when it holds none."""
     values = json.loads(text)
-    return JobRequest(**{**values, **_tables(values)})
+    shard_switches = tuple(values.get("shard_switches", ()))  # databases of before shards have none
+    return JobRequest(**{**values, **_tables(values), "shard_switches": shard_switches})
 
 
 def job_to_json(job: Job) -> str:
@@ -52,15 +53,15 @@ def _job(values: dict[str, Any]) -> Job:
     )
 
 
-def branches_to_json(branches: Iterable[LeafAssignment]) -> str:
-    """Return the leaves of a job over a tree as text."""
+def branches_to_json(branches: Iterable[BranchAssignment]) -> str:
+    """Return the further switches of a job as text."""
     return json.dumps([asdict(branch) for branch in branches])
 
 
-def branches_from_json(text: str) -> tuple[LeafAssignment, ...]:
-    """Return the leaves of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+def branches_from_json(text: str) -> tuple[BranchAssignment, ...]:
+    """Return the further switches of a text. Raises ValueError, KeyError or TypeError when it holds none."""
     return tuple(
-        LeafAssignment(
+        BranchAssignment(
             **{
                 **values,
                 "region": SlotRange(*values["region"]),
@@ -91,6 +92,16 @@ def settings_from_json(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(value)) for name, value in json.loads(text).items())
 
 
+def further_to_json(further: Iterable[ShardSeat]) -> str:
+    """Return a member's places at further shards as text."""
+    return json.dumps([{"endpoint": asdict(seat.endpoint), "side_port": seat.side_port} for seat in further])
+
+
+def further_from_json(text: str) -> tuple[ShardSeat, ...]:
+    """Return the places of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    return tuple(ShardSeat(WorkerEndpoint(**each["endpoint"]), each["side_port"]) for each in json.loads(text))
+
+
 def report_to_json(report: Report) -> str:
     """Return what a worker reported as text."""
     return json.dumps(asdict(report))
@@ -98,13 +109,18 @@ def report_to_json(report: Report) -> str:
 
 def report_from_json(text: str) -> Report:
     """Return the report of a text. Raises ValueError, KeyError or TypeError when it holds none."""
-    values = json.loads(text)
-    report = Report(**{**values, "held": tuple((int(first), int(end)) for first, end in values["held"])})
+    report = _report(json.loads(text))
     try:
         report.check()
     except InvalidRequestError as error:
         raise ValueError(str(error)) from error
     return report
+
+
+def _report(values: dict[str, Any]) -> Report:
+    held = tuple((int(first), int(end)) for first, end in values["held"])
+    further = tuple(_report({**each, "allreduces_begun": 0}) for each in values.get("further_shards", ()))
+    return Report(**{**values, "held": held, "further_shards": further})
 
 
 def resume_to_json(resume: Resume) -> str:
@@ -114,9 +130,15 @@ def resume_to_json(resume: Resume) -> str:
 
 def resume_from_json(text: str) -> Resume:
     """Return the decision of a text. Raises ValueError, KeyError or TypeError when it holds none."""
-    values = json.loads(text)
+    return _resume(json.loads(text))
+
+
+def _resume(values: dict[str, Any]) -> Resume:
     decided = tuple(Decided(**{**each, "ranks": tuple(each["ranks"])}) for each in values["decided"])
-    return Resume(**{**values, "replaced": tuple(values["replaced"]), "decided": decided})
+    further = tuple(map(_resume, values.get("further_shards", ())))
+    return Resume(
+        **{**values, "replaced": tuple(values["replaced"]), "decided": decided, "further_shards": further}
+    )
 
 
 def _spec(values: dict[str, Any]) -> JobSpec:

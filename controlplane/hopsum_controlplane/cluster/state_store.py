@@ -28,7 +28,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, Mem
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 _PRIVATE = 0o600
@@ -49,7 +49,7 @@ CREATE TABLE members (
     mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
     secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, entered INTEGER NOT NULL,
     told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, leaf TEXT NOT NULL, settings TEXT NOT NULL,
-    PRIMARY KEY (name, rank)
+    further TEXT NOT NULL, PRIMARY KEY (name, rank)
 ) STRICT;
 CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
@@ -86,6 +86,9 @@ UPDATE jobs SET job = replace(job, '"epoch":', '"generation":'),
     newcomers = replace(newcomers, '"start_epoch":', '"start_generation":');
 UPDATE members SET report = replace(report, '"epoch":', '"generation":');
 """,
+    5: """
+ALTER TABLE members ADD COLUMN further TEXT NOT NULL DEFAULT '[]';
+""",
 }
 
 _JOB_COLUMNS = (
@@ -94,7 +97,7 @@ _JOB_COLUMNS = (
 )
 _MEMBER_COLUMNS = (
     "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
-    "phase, entered, told, report, why, leaf, settings"  # in this order below
+    "phase, entered, told, report, why, leaf, settings, further"  # in this order below
 )
 
 
@@ -336,13 +339,14 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
         member.why,
         member.leaf,
         settings,
+        serialization.further_to_json(member.further),
     )
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
     _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
-    phase, joined_generation, notified_generation, report, why, leaf, settings = rest
+    phase, joined_generation, notified_generation, report, why, leaf, settings, further = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else serialization.report_from_json(report)
     identity = (endpoint, side_port, incarnation, secret, version)
@@ -355,4 +359,5 @@ def _member(row: tuple[Any, ...]) -> Member:
         why,
         leaf,
         settings=serialization.settings_from_json(settings),
+        further=serialization.further_from_json(further),
     )

@@ -24,7 +24,7 @@ from hopsum_controlplane.resource_allocator import FreeCapacity
 
 @dataclass(frozen=True)
 class PartView:
-    """What a job over a tree is on one of its switches; `counters` are its packets there, by event."""
+    """What a job over a tree or over shards is on one of its switches; `counters` are its packets there, by event."""
 
     switch: str
     job_index: int
@@ -61,7 +61,8 @@ class LeafPlace:
 class Located:
     """Where the members of a job send to, as (IPv4 address, UDP port), and how many workers it has.
 
-    Over a tree that depends on where they are: `leaves` has it, and `send_to` is the first one's. `codec` and
+    Over a tree that depends on where they are: `leaves` has it, and `send_to` is the first one's. Over several shards
+    a member sends to all of them: `further` has shards 1 .. k - 1. `codec` and
     `codec_options` are those of the request.
     """
 
@@ -70,6 +71,7 @@ class Located:
     leaves: tuple[LeafPlace, ...] = ()
     codec: str = ""
     codec_options: str = ""
+    further: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,8 @@ class JobView:
 
     `counters` are what the switch did with its packets in this generation, by event: empty when it was not asked.
     Over a tree `switches` are the leaves and then the spine, `parts` what it is on each, and `counters` those of the
-    leaves together, where workers' packets come, but `completed`, which is the spine's; so are index and slots.
+    leaves together, where workers' packets come, but `completed`, which is the spine's; so are index and slots. With
+    `shards` above 1 the switches are its shards, `parts` what it is on each, and `counters` those of all together.
     `condition` says why the switch does not do what the state wants, if so. Since the controller was started,
     `generations_begun` generations were begun and `joins_refused` joins with the right token refused, the last one with
     the words `last_refusal`.
@@ -202,6 +205,7 @@ class JobView:
     codec_options: str = ""
     conditions: tuple[ConditionView, ...] = ()
     events: tuple[EventView, ...] = ()
+    shards: int = 1
 
 
 @dataclass(frozen=True)
@@ -280,6 +284,7 @@ def of_job(
             ConditionView(each.type, each.status, each.reason, each.message, max(now_s - each.since_s, 0.0))
             for each in conditions
         ),
+        shards=request.shards,
     )
 
 
@@ -297,13 +302,17 @@ def _age_s(at_s: float | None, now_s: float) -> float | None:
 
 
 def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the counters of a job's one switch; or of all leaves together, with what the spine completed."""
+    """Return the counters of a job's one switch, or of all shards together; or of all leaves together, with what the
+    spine completed.
+    """
     top = counters.get(record.switch, {})
     if not record.branches:
         return dict(top)
     total: Counter[str] = Counter()
     for branch in record.branches:
         total.update(counters.get(branch.switch, {}))
+    if record.is_sharded:
+        return dict(total + Counter(top)) if len(counters) == len(record.switches) else {}
     return {**total, "completed": top["completed"]} if total and top else {}
 
 
@@ -319,6 +328,9 @@ def of_place(record: JobRecord, config: ClusterConfig) -> Located:
     located = partial(Located, workers=request.workers, codec=request.codec, codec_options=request.codec_options)
     if not record.branches:
         return located(config.switch(record.switch).service)
+    if record.is_sharded:
+        first, *further = [config.switch(name).service for name in record.switches]
+        return located(first, further=tuple(further))
     leaves = tuple(
         LeafPlace(leaf.service, tuple(map(str, networks_of(leaf, link)))) for leaf, link in leaves_of(record, config)
     )
@@ -326,7 +338,7 @@ def of_place(record: JobRecord, config: ClusterConfig) -> Located:
 
 
 def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tuple[PartView, ...]:
-    """Return the parts of a job over a tree, leaves first; none of one on one switch."""
+    """Return the parts of a job over a tree, leaves first, or over its shards; none of one on one switch."""
     names = switches_of(record) if record.branches else ()
     places = ((name, *record.place(name)) for name in names)
     return tuple(PartView(name, index, *region, dict(counters.get(name, {}))) for name, index, region in places)

@@ -9,7 +9,7 @@ from typing import Any
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
 from hopsum_controlplane.cluster.views import (
     ConditionView,
     CreatedJob,
@@ -23,6 +23,7 @@ from hopsum_controlplane.cluster.views import (
     SwitchView,
 )
 from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.membership import MAX_SHARDS
 
 
 def join_request(message: Any, token: str) -> JoinRequest:
@@ -40,12 +41,18 @@ def join_request(message: Any, token: str) -> JoinRequest:
         version=message.version,
         report=_report(message.report) if message.HasField("report") else None,
         settings=dict(message.settings),
+        further=tuple(
+            ShardEndpoint(each.endpoint.ip, each.endpoint.udp_port, _given(each, "mac"), _given(each, "side_port"))
+            for each in islice(message.further, MAX_SHARDS)
+        ),
     )
 
 
 def _report(message: Any) -> Report:
     held = tuple((run.first, run.end) for run in islice(message.held, MAX_RUNS + 1))
-    return Report(message.generation, message.delivered_to, message.submitted_to, held, message.allreduces_begun)
+    further = tuple(_report(each) for each in islice(message.further, MAX_SHARDS))
+    positions = (message.generation, message.delivered_to, message.submitted_to)
+    return Report(*positions, held, message.allreduces_begun, further_shards=further)
 
 
 def job_request(message: Any) -> JobRequest:
@@ -65,6 +72,8 @@ def job_request(message: Any) -> JobRequest:
         tree=message.tree,
         codec=message.codec,
         codec_options=message.codec_options,
+        shards=message.shards or len(message.shard_switches) or 1,
+        shard_switches=tuple(message.shard_switches),
     )
 
 
@@ -90,6 +99,7 @@ def located_message(found: Located) -> pb.LocateResponse:
         leaves=leaves,
         codec=found.codec,
         codec_options=found.codec_options,
+        further=map(_endpoint, found.further),
     )
 
 
@@ -151,6 +161,7 @@ def job_message(view: JobView) -> pb.Job:
         codec_options=view.codec_options,
         conditions=[_condition_message(each) for each in view.conditions],
         events=[_event_message(each) for each in view.events],
+        shards=view.shards,
     )
 
 

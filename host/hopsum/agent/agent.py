@@ -29,7 +29,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from typing import Any, Final
 from hopsum.agent.engine import CLOSE, END_GROUP, AllReduceEngine
 from hopsum.agent.generations import Generations
 from hopsum.agent.network import Failed
+from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
 from hopsum.communicator import Communicator
 from hopsum.communicator.results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
@@ -46,15 +47,13 @@ from hopsum.communicator.unfinished import unhandled, why_unfinished
 from hopsum.errors import HopsumError
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
-from hopsum.protocol.worker import Membership, Timing
+from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.side_channel import GenerationKey, SideChannel
+from hopsum.transport.sharded import shards_of
 from hopsum.transport.state_exchange import StateMovedError
-from hopsum.transport.transport import Peers, Transport
-from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.generations import Sealed
-from hopsum_wire.membership import JobMembership, MembershipError, read_membership
+from hopsum_wire.membership import JobMembership, read_membership
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
@@ -71,9 +70,10 @@ class Agent(Communicator):
         rank: which worker this is.
         codec: a name (the codec is made for this job) or a codec, the same on all ranks.
         timing: when to send again and when to give up, for each phase.
-        link: instead of a UDP socket at this rank's address; closed with the agent.
+        link: instead of a UDP socket at this rank's address; closed with the agent. For a job over several shards, a
+            list with one for each.
         side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there;
-            closed with the agent. Only where the membership has side channels.
+            closed with the agent. Only where the membership has side channels. For several shards, a list.
         seed: of rotations and roundings, the same on all ranks.
         gso: many datagrams per system call, see `UdpLink`; of the agent's own link.
         overlap: the codec works on one vector while the network has another; else strictly one after the other. The
@@ -93,8 +93,8 @@ class Agent(Communicator):
         *,
         codec: str | Codec = "thc",
         timing: Timing | None = None,
-        link: DatagramLink | None = None,
-        side: socket.socket | None = None,
+        link: DatagramLink | Sequence[DatagramLink] | None = None,
+        side: socket.socket | Sequence[socket.socket] | None = None,
         seed: int = 0,
         gso: Gso = "auto",
         overlap: bool = True,
@@ -107,9 +107,9 @@ class Agent(Communicator):
         made = _codec_for(membership, codec)
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
-        link = link or _link_for(membership, rank, gso)
         policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.phases + 1))
-        self._transport = _transport_for(membership, rank, timing, link, side, policy)
+        self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
+        self._shards = shards_of(self._transport)
         self._failed = False
         self._ended = False
         """By somebody who knows that nobody needs this worker any more."""
@@ -163,7 +163,7 @@ class Agent(Communicator):
                 self._require_open()
                 generation = self._generations.start_generation
             try:
-                data = self._transport.fetch_state(generation, max(0.0, until - time.monotonic()), bytes_max)
+                data = self._shards[0].fetch_state(generation, max(0.0, until - time.monotonic()), bytes_max)
             except StateMovedError:  # others were replaced meanwhile, and begin later
                 continue
             except HopsumError:
@@ -192,7 +192,7 @@ class Agent(Communicator):
             self._followed_by_other = None
             self._engine.inbox.put(message)
         if state is not None:
-            self._transport.offer_state(state, replaced.start_generation, replaced.newcomers)
+            self._shards[0].offer_state(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
         """End the generation for this agent: what is in progress fails with the error, as what comes later. Any thread.
@@ -219,17 +219,10 @@ class Agent(Communicator):
         Raises:
             MembershipError: it does not say how the job goes on, or has no side channels. Nothing has changed.
         """
-        sides = membership.side_channels
-        key = _side_key(membership)
-        if membership.resume is None or sides is None:
-            lacks = "side channels" if sides is None else "how it goes on from the generation before"
-            raise MembershipError(
-                f"generation {membership.generation} of job {membership.job!r} lacks {lacks}: connect again"
-            )
+        continuations = continuations_of(membership, self.rank, len(self._shards))
         with self._lock:
-            self._generations.enter(membership, membership.resume)
-        rack = membership.rack(self.rank)
-        self._engine.network.resume(membership.generation, sides, membership.resume, rack, key=key)
+            self._generations.enter(membership, continuations[0].resume)
+        self._engine.network.resume(membership.generation, continuations)
         self.membership, self._engine.generation = membership, membership.generation
 
     def close(self) -> None:
@@ -291,60 +284,7 @@ class Agent(Communicator):
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._failed = True
-        self._transport.end_fetch()
-
-
-def _link_for(membership: JobMembership, rank: int, gso: Gso) -> UdpLink:
-    seat = membership.worker(rank)
-    return UdpLink(seat.endpoint.address, seat.send_to.address, gso=gso)
-
-
-def _transport_for(
-    membership: JobMembership,
-    rank: int,
-    timing: Timing,
-    link: DatagramLink,
-    side: socket.socket | None,
-    policy: RepairPolicy,
-) -> Transport:
-    """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
-    host, port = membership.worker(rank).send_to.address
-    own = Membership(
-        membership.generation,
-        rank,
-        len(membership.workers),
-        membership.window,  # slots beyond the window stay unused: the same on all ranks
-        f"switch {host}:{port}",
-        membership.rack(rank),
-    )
-    sides = membership.side_channels
-    if sides is None:
-        if side is not None:
-            side.close()
-        return Transport(link, own, timing)
-    try:
-        channel = SideChannel(rank, GenerationKey(membership.generation, _side_key(membership)), sides[rank], side)
-    except MembershipError:
-        link.close()
-        raise
-    except OSError as error:
-        link.close()
-        raise OSError(
-            error.errno,
-            f"no side channel of rank {rank} of job {membership.job!r} at TCP {sides[rank][0]}:{sides[rank][1]}: "
-            f"{error.strerror}. Write the membership with other side_channels, or with none",
-        ) from error
-    return Transport(link, own, timing, Peers(channel, sides, policy, resume=membership.resume))
-
-
-def _side_key(membership: JobMembership) -> bytes:
-    """Return the key by which peers know each other; without side channels, none. Raises MembershipError."""
-    if membership.side_key is None and membership.side_channels is not None:
-        raise MembershipError(
-            f"the membership of job {membership.job!r} has side channels and no side_key, so workers could not know "
-            "who talks to them: an older hopsum wrote it. Use the same hopsum on both sides, and make the job again"
-        )
-    return membership.side_key or b""
+        self._shards[0].end_fetch()
 
 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
@@ -357,11 +297,13 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
         made = codec
     if made.workers != workers:
         raise CodecError(f"codec {made.name} for {made.workers} workers in a job of {workers}")
-    if made.op not in membership.ops:
-        raise CodecError(
-            f"codec {made.name} sums by {made.op.name}, and the switch of job {membership.job!r} only by "
-            f"{', '.join(op.name for op in sorted(membership.ops))}: take another codec, or other lanes"
-        )
+    for shard in membership.shards:
+        if made.op not in shard.ops:
+            switch = "the switch" if not membership.further_shards else f"switch {shard.workers[0].send_to}"
+            raise CodecError(
+                f"codec {made.name} sums by {made.op.name}, and {switch} of job {membership.job!r} only by "
+                f"{', '.join(op.name for op in sorted(shard.ops))}: take another codec, or other lanes"
+            )
     for name, table in job_tables(made).items():
         found = getattr(membership, name)
         if found != table:

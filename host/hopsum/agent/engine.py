@@ -50,6 +50,7 @@ from hopsum.communicator.signature import MismatchError, Signer, signed, unsigne
 from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
+from hopsum.transport.sharded import ShardedTransport
 from hopsum.transport.transport import Transport
 from hopsum_wire.membership import MembershipError
 
@@ -78,7 +79,7 @@ class AllReduceEngine:
         self,
         codec: Codec,
         context: ReductionContext,
-        transport: Transport,
+        transport: Transport | ShardedTransport,
         *,
         generation: int,
         overlap: bool,

@@ -27,7 +27,8 @@ class Replaced:
     newcomers: dict[int, int]
     """By rank, the generation in which it begins."""
     start_generation: int
-    start: int
+    starts: tuple[int, ...]
+    """By shard."""
     allreduces: int
 
     @property
@@ -71,7 +72,8 @@ class Generations:
         newcomers = {} if self.replaced is None else dict(self.replaced.newcomers)
         newcomers |= dict.fromkeys(resume.replaced, resume.start_generation)
         self.start_generation = resume.start_generation
-        self.replaced = Replaced(newcomers, resume.start_generation, resume.start, resume.allreduces)
+        starts = tuple(shard.resume.start or 0 for shard in membership.shards if shard.resume is not None)
+        self.replaced = Replaced(newcomers, resume.start_generation, starts, resume.allreduces)
 
     def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
         """Return what lets the stream go on, and with whom, None where nobody was replaced; they are known from now on.
@@ -89,4 +91,4 @@ class Generations:
             "was not submitted before resume()",
             replaced.ranks,
         )
-        return ResumeCommand(replaced.start_generation, replaced.start, replaced.allreduces, error), replaced
+        return ResumeCommand(replaced.start_generation, replaced.starts, replaced.allreduces, error), replaced

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that has the socket: puts phases into the worker's stream and says when their results are there.
+"""The thread that has the sockets: puts phases into the worker's streams and says when their results are there.
+
+A job over several shards has a stream for each. They change their generation together: a phase is submitted to all
+shards or to none before a generation is sealed.
 
     state    input                           next     also
     RUN      phase submitted                 RUN      into the stream; one that is refused fails its task
@@ -15,7 +18,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
@@ -24,6 +28,7 @@ from hopsum.codec.base import CollectivePhase
 from hopsum.communicator.results import SocketTraffic
 from hopsum.communicator.task import Arrived, Task
 from hopsum.protocol.worker import AllReduceDone
+from hopsum.transport.sharded import ShardedTransport, shards_of
 from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
@@ -44,12 +49,21 @@ class ResumeCommand(NamedTuple):
     """The program knows that workers were replaced: the stream goes on where the newcomers begin."""
 
     start_generation: int
-    start: int
-    """Position of the newcomers' first phase."""
+    starts: tuple[int, ...]
+    """By shard, the position of the newcomers' first phase."""
     allreduces: int
     """Begun before."""
     error: BaseException
     """The error of all-reduces that cannot go on."""
+
+
+class ShardContinuation(NamedTuple):
+    """The next generation of a worker's stream at one shard; see `Transport.resume`."""
+
+    peers: Mapping[int, tuple[str, int]]
+    resume: Resume
+    rack: tuple[int, ...] | None
+    key: bytes
 
 
 class StallDetector:
@@ -71,6 +85,9 @@ class StallDetector:
 
     def lasts(self) -> bool:
         """Say whether nothing has come for STALL_S, in spite of retransmissions."""
+        if self._transport.worker.is_idle:
+            self.begin()
+            return False
         received, retransmits = self._counts()
         if received != self._received:
             self.begin()
@@ -82,7 +99,7 @@ class StallDetector:
 
 
 class NetworkThread:
-    """A thread around a transport, which is its own until it has ended.
+    """A thread around the transport of a worker, which is its own until it has ended.
 
     Args:
         deliver: called in the thread, with what became of each phase.
@@ -92,7 +109,7 @@ class NetworkThread:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Transport | ShardedTransport,
         deliver: Callable[[Arrived | Failed], None],
         name: str,
         *,
@@ -106,8 +123,9 @@ class NetworkThread:
         self._tasks: dict[int, tuple[Task, int]] = {}
         """By handle: whose phase it is, and which part of it."""
         self._begun = begun
-        self._stall = StallDetector(transport)
-        self._progress = Progress(transport)
+        self._shards = shards_of(transport)
+        self._stalls = [StallDetector(shard) for shard in self._shards]
+        self._progress = [Progress(shard) for shard in self._shards]
         self._sealed = False
         self._changed = threading.Condition()
         """Held by who uses the transport, but for `wake`."""
@@ -116,8 +134,8 @@ class NetworkThread:
 
     @property
     def stalled_s(self) -> float:
-        """Return the seconds since the switch said anything, or since something is in progress."""
-        return self._stall.lasted_s
+        """Return the seconds since the switch said anything, or since something is in progress; of the worst shard."""
+        return max(stall.lasted_s for stall in self._stalls)
 
     def submit(self, task: Task, *parts: CollectivePhase) -> None:
         """Append a phase to the stream, in parts that arrive each by itself; no generation ends between them."""
@@ -132,27 +150,21 @@ class NetworkThread:
     def seal(self) -> tuple[Sealed, int]:
         """Let nothing more happen in this generation; return what the worker holds, and all-reduces begun. Any thread.
 
-        Raises TypeError for a transport without peers, which knows no other generation.
+        What it holds at further shards is in `further_shards`. Raises TypeError for a transport without peers, which
+        knows no other generation.
         """
         self._sealed = True  # before the lock is free, so that the thread does not take it again
         self._transport.wake()
         with self._changed:
-            return self._transport.seal(), self._begun
+            first, *further = [shard.seal() for shard in self._shards]
+            return replace(first, further_shards=tuple(further)), self._begun
 
-    def resume(
-        self,
-        generation: int,
-        peers: Mapping[int, tuple[str, int]],
-        resume: Resume,
-        rack: tuple[int, ...] | None = None,
-        *,
-        key: bytes,
-    ) -> None:
-        """Go on in another generation, after `seal`; `key` is that of its side channels. Any thread."""
+    def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
+        """Go on in another generation, after `seal`, as is said for each shard. Any thread."""
         with self._changed:
-            self._transport.resume(generation, peers, resume, rack, key=key)
-            self._stall.begin()
-            self._progress.begin()
+            for shard, (peers, resume, rack, key) in zip(self._shards, continuations, strict=True):
+                shard.resume(generation, peers, resume, rack, key=key)
+            self._begin_watch()
             self._sealed = False
             self._changed.notify_all()
 
@@ -182,7 +194,8 @@ class NetworkThread:
                     if not self._unsealed():
                         return
                     if isinstance(submitted, ResumeCommand):
-                        self._transport.go_on(submitted.start_generation, submitted.start)
+                        for shard, start in zip(self._shards, submitted.starts, strict=True):
+                            shard.go_on(submitted.start_generation, start)
                         self._begun = submitted.allreduces
                     else:
                         self._submit(*submitted)
@@ -191,8 +204,7 @@ class NetworkThread:
 
     def _submit(self, task: Task, parts: tuple[CollectivePhase, ...]) -> None:
         if not self._tasks:
-            self._stall.begin()
-            self._progress.begin()
+            self._begin_watch()
         for number, part in enumerate(parts):
             try:
                 handle = self._transport.submit(part.op, part.payloads, part.counts())
@@ -221,6 +233,12 @@ class NetworkThread:
                 self._deliver(Failed(task, event.error))
         if not self._tasks:
             return
-        self._progress.check()
-        if self._stall.lasts():
+        for progress in self._progress:
+            progress.check()
+        if any([stall.lasts() for stall in self._stalls]):
             self._on_stall()
+
+    def _begin_watch(self) -> None:
+        for stall, progress in zip(self._stalls, self._progress, strict=True):
+            stall.begin()
+            progress.begin()

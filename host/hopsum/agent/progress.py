@@ -44,10 +44,10 @@ class Progress:
     def check(self) -> None:
         """Say what is to be said, and ask the switch if it is time."""
         self._say_absence()
-        if self._transport.statistics.worker.results != self._results:
+        worker = self._transport.worker
+        if self._transport.statistics.worker.results != self._results or worker.is_idle:
             self.begin()
             return
-        worker = self._transport.worker
         if self._waiting.lasted_s >= self._ask_in_s:
             self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
             self._transport.probe()

@@ -95,7 +95,7 @@ def _find(snapshot: ControllerSnapshot, job: str) -> CheckRow:
         others = ", ".join(str(each["name"]) for each in snapshot.jobs) or "none"
         fix = "make it (hopsum job create), or give the name of one that is there"
         return failed("job", f"no job {job!r}; there are: {others}", fix)
-    on = f"switch{'es' if found['parts'] else ''} {switch_path(found['switches'])}"
+    on = f"switch{'es' if found['parts'] else ''} {switch_path(found['switches'], found['shards'])}"
     told = f"{found['state']} on {on}, {found['workers']} workers, {found['slots']} slots"
     facts = {"state": found["state"], "generation": found["generation"], "switches": found["switches"]}
     return passed("job", told + (f", generation {found['generation']}" if found["generation"] else ""), facts)

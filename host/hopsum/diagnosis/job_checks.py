@@ -139,7 +139,7 @@ def check_writing(before: ControllerSnapshot, after: ControllerSnapshot) -> Chec
     if not stuck:
         return passed(check, "the switches do what the jobs' states want")
     told = "; ".join(f"job {job['name']!r}, {job['state']}: {job['condition']}" for job in stuck)
-    where = ", ".join(sorted({switch_path(job["switches"]) for job in stuck}))
+    where = ", ".join(sorted({switch_path(job["switches"], job["shards"]) for job in stuck}))
     fix = f"see to switch {where}; the controller goes on trying"
     return failed(check, told, fix, {"jobs": [job["name"] for job in stuck]})
 

@@ -370,6 +370,11 @@ class Worker:
         return [] if self.repair is None else self.repair.take_outgoing()
 
     @property
+    def is_idle(self) -> bool:
+        """Return whether no all-reduce is in progress."""
+        return not self._state.active
+
+    @property
     def waits_for_peers(self) -> bool:
         """Say whether a message of a peer would help now: the caller should look often."""
         if self.phase is not WorkerPhase.RUN or self.repair is None:

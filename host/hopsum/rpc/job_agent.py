@@ -88,15 +88,22 @@ class JobAgent(Agent):
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this generation goes on. Any thread."""
-        self._transport.on_ranks_lost(generation, ranks)
+        for shard in self._shards:
+            shard.on_ranks_lost(generation, ranks)
 
     @property
     def switch_patience_s(self) -> float:
-        """Seconds that this worker would still wait for its switch if nothing comes from there. Any thread."""
-        worker = self._transport.worker
-        limit_s = worker.timing.unreachable_s
-        own_s = math.inf if limit_s is None else limit_s - worker.absence.lasted_s
-        return max(0.0, min(own_s, self._wait_s - self._told_unreachable_s))
+        """Seconds that this worker would still wait for its switch if nothing comes from there. Any thread.
+
+        Of several shards, the seconds for the switch that is nearest to its limit.
+        """
+        workers = [shard.worker for shard in self._shards]
+        limits_s = [worker.timing.unreachable_s for worker in workers]
+        own_s = [
+            math.inf if limit_s is None else limit_s - worker.absence.lasted_s
+            for worker, limit_s in zip(workers, limits_s, strict=True)
+        ]
+        return max(0.0, min(*own_s, self._wait_s - self._told_unreachable_s))
 
     @property
     def _told_unreachable_s(self) -> float:
@@ -118,5 +125,5 @@ class JobAgent(Agent):
 
     def _counts(self) -> Mapping[str, float]:
         """Return what heartbeats carry."""
-        stream = self._transport.worker.stream
-        return {**heartbeat_counts(self.statistics), POSITION: stream.end - stream.base}
+        streams = [shard.worker.stream for shard in self._shards]
+        return {**heartbeat_counts(self.statistics), POSITION: max(each.end - each.base for each in streams)}

@@ -44,6 +44,7 @@ class JobsClient:
         tree: bool = False,
         codec: str = "",
         codec_options: Mapping[str, Any] | None = None,
+        shards: int | Sequence[str] = 1,
     ) -> pb.CreateJobResponse:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
@@ -53,6 +54,7 @@ class JobsClient:
             switch: by name; the controller chooses if left out.
             lease_s: how long a silent worker is waited for; the controller's if left out.
             tree: over a spine and all leaves below it, though one switch would do; `switch` is the spine then.
+            shards: number of switches side by side, each with a share of every vector; or their names.
             codec, codec_options: of the workers, who take them from the job; left out, each worker's settings say.
         """
         request = pb.CreateJobRequest(
@@ -70,6 +72,8 @@ class JobsClient:
             tree=tree,
             codec=codec,
             codec_options=json.dumps(codec_options) if codec_options else "",
+            shards=shards if isinstance(shards, int) else len(shards),
+            shard_switches=() if isinstance(shards, int) else shards,
         )
         reply: pb.CreateJobResponse = self._call("CreateJob", request, CHANGE_S)
         return reply

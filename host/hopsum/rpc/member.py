@@ -66,6 +66,19 @@ class Location(NamedTuple):
     """Codec that the job records; empty: the workers choose."""
     codec_options: str = ""
     """Its options, a JSON object, or empty."""
+    further: tuple[tuple[str, int], ...] = ()
+    """The switches of the job's shards 1 .. k - 1; `send_to` is that of shard 0."""
+
+
+class Source(NamedTuple):
+    """The source of a worker's datagrams to one shard of its job, and the port where its peers reach it there."""
+
+    endpoint: tuple[str, int]
+    """(IPv4 address, UDP port)"""
+    mac: str | None = None
+    """Of the interface, where the switch is reached by Ethernet."""
+    side_port: int | None = None
+    """TCP port, at the same address."""
 
 
 class MemberClient:
@@ -102,7 +115,8 @@ class MemberClient:
         reply = _until(wait_s, lambda left_s: self._call("Locate", request, timeout_s=left_s), self._notice())
         leaves = (Leaf((each.send_to.ip, each.send_to.udp_port), tuple(each.networks)) for each in reply.leaves)
         send_to = (reply.send_to.ip, reply.send_to.udp_port)
-        return Location(send_to, reply.workers, tuple(leaves), reply.codec, reply.codec_options)
+        further = tuple((each.ip, each.udp_port) for each in reply.further)
+        return Location(send_to, reply.workers, tuple(leaves), reply.codec, reply.codec_options, further)
 
     def join(
         self,
@@ -113,6 +127,7 @@ class MemberClient:
         mac: str | None = None,
         side_port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        further: Iterable[Source] = (),
     ) -> Registration:
         """Take a rank, and return it.
 
@@ -123,6 +138,7 @@ class MemberClient:
             mac: of the interface, where the switch is reached by Ethernet.
             side_port: TCP port, at the same address, for its peers.
             settings: that the controller compares with those of the other workers, by name.
+            further: the worker at the job's shards 1 .. k - 1.
 
         Raises:
             ControllerError: refused, with the numbers, or no controller.
@@ -137,6 +153,14 @@ class MemberClient:
             wire_version=WIRE_VERSION,
             version=self._version,
             settings=settings,
+            further=[
+                pb.JoinRequest.Shard(
+                    endpoint=pb.Endpoint(ip=each.endpoint[0], udp_port=each.endpoint[1]),
+                    mac=each.mac,
+                    side_port=each.side_port,
+                )
+                for each in further
+            ],
         )
         return self._join(wait_s)
 
@@ -152,15 +176,9 @@ class MemberClient:
             ControllerError: refused, or no controller.
         """
         self._request.rank = self.registration.rank
-        self._request.report.CopyFrom(
-            pb.Report(
-                generation=sealed.generation,
-                delivered_to=sealed.delivered_to,
-                submitted_to=sealed.submitted_to,
-                held=[pb.Report.Run(first=first, end=end) for first, end in sealed.held],
-                allreduces_begun=allreduces_begun,
-            )
-        )
+        report = _report(sealed)
+        report.allreduces_begun = allreduces_begun
+        self._request.report.CopyFrom(report)
         return self._join(wait_s)
 
     def _join(self, wait_s: float) -> Registration:
@@ -278,6 +296,16 @@ class MemberClient:
     def _call(self, name: str, request: Any, *, secret: str | None = None, timeout_s: float) -> Any:
         secret = self._token if secret is None else secret
         return self._channel.call(MEMBERSHIP_SERVICE, name, request, secret=secret, timeout_s=timeout_s)
+
+
+def _report(sealed: Sealed) -> pb.Report:
+    return pb.Report(
+        generation=sealed.generation,
+        delivered_to=sealed.delivered_to,
+        submitted_to=sealed.submitted_to,
+        held=[pb.Report.Run(first=first, end=end) for first, end in sealed.held],
+        further=map(_report, sealed.further_shards),
+    )
 
 
 def _lack(pending: Any) -> str:

@@ -3,7 +3,8 @@
 
     locate the switch -> bind a socket towards it -> join -> wait for the others -> agent under a lease (job_agent)
 
-The switch of a worker is its leaf where the job is over a tree.
+The switch of a worker is its leaf where the job is over a tree. A job over several shards has a switch for each, and
+the worker a socket towards each of them.
 
 What fails on the way gives everything back: sockets are closed and the rank is given up.
 """
@@ -15,7 +16,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +32,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import Location, MemberClient
+from hopsum.rpc.member import Location, MemberClient, Source
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
@@ -63,24 +64,22 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, f
         member = MemberClient(channel, job, token, version=hopsum_version())
         located = member.locate(wait_s)
         config = with_codec_of(located, config, job)
-        send_to = leaf_of(located, config.ip)
+        send_to = (leaf_of(located, config.ip), *located.further)
         codec = factories.codec(config, located.workers)  # what does not fit the job takes no rank
-        link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to, gso=cast(Gso, config.gso))
-        stack.callback(link.close)
-        ip = link.local[0]
-        side = stack.enter_context(listen_tcp(ip))
+        links = _links(config, send_to, stack)
+        sides = [stack.enter_context(listen_tcp(link.local[0])) for link in links]
+        first, *further = [
+            Source(link.local, mac_of(link.local[0]), side.getsockname()[1])
+            for link, side in zip(links, sides, strict=True)
+        ]
         registration = member.join(
-            link.local,
-            wait_s,
-            rank=config.rank,
-            mac=mac_of(ip),
-            side_port=side.getsockname()[1],
-            settings=shared_settings(config),
-        )
+            first.endpoint, wait_s, rank=config.rank, mac=first.mac, side_port=first.side_port,
+            settings=shared_settings(config), further=further,
+        )  # fmt: skip
         lease = Lease(member)
         stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
-        _require_ours(membership, registration.rank, link, send_to)
+        _require_ours(membership, registration.rank, links, send_to)
         held = stack.pop_all()
         try:
             made: Agent = factories.agent(
@@ -88,12 +87,12 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, f
                 registration.rank,
                 codec=codec,
                 make=JobAgent,
-                link=link,
-                side=side,
+                link=links,
+                side=sides,
                 member=member,
                 lease=lease,
                 held=held,
-                check=partial(_require_ours, rank=registration.rank, link=link, send_to=send_to),
+                check=partial(_require_ours, rank=registration.rank, links=links, send_to=send_to),
                 wait_s=wait_s,
                 replacement_wait_s=config.replacement_wait_s,
             )
@@ -154,14 +153,35 @@ def leaf_of(located: Location, ip: str) -> tuple[str, int]:
     return max(found, key=lambda send_to: found[send_to])
 
 
-def _require_ours(membership: JobMembership, rank: int, link: UdpLink, send_to: tuple[str, int]) -> None:
-    """Raise MembershipError unless the membership has this worker where it is, and the switch where it was."""
-    found = membership.worker(rank)
-    if found.endpoint.address != link.local or found.send_to.address != send_to:
-        raise MembershipError(
-            f"job {membership.job!r} has rank {rank} at {found.endpoint} sending to {found.send_to}, but it is at "
-            f"{link.local[0]}:{link.local[1]} sending to {send_to[0]}:{send_to[1]}: the job was moved; connect again"
+def _links(config: Config, send_to: Sequence[tuple[str, int]], stack: ExitStack) -> list[UdpLink]:
+    """Open a socket towards each switch; the stack closes them. Raises ConfigError and OSError."""
+    if config.udp_port and len(send_to) > 1:
+        raise ConfigError(
+            f"udp_port {config.udp_port} for a job of {len(send_to)} shards, which takes a port for each: leave it out"
         )
+    links = []
+    for place in send_to:
+        links.append(UdpLink((config.ip or "0.0.0.0", config.udp_port), place, gso=cast(Gso, config.gso)))
+        stack.callback(links[-1].close)
+    return links
+
+
+def _require_ours(
+    membership: JobMembership, rank: int, links: Sequence[UdpLink], send_to: Sequence[tuple[str, int]]
+) -> None:
+    """Raise MembershipError unless the membership has this worker where it is, and the switches where they were."""
+    if len(membership.shards) != len(links):
+        raise MembershipError(
+            f"job {membership.job!r} has {len(membership.shards)} shards, and this worker joined {len(links)}: the job "
+            "was made anew; connect again"
+        )
+    for shard, link, place in zip(membership.shards, links, send_to, strict=True):
+        found = shard.worker(rank)
+        if found.endpoint.address != link.local or found.send_to.address != place:
+            raise MembershipError(
+                f"job {membership.job!r} has rank {rank} at {found.endpoint} sending to {found.send_to}, but it is at "
+                f"{link.local[0]}:{link.local[1]} sending to {place[0]}:{place[1]}: the job was moved; connect again"
+            )
 
 
 def token_of(config: Config, token_file: str) -> str:

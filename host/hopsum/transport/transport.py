@@ -114,6 +114,17 @@ class Transport:
         return TransportStatistics(self._link.statistics, self.worker.statistics, self._side_statistics)
 
     @property
+    def link(self) -> DatagramLink:
+        """Return the link to the switch."""
+        return self._link
+
+    @property
+    def timer(self) -> float | None:
+        """Return when the next `step` is due though nothing arrives, as of `time.monotonic`; None: not at all."""
+        with self._changed:
+            return self.worker.get_timer()
+
+    @property
     def has_peers(self) -> bool:
         """Return whether the worker repairs from peers, and so can go on in another generation."""
         return self._peers is not None

@@ -14,7 +14,8 @@ import pytest
 from hopsum_controlplane.cluster import StateStore, StoreError
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
-from hopsum_controlplane.cluster.records import JobRecord
+from hopsum_controlplane.cluster.records import JobRecord, ShardSeat
+from hopsum_controlplane.jobs import WorkerEndpoint
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
 from .world import TABLE
@@ -228,7 +229,7 @@ def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> 
         for table, found in rows.items():
             for row in found:
                 database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-        database.execute('''UPDATE jobs SET job = replace(job, '"generation":', '"epoch":')''')
+        database.execute("""UPDATE jobs SET job = replace(job, '"generation":', '"epoch":')""")
         database.execute("UPDATE books SET last_epoch = 7")
     database.close()
 
@@ -252,6 +253,7 @@ def test_books_of_before_generations_are_brought_up(store: StateStore) -> None:
     kept = "".join(map(str, store._database.execute("SELECT job, resume, newcomers FROM jobs").fetchall()))
     assert '"epoch":' in kept
     assert "generation" not in kept
+    store._database.execute("ALTER TABLE members DROP COLUMN further")
     store._database.execute("PRAGMA user_version = 4")
     brought = reopened(store)
     assert set(brought.load().records) == set(records)
@@ -265,7 +267,13 @@ def test_books_of_before_trees_are_brought_up(store: StateStore, path: Path) -> 
     for each in records:
         store.put(each)
     name_epochs(store)
-    for table, column in (("jobs", "branches"), ("jobs", "confirmed"), ("members", "leaf"), ("members", "settings")):
+    for table, column in (
+        ("jobs", "branches"),
+        ("jobs", "confirmed"),
+        ("members", "leaf"),
+        ("members", "settings"),
+        ("members", "further"),
+    ):
         store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     store._database.execute("PRAGMA user_version = 2")
     brought = reopened(store)
@@ -279,12 +287,22 @@ def test_books_of_before_settings_are_brought_up(store: StateStore) -> None:
     records = many()
     for each in records:
         store.put(each)
-    store._database.execute("ALTER TABLE members DROP COLUMN settings")
+    for column in ("settings", "further"):
+        store._database.execute(f"ALTER TABLE members DROP COLUMN {column}")
     name_epochs(store)
     store._database.execute("PRAGMA user_version = 3")
     brought = reopened(store)
     assert brought.load().records == tuple(records)
     brought.close()
+
+
+def test_places_at_further_shards_come_back(store: StateStore) -> None:
+    seat = ShardSeat(WorkerEndpoint(0, 2, "02:00:00:00:00:09", "10.0.2.1", 4100), 5100)
+    kept = life.join(record(), replace(member(0), further=(seat,)))
+    store.put(kept)
+    again = reopened(store)
+    assert again.load().records == (kept,)
+    again.close()
 
 
 def test_settings_come_back(store: StateStore) -> None:
@@ -332,7 +350,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: StateStore, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 6")
+    store._database.execute("PRAGMA user_version = 7")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 6, this program knows 1 \.\. 5; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 7, this program knows 1 \.\. 6; use the hopsum that wrote it"):
         StateStore(path)

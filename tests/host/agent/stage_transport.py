@@ -30,6 +30,14 @@ class Exchanged(NamedTuple):
     payloads: NDArray[np.uint8]
 
 
+class BusyWorker(Worker):
+    """A worker that has nothing in progress and says that it has: the stage has it."""
+
+    @property
+    def is_idle(self) -> bool:
+        return False
+
+
 class StageTransport(Transport):
     """Phases stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
 
@@ -38,7 +46,7 @@ class StageTransport(Transport):
         self.stream: list[Exchanged] = []
         self.limit: int | None = None
         self.calls: list[tuple[Any, ...]] = []
-        self.worker = Worker(Membership(generation=70, rank=0, workers=1, slots=8))  # with nothing in progress
+        self.worker = BusyWorker(Membership(generation=70, rank=0, workers=1, slots=8))
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics(), SideStatistics())
         self._events: list[AllReduceDone | AllReduceFailed] = []
         self._woken = False

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hopsum.agent.engine import CLOSE, AllReduceEngine
-from hopsum.agent.network import Failed, ResumeCommand, StallDetector
+from hopsum.agent.network import Failed, ResumeCommand, ShardContinuation, StallDetector
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.results import CommunicatorClosedError
 from hopsum.communicator.task import Task
@@ -34,7 +34,7 @@ def new(start: int, generation: int = 71, allreduces: int = 0) -> Resume:
 
 def go_on(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
     return ResumeCommand(
-        generation, start, allreduces, WorkersReplacedError("the promised one was not submitted", (1,))
+        generation, (start,), allreduces, WorkersReplacedError("the promised one was not submitted", (1,))
     )
 
 
@@ -66,7 +66,7 @@ class Stand:
     def change(self, resume: Resume, generation: int = 71) -> int:
         sealed, begun = self.engine.network.seal()
         assert sealed.generation == 70
-        self.engine.network.resume(generation, PEERS, resume, key=bytes(32))
+        self.engine.network.resume(generation, [ShardContinuation(PEERS, resume, None, bytes(32))])
         return begun
 
     def _hear_silence(self) -> None:
@@ -109,7 +109,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
         with stand.transport.changed:
             late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
         assert not late, "nothing behind what was reported"
-        stand.engine.network.resume(71, PEERS, SAME, key=bytes(32))
+        stand.engine.network.resume(71, [ShardContinuation(PEERS, SAME, None, bytes(32))])
         for handle in (2, 3):
             stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 546cd7dfcff0d21947502d46d89792d5
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 9e29fb2ee4b850aaf8e09880a6367c08
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -70,7 +70,7 @@ class LocateRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class LocateResponse(_message.Message):
-    __slots__ = ("send_to", "workers", "leaves", "codec", "codec_options")
+    __slots__ = ("send_to", "workers", "leaves", "codec", "codec_options", "further")
     class Leaf(_message.Message):
         __slots__ = ("send_to", "networks")
         SEND_TO_FIELD_NUMBER: _ClassVar[int]
@@ -83,15 +83,26 @@ class LocateResponse(_message.Message):
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     send_to: Endpoint
     workers: int
     leaves: _containers.RepeatedCompositeFieldContainer[LocateResponse.Leaf]
     codec: str
     codec_options: str
-    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateResponse.Leaf, _Mapping]]] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[Endpoint]
+    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateResponse.Leaf, _Mapping]]] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., further: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report", "settings")
+    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report", "settings", "further")
+    class Shard(_message.Message):
+        __slots__ = ("endpoint", "mac", "side_port")
+        ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+        MAC_FIELD_NUMBER: _ClassVar[int]
+        SIDE_PORT_FIELD_NUMBER: _ClassVar[int]
+        endpoint: Endpoint
+        mac: str
+        side_port: int
+        def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ...) -> None: ...
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +120,7 @@ class JoinRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     endpoint: Endpoint
@@ -119,10 +131,11 @@ class JoinRequest(_message.Message):
     version: str
     report: Report
     settings: _containers.ScalarMap[str, str]
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[JoinRequest.Shard]
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., settings: _Optional[_Mapping[str, str]] = ..., further: _Optional[_Iterable[_Union[JoinRequest.Shard, _Mapping]]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("generation", "delivered_to", "submitted_to", "held", "allreduces_begun")
+    __slots__ = ("generation", "delivered_to", "submitted_to", "held", "allreduces_begun", "further")
     class Run(_message.Message):
         __slots__ = ("first", "end")
         FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -135,12 +148,14 @@ class Report(_message.Message):
     SUBMITTED_TO_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     ALLREDUCES_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     generation: int
     delivered_to: int
     submitted_to: int
     held: _containers.RepeatedCompositeFieldContainer[Report.Run]
     allreduces_begun: int
-    def __init__(self, generation: _Optional[int] = ..., delivered_to: _Optional[int] = ..., submitted_to: _Optional[int] = ..., held: _Optional[_Iterable[_Union[Report.Run, _Mapping]]] = ..., allreduces_begun: _Optional[int] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[Report]
+    def __init__(self, generation: _Optional[int] = ..., delivered_to: _Optional[int] = ..., submitted_to: _Optional[int] = ..., held: _Optional[_Iterable[_Union[Report.Run, _Mapping]]] = ..., allreduces_begun: _Optional[int] = ..., further: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("rank", "secret", "lease_s", "heartbeat_s")
@@ -249,7 +264,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "shards", "shard_switches")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -263,7 +278,8 @@ class CreateJobRequest(_message.Message):
     TREE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    TABLE6_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_SWITCHES_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
     slots: int
@@ -277,8 +293,9 @@ class CreateJobRequest(_message.Message):
     tree: bool
     codec: str
     codec_options: str
-    table6: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ...) -> None: ...
+    shards: int
+    shard_switches: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
@@ -336,7 +353,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "condition", "generation", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options", "conditions", "events", "switches")
+    __slots__ = ("name", "state", "reason", "condition", "generation", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options", "conditions", "events", "switches", "shards")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -374,6 +391,7 @@ class Job(_message.Message):
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: JobState
     reason: str
@@ -404,7 +422,8 @@ class Job(_message.Message):
     conditions: _containers.RepeatedCompositeFieldContainer[JobCondition]
     events: _containers.RepeatedCompositeFieldContainer[JobEvent]
     switches: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[JobCondition, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., switches: _Optional[_Iterable[str]] = ...) -> None: ...
+    shards: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[JobCondition, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., switches: _Optional[_Iterable[str]] = ..., shards: _Optional[int] = ...) -> None: ...
 
 class JobCondition(_message.Message):
     __slots__ = ("type", "status", "reason", "message", "age_s")

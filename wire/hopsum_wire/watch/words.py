@@ -32,7 +32,9 @@ def state(job: Mapping[str, Any]) -> str:
     return str(job["state"]) if job["health"] == "healthy" else f"{job['state']}, {job['health']}"
 
 
-def switch_path(switches: Sequence[str]) -> str:
-    """Return the switches of a job in words: its one switch, or `LEAF, LEAF, then SPINE`."""
+def switch_path(switches: Sequence[str], shards: int) -> str:
+    """Return the switches of a job in words: its one switch, `LEAF, LEAF, then SPINE`, or `SHARD + SHARD`."""
+    if shards > 1:
+        return " + ".join(switches)
     *leaves, top = switches
     return f"{', '.join(leaves)}, then {top}" if leaves else top

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents of a job over several shards: each switch sums its share of every vector, with a protocol of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopsum.agent import Agent
+from hopsum.codec import ErrorFeedback
+from hopsum.errors import AllReduceTimeoutError, WorkersReplacedError
+from hopsum.protocol.worker import Timing
+from hopsum.transport.udp_link import UdpLink
+from hopsum_controlplane.cluster.decision import Report, decide
+from hopsum_oracle.aggregator import JobConfig
+from hopsum_wire import Kind
+from hopsum_wire.generations import Resume
+from hopsum_wire.membership import JobMembership, MembershipError, format_membership, parse_membership
+
+from ...support.server import LOCALHOST
+from ..transport.lossy import Mishaps
+from .cluster import EAGER, GENERATION, HASTY, Cluster
+from .test_peers import WORKERS, close_together, with_side_channels
+
+WAIT_S = 90
+ELEMENTS = 60_000
+NEXT = GENERATION + 1
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def vectors(step: int) -> list[NDArray[np.float32]]:
+    return [np.random.default_rng((step, rank)).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(WORKERS)]
+
+
+def clusters(
+    stack: ExitStack, shards: int, *, peers: bool = False, quorum: int = 0, lossy: bool = False
+) -> list[Cluster]:
+    mishaps = Mishaps(drop=0.05, duplicate=0.05, reorder=0.05) if lossy else None
+    made = [Cluster(stack, WORKERS, quorum=quorum, mishaps=mishaps, seed=shard) for shard in range(shards)]
+    return [with_side_channels(each) for each in made] if peers else made
+
+
+def membership_of(made: list[Cluster]) -> JobMembership:
+    first, *further = [each.membership for each in made]
+    membership = replace(first, further_shards=tuple(further))
+    assert parse_membership(format_membership(membership)) == membership
+    return membership
+
+
+def agents_of(stack: ExitStack, made: list[Cluster], codec: str = "fixed", timing: Timing = EAGER) -> list[Agent]:
+    membership = membership_of(made)
+    return [
+        stack.enter_context(
+            Agent(membership, rank, codec=codec, timing=timing, link=[each.links[rank] for each in made])
+        )
+        for rank in range(WORKERS)
+    ]
+
+
+def summed(agents: list[Agent], steps: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the mean of each step, the same on all ranks, and each rank's residual after the last one."""
+    feedback = [ErrorFeedback(ELEMENTS) for _ in agents]
+    means = []
+    for step in range(steps):
+        futures = [agent.submit(x, feedback=own) for agent, x, own in zip(agents, vectors(step), feedback, strict=True)]
+        (mean,) = {future.result(WAIT_S).mean.tobytes() for future in futures}
+        means.append(mean)
+    return means, [own.residual.tobytes() for own in feedback]
+
+
+@pytest.mark.parametrize("codec", ["thc", "fixed", "lossless"])
+def test_shards_sum_what_one_switch_sums(stack: ExitStack, codec: str) -> None:
+    alone = summed(agents_of(stack, clusters(stack, 1), codec), 2)
+    for shards in (2, 3):
+        assert summed(agents_of(stack, clusters(stack, shards), codec), 2) == alone
+
+
+def test_shards_over_links_that_are_waited_on_together(stack: ExitStack) -> None:
+    alone = summed(agents_of(stack, clusters(stack, 1)), 3)
+    made = clusters(stack, 3)
+    membership = membership_of(made)
+    agents = []
+    for rank in range(WORKERS):
+        links = [UdpLink((LOCALHOST, 0), each.switch.address) for each in made]
+        for each, link in zip(made, links, strict=True):
+            (job,) = each.aggregator.jobs.values()
+            workers = [replace(old, udp_port=link.local[1]) if old.rank == rank else old for old in job.workers]
+            each.aggregator.remove_job(GENERATION)
+            each.aggregator.add_job(replace(job, workers=tuple(workers)))
+        agents.append(stack.enter_context(Agent(membership, rank, codec="fixed", timing=EAGER, link=links)))
+    assert summed(agents, 3) == alone
+
+
+def test_every_shard_has_its_share_of_the_chunks(stack: ExitStack) -> None:
+    made = clusters(stack, 3)
+    result = summed(agents_of(stack, made), 1)
+    assert len(result[0]) == 1
+    chunks = [len({(h.op, h.slot, h.round) for h in each.links[0].headers if h.kind == Kind.UPDATE}) for each in made]
+    assert max(chunks) - min(chunks) <= 2, chunks
+    assert min(chunks) > 70, chunks
+
+
+def test_a_vector_of_fewer_chunks_than_shards(stack: ExitStack) -> None:
+    agents = agents_of(stack, clusters(stack, 3))
+    futures = [agent.submit(np.full(5, rank, np.float32)) for rank, agent in enumerate(agents)]
+    for future in futures:
+        np.testing.assert_allclose(future.result(WAIT_S).mean, 1.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_shard_mends_its_own_losses(stack: ExitStack, seed: int) -> None:
+    alone = summed(agents_of(stack, clusters(stack, 1)), 3)
+    assert summed(agents_of(stack, clusters(stack, 2 + seed, lossy=True)), 3) == alone
+
+
+def test_who_was_in_each_chunk_is_accounted_for_by_shard(stack: ExitStack) -> None:
+    """Shard 0 sums with a quorum of two, shard 1 waits for all three."""
+    made = clusters(stack, 2, peers=True, quorum=2)
+    made[1] = with_side_channels(Cluster(stack, WORKERS))
+    made[1].membership = replace(made[1].membership, quorum=2)  # as the job's; the switch waits for all
+    membership = membership_of(made)
+
+    def agent(rank: int) -> Agent:
+        links = [each.links[rank] for each in made]
+        return stack.enter_context(Agent(membership, rank, codec="fixed", timing=EAGER, link=links))
+
+    agents = [agent(0), agent(1)]
+    xs, feedback = vectors(0), [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
+    futures = [each.submit(x, feedback=own) for each, x, own in zip(agents, xs, feedback, strict=False)]
+    agents.append(agent(2))
+    futures.append(agents[2].submit(xs[2], feedback=feedback[2]))
+    results = [future.result(WAIT_S) for future in futures]
+    assert len({result.mean.tobytes() for result in results}) == 1
+    contributors = results[0].contributors
+    assert all((result.contributors == contributors).all() for result in results)
+    assert (contributors[1::2] == 0b111).all()
+    assert set(contributors[::2].tolist()) <= {0b011, 0b101, 0b110, 0b111}
+    delivered = sum(x.astype(np.float64) - own.residual for x, own in zip(xs, feedback, strict=True))
+    inside = np.repeat([bin(int(who)).count("1") for who in contributors], 256)[:ELEMENTS]
+    np.testing.assert_allclose(delivered, results[0].mean.astype(np.float64) * inside, atol=1e-3)
+    close_together(agents)
+
+
+def test_a_shard_that_does_not_answer_is_named(stack: ExitStack) -> None:
+    made = clusters(stack, 2)
+    made[1].switch.stop()
+    agents = agents_of(stack, made, timing=HASTY)
+    host, port = made[1].switch.address
+    for future in [agent.submit(x) for agent, x in zip(agents, vectors(0), strict=True)]:
+        with pytest.raises(AllReduceTimeoutError, match=f"{host}:{port}"):
+            future.result(WAIT_S)
+
+
+def test_links_of_another_number_than_shards_are_refused(stack: ExitStack) -> None:
+    made = clusters(stack, 2)
+    with pytest.raises(MembershipError, match="1 links for job 'test' of 2 shards"):
+        Agent(membership_of(made), 0, codec="fixed", link=made[0].links[0])
+
+
+# ---- generations ----------------------------------------------------------------------------------------
+
+
+def silence(cluster: Cluster) -> JobConfig:
+    """Take the job off a switch; return it."""
+    (job,) = cluster.aggregator.jobs.values()
+    cluster.aggregator.remove_job(job.generation)
+    return job
+
+
+def await_share(cluster: Cluster) -> None:
+    """Wait until the switch has summed something for rank 0."""
+    deadline = time.monotonic() + WAIT_S
+    while not cluster.links[0].statistics.datagrams_received:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def go_on(made: list[Cluster], agents: list[Agent], job: JobConfig, gone: set[int]) -> Resume:
+    """Bring all agents but the gone into the next generation, as a controller decides; return its decision."""
+    reports = {}
+    for rank, agent in enumerate(agents):
+        if rank not in gone:
+            sealed, begun = agent.seal()
+            reports[rank] = replace(Report.of(sealed), allreduces_begun=begun)
+    resume = decide(reports, gone, slots=agents[0].membership.window, generation=NEXT, before=None)
+    assert resume is not None
+    assert len(resume.further_shards) == len(made) - 1
+    for each in made:
+        own = silence(each) if each.aggregator.jobs else job
+        each.aggregator.add_job(replace(own, generation=NEXT))
+        each.membership = replace(each.membership, generation=NEXT)
+    resumes = [replace(resume, further_shards=()), *resume.further_shards]
+    for each, own_resume in zip(made, resumes, strict=True):
+        each.membership = replace(each.membership, resume=own_resume)
+    membership = membership_of(made)
+    for rank, agent in enumerate(agents):
+        if rank not in gone:
+            agent.enter(membership)
+    return resume
+
+
+def test_a_shard_that_lost_its_switch_goes_on_in_the_next_generation(stack: ExitStack) -> None:
+    """Shard 0 has summed its share when shard 1 answers for the first time: nothing is summed twice or lost."""
+    made = clusters(stack, 2, peers=True)
+    job = silence(made[1])
+    agents = agents_of(stack, made)
+    feedback = [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
+    futures = [agent.submit(x, feedback=own) for agent, x, own in zip(agents, vectors(0), feedback, strict=True)]
+    await_share(made[0])
+    resume = go_on(made, agents, job, gone=set())
+    assert resume.start is None
+    assert resume.further_shards[0].decided == ()
+    means = {future.result(WAIT_S).mean.tobytes() for future in futures}
+    alone = summed(agents_of(stack, clusters(stack, 1)), 1)
+    assert (list(means), [own.residual.tobytes() for own in feedback]) == alone
+    close_together(agents)
+
+
+def test_what_lacks_a_lost_worker_at_one_shard_is_void_on_all_ranks(stack: ExitStack) -> None:
+    """Rank 2 is gone. Shard 0 had its part, shard 1 had not: the vector goes back whole."""
+    made = clusters(stack, 2, peers=True)
+    job = silence(made[1])
+    agents = agents_of(stack, made)
+    feedback = [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
+    futures = [agent.submit(x, feedback=own) for agent, x, own in zip(agents, vectors(0), feedback, strict=True)]
+    await_share(made[0])
+    go_on(made, agents, job, gone={2})
+    for rank in (0, 1):
+        with pytest.raises(WorkersReplacedError):
+            futures[rank].result(WAIT_S)
+        np.testing.assert_array_equal(feedback[rank].residual, vectors(0)[rank])
+    agents[2].end(WorkersReplacedError("gone", (2,)))
+    for rank in (0, 1):
+        agents[rank].resume()
+    close_together(agents)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job over two embedded switches side by side, made with the command and joined by URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.codec import ErrorFeedback
+from hopsum.communicator import Communicator
+from hopsum.errors import WorkersReplacedError
+from hopsum_cli.doctor import main as doctor
+from hopsum_cli.job import main as job_command
+from hopsum_cli.top import main as top
+from hopsum_controlplane import SwitchEndpoint
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.cluster import ClusterConfig, PortRule, SwitchConfig
+from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies import NativeSwitch
+from hopsum_wire import HOPSUM_UDP_PORT
+
+from .test_cluster import LEASE_S, Controller, _close, _until
+
+SLOTS, ELEMENTS, WAIT_S = 16, 20_000, 60
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    program = compiled_program()
+    switches, devices = [], {}
+    with ExitStack() as stack:
+        for number in (1, 2):
+            endpoint = SwitchEndpoint(f"02:00:00:00:00:f{number}", f"10.0.0.{number}")
+            switch = stack.enter_context(NativeSwitch(*program))
+            device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
+            device.set_pipeline_config(PipelineConfig.load(*program))
+            management = stack.enter_context(ManagementClient(switch.address))
+            bound = management.bind_udp(1, "127.0.0.1:0", f"{endpoint.ip}:{HOPSUM_UDP_PORT}")
+            rules = (PortRule(1, IPv4Network("127.0.0.0/8")),)
+            service = "127.0.0.1", int(bound.rpartition(":")[2])
+            name, address = f"s{number}", f"127.0.0.1:{number}"
+            switches.append(SwitchConfig(name, "native", address, 0, endpoint, rules, service_address=service))
+            devices[name] = device
+        times = {"lease_s": LEASE_S, "heartbeat_s": 0.2, "reconcile_interval_s": 0.2}
+        yield Controller(ClusterConfig(tuple(switches), tmp_path / "state.sqlite", **times), devices)
+
+
+def create(controller: Controller, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    given = ("create", "train", "--controller", controller.address, "--json", "--workers", "2", "--slots", str(SLOTS))
+    assert job_command([*given, "--codec", "fixed", *arguments]) == 0
+    made: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return made
+
+
+def vectors(step: int) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
+    return [np.random.default_rng((step, rank)).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(2)]
+
+
+def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) -> None:
+    futures = [job.submit(x, feedback=own) for job, x, own in zip(jobs, vectors(step), feedback, strict=True)]
+    before = [own.residual.astype(np.float64) for own in feedback]
+    results = [future.result(WAIT_S) for future in futures]
+    assert results[0].mean.tobytes() == results[1].mean.tobytes()
+    balance = sum(vectors(step)) + sum(before) - 2 * results[0].mean - sum(own.residual for own in feedback)
+    assert np.abs(balance).max() < 1e-4
+
+
+def test_a_job_over_two_switches(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    with controller.running() as cluster, ExitStack() as stack:
+        operator = controller.operator(stack)
+        made = create(controller, capsys, "--shards", "s2,s1")
+        assert [part["switch"] for part in made["parts"]] == ["s2", "s1"]
+        jobs = controller.connect_all("train", made["token"], codec=None)
+        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
+        for step in range(3):
+            sum_all(jobs, step, feedback)
+        found = operator.job("train")
+        added = [part.counters["added"] for part in found.parts]
+        assert found.shards == 2
+        assert min(added) > 200, added
+        assert sum(added) == found.counters["added"]
+        assert [each.slots_used for each in operator.switches()] == [SLOTS, SLOTS]
+        here = ("--controller", controller.address, "--json")
+        job_command(["show", "train", *here[:2]])
+        shown = capsys.readouterr().out
+        assert "shard 0" in shown
+        assert "s1, slots 0-15" in shown
+        top([*here, "--once", "--interval", "0.2"])
+        assert json.loads(capsys.readouterr().out)["jobs"][0]["shards"] == 2
+        doctor([*here, "--job", "train", "--stuck-after", "0"])
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        assert {each["status"] for each in checks} <= {"pass", "skip"}, checks
+        _close(jobs)
+        _until(lambda: [job.state.name for job in cluster.jobs()] == ["FORMING"])
+        operator.delete("train")
+        assert [each.slots_used for each in operator.switches()] == [0, 0]
+
+
+def test_a_shard_that_forgets_its_entries_is_written_again(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One switch loses everything between two sums: both shards go on in a new generation, with the same workers."""
+    with controller.running() as cluster:
+        token = create(controller, capsys, "--shards", "2")["token"]
+        jobs = controller.connect_all("train", token, codec=None)
+        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
+        sum_all(jobs, 0, feedback)
+        before = cluster.job("train").generation
+        controller.devices["s2"].set_pipeline_config(PipelineConfig.load(*compiled_program()))
+        sum_all(jobs, 1, feedback)
+        assert cluster.job("train").generation > before
+        _close(jobs)
+
+
+def test_a_worker_that_is_replaced_begins_at_both_shards(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with controller.running(), ThreadPoolExecutor(1) as pool:
+        token = create(controller, capsys, "--shards", "2")["token"]
+        jobs = controller.connect_all("train", token, codec=None)
+        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
+        sum_all(jobs, 0, feedback)
+        waiting = jobs[0].submit(vectors(1)[0], feedback=feedback[0])
+        newcomer = pool.submit(controller.connect, "train", token, 1, codec=None)
+        with pytest.raises(WorkersReplacedError):
+            waiting.result(WAIT_S)
+        jobs[0].resume(lambda: b"state")
+        jobs[1].close()
+        jobs[1] = newcomer.result(WAIT_S)
+        assert jobs[1].is_newcomer
+        assert jobs[1].fetch_state(WAIT_S) == b"state"
+        feedback[1] = ErrorFeedback(ELEMENTS)
+        for step in range(2, 4):
+            sum_all(jobs, step, feedback)
+        _close(jobs)
