@@ -78,6 +78,7 @@ SYSTEM = (
     "host/protocol/test_trees.py",
     "system/ptf",
     "evaluation/report",
+    "host/hosts/test_hosts.py",
     "host/rpc/test_cluster.py",
     "host/rpc/test_dead_connections.py",
     "host/rpc/test_generations.py",

@@ -7,6 +7,7 @@ hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller th
 raw://INTERFACE/JOB?membership=PATH                   the same as udp://, by whole frames over one interface
 memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
 collective://gloo, collective://nccl                  torch.distributed; needs no switch
+hosts://?slots=N                                      the ranks' own hosts, each with an embedded switch; under torchrun
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -93,7 +95,7 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
     parts = _split(config)
     if hooks.group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
-    if parts.scheme not in (*_MEMBERSHIPS, "hopsum") and (hooks.trace is not None or not config.overlap):
+    if parts.scheme not in (*_MEMBERSHIPS, "hopsum", "hosts") and (hooks.trace is not None or not config.overlap):
         raise ConfigError(f"trace and overlap with URL {config.url!r}: only workers at a switch have them")
     if parts.scheme != "hopsum":  # whose job may record a codec
         config = replace(config, codec=config.codec or DEFAULT_CODEC)
@@ -329,6 +331,34 @@ def _open_controller(config: Config, parts: SplitResult, hooks: Hooks) -> Commun
     return opened
 
 
+def _open_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
+    slots = _query(config, parts, {"slots": int}).get("slots")
+    if parts.netloc or parts.path.strip("/"):
+        raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
+    try:
+        hosts, stores = import_module("hopsum.hosts"), import_module("hopsum.torch.store")
+        rpc = import_module("hopsum.rpc.source")
+    except ModuleNotFoundError as error:
+        raise UrlError(f"URL {config.url!r} needs torch and gRPC: pip install 'hopsum[hosts]' ({error})") from error
+    store = stores.RankStore(config.membership_wait_s)
+    if config.rank not in (None, store.rank):
+        raise ConfigError(f"hosts://: rank={config.rank}, but torch says {store.rank}; leave rank out")
+    config = replace(config, rank=store.rank)
+    if store.workers > MAX_WORKERS:
+        raise ConfigError(f"hosts://: {store.workers} ranks; a sum has at most {MAX_WORKERS} workers")
+    codec = codec_of(config, store.workers)  # what takes long is done before anybody waits
+    meeting = hosts.Meeting(store, store.name, store.rank, store.workers, config.membership_wait_s)
+    patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
+    factories = rpc.Factories(codec=lambda _, __: codec, agent=partial(_open_agent, patient, hooks))
+
+    def open_job(config: Config, address: Any, job: str, token: str, kept: ExitStack) -> Communicator:
+        opened: Communicator = rpc.open_job(config, address, job, token, factories, kept=kept)
+        return opened
+
+    made: Communicator = hosts.open_hosts(config, meeting, codec, slots=slots or hosts.SLOTS, open_job=open_job)
+    return made
+
+
 def _open_agent(
     config: Config,
     hooks: Hooks,
@@ -415,13 +445,14 @@ _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Hooks], Communicator]]]
     "raw": _open_raw,
     "memory": _open_memory,
     "collective": _open_collective,
+    "hosts": _open_hosts,
 }
 
 
 def _examples() -> str:
     return (
         "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, "
-        "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo"
+        "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo, hosts://"
     )
 
 

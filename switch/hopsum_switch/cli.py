@@ -37,7 +37,8 @@ address to HOST:PORT (or to the as= address). Frames that leave are stripped and
 An AF_UNIX port: one datagram is one frame; the switch's end is PATH, the other end PATH.peer.
 An interface port: every frame of the interface, both ways; frames that were left to be segmented are dropped.
 Without --program the switch waits for a P4Runtime client to push one.
-When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
+When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N; before that `udp PORT=HOST:PORT` for
+each UDP port that was to have any free one.
 """
 
 
@@ -138,7 +139,10 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
     try:
         for udp in arguments.udp:
-            server.dataplane.bind(udp.number, UdpPort.bind(*udp))
+            bound = UdpPort.bind(*udp)
+            server.dataplane.bind(udp.number, bound)
+            if udp.address.port == 0:
+                print(f"udp {udp.number}={bound.address}", flush=True)
         for unix in arguments.unix:
             server.dataplane.bind(unix.number, UnixPort.bind(unix.path))
         for interface in arguments.interface:

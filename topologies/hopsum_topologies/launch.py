@@ -28,7 +28,7 @@ def die_with_parent(parent_pid: int) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise SystemExit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent_pid:
-        raise SystemExit(f"parent process {parent_pid} ended before {sys.argv[3]} was started")
+        raise SystemExit(f"parent process {parent_pid} ended before this one was started")
 
 
 def main(arguments: list[str]) -> None:

@@ -17,6 +17,7 @@ from hopsum_controlplane.service.descriptors import raise_limit
 from hopsum_controlplane.service.logs import FORMATS, LEVELS, log_to
 from hopsum_controlplane.service.running import running
 from hopsum_controlplane.service.server import safeguards
+from hopsum_topologies.launch import die_with_parent
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log: Final = logging.getLogger(__name__)
@@ -50,6 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="remove from the switches what this controller's database does not have, another program included",
     )
     parser.add_argument(
+        "--die-with-parent",
+        type=int,
+        metavar="PID",
+        help="stop when the thread of process PID that started this process ends, also if it has already",
+    )
+    parser.add_argument(
         "--log", choices=FORMATS, default="text", help="format of the log on stderr (default %(default)s)"
     )
     parser.add_argument(
@@ -62,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run a controller until SIGTERM or SIGINT; return the exit status."""
     options = build_parser().parse_args(arguments)
     log_to(form=options.log, level=options.log_level)
+    if options.die_with_parent is not None:
+        die_with_parent(options.die_with_parent)
     try:
         config = load_config(options.config)
         if options.check:

@@ -50,8 +50,19 @@ class Factories:
     """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
 
 
-def open_job(config: Config, address: ControllerAddress, job: str, token: str, factories: Factories) -> Agent:
+def open_job(
+    config: Config,
+    address: ControllerAddress,
+    job: str,
+    token: str,
+    factories: Factories,
+    *,
+    kept: ExitStack | None = None,
+) -> Agent:
     """Take part in a job of the controller at `address`, as the settings say.
+
+    Args:
+        kept: closed when the agent has left the job, and where it does not get into it.
 
     Raises:
         ControllerError: the controller refused, or cannot be reached.
@@ -60,6 +71,8 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, f
     """
     wait_s = config.membership_wait_s
     with ExitStack() as stack:
+        if kept is not None:
+            stack.callback(kept.close)
         channel = stack.enter_context(Channel(address))
         member = MemberClient(channel, job, token, version=hopsum_version())
         located = member.locate(wait_s)

@@ -4,6 +4,8 @@
 No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
 """
 
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.communicator import Communicator
+from hopsum.config import resolve
 from hopsum.torch.agreement import require_same
 from hopsum.torch.state import HopsumState
 
@@ -38,15 +41,17 @@ def hopsum_hook(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[
     return written
 
 
-def register_comm_hook(ddp: nn.Module, comm: Communicator, **options: Any) -> HopsumState:
+def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **options: Any) -> HopsumState:
     """Let a communicator average the gradients of a DistributedDataParallel, and return the state for the checkpoint.
 
     Args:
         ddp: from here on its backward passes use the communicator; a module takes one hook only.
-        comm: of this rank; stays the caller's to close.
+        comm: of this rank; stays the caller's to close. Without one, `hopsum.connect` makes one from the settings in
+            the environment, by `hosts://` where these have no URL; it is closed when the program ends.
         options: of `HopsumState`.
 
     Raises:
+        ConfigError: no communicator can be made of the settings, on all ranks alike.
         TypeError: not a DistributedDataParallel; the message says how to make one. Or an option that HopsumState lacks.
         ValueError: from HopsumState; communicator and process group disagree about ranks; or another rank has other
             options, then on all ranks and with both values.
@@ -59,7 +64,16 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator, **options: Any) -> Ho
             f"register_comm_hook takes what DistributedDataParallel returns, not {type(ddp).__name__}: {first}"
             "ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)"
         )
+    if comm is None:
+        comm = _connect()
     state = HopsumState(comm, ddp, **options)
     require_same(ddp.process_group, state.facts)
     ddp.register_comm_hook(state, hopsum_hook)
     return state
+
+
+def _connect() -> Communicator:
+    """Return a communicator as the environment says; over the ranks' own hosts where it names no URL."""
+    config = resolve()
+    opened: Communicator = import_module("hopsum.connection").open_config(replace(config, url=config.url or "hosts://"))
+    return opened

@@ -188,6 +188,13 @@ class HopsumState:
             self.trial = MethodTrial(GroupSums(group).means)
 
     @property
+    def communicator(self) -> Communicator:
+        """Return the communicator that sums. Raises RuntimeError for a state that was unpickled and not attached."""
+        if self._sender is None:
+            raise RuntimeError("this state has no communicator since it was unpickled: attach one")
+        return self._sender.agent
+
+    @property
     def facts(self) -> str:
         """Return the options that ranks need to have in common, in words."""
         shared = (name for name in _OPTIONS if name != "error_feedback")

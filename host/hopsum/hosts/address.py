@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address by which a rank is reached: an explicit one, gloo's interface's, or the one of the way to the master."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from hopsum.config import ConfigError
+
+INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
+MASTER_VARIABLE: Final = "MASTER_ADDR"
+_SIOCGIFADDR: Final = 0x8915
+_HINT: Final = f"set {INTERFACE_VARIABLE} to the interface between the hosts, or the setting `ip` (HOPSUM_IP)"
+
+
+def choose_address(ip: str, environment: Mapping[str, str]) -> str:
+    """Return this rank's IPv4 address.
+
+    Args:
+        ip: the setting; it comes first. Then the interface that GLOO_SOCKET_IFNAME names, the first that there is of
+            several; then the source of what is sent to MASTER_ADDR; loopback without any of these.
+
+    Raises:
+        ConfigError: no such address or interface here, or no way to MASTER_ADDR.
+    """
+    if ip:
+        return _own(ip)
+    if names := environment.get(INTERFACE_VARIABLE, ""):
+        return _of_interface(names)
+    master = environment.get(MASTER_VARIABLE, "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        try:
+            asker.connect((master, 9))  # nothing is sent
+        except OSError as error:
+            raise ConfigError(f"no way to {MASTER_VARIABLE} {master!r}: {error}; {_HINT}") from error
+        return str(asker.getsockname()[0])
+
+
+def host_name() -> str:
+    """Return what tells this host's network from every other: the kernel's boot and the network namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def _own(ip: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        try:
+            asker.bind((ip, 0))
+        except OSError as error:
+            raise ConfigError(f"ip {ip!r} is not this host's: {error.strerror or error}; {_HINT}") from error
+        return str(asker.getsockname()[0])
+
+
+def _of_interface(names: str) -> str:
+    """Return the address of the first interface that there is of a list such as `eth0,eth1`."""
+    lacking = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        for name in filter(None, (each.strip() for each in names.split(","))):
+            try:
+                answer = fcntl.ioctl(asker.fileno(), _SIOCGIFADDR, struct.pack("16s24x", name.encode()[:15]))
+            except OSError as error:
+                lacking.append(f"{name} ({error.strerror})")
+                continue
+            return socket.inet_ntoa(answer[20:24])
+    there = ", ".join(name for _, name in socket.if_nameindex())
+    host = os.uname().nodename
+    raise ConfigError(
+        f"{INTERFACE_VARIABLE} {names!r}: no interface with an IPv4 address on {host}: {', '.join(lacking)}; there are "
+        f"{there}"
+    )

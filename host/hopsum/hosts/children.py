@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes that end with this process, however it ends.
+
+The kernel ends a child with the thread that started it (PR_SET_PDEATHSIG). So one thread starts all children, and lives
+until the children are closed or the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from hopsum.errors import HopsumError
+
+TERMINATE_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.02
+_TAIL_BYTES: Final = 1500
+
+
+class ChildError(HopsumError):
+    """A child process did not start. The message has the end of what it printed."""
+
+
+class Children:
+    """Python modules run as children; closed with the object. `folder` is theirs, for this user alone."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._held = tempfile.TemporaryDirectory(prefix="hopsum-hosts-")
+        self.folder = Path(self._held.name)
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="hopsum-children", daemon=True)
+        self._thread.start()
+
+    def start(self, name: str, arguments: Sequence[str], ready: re.Pattern[str], wait_s: float) -> str:
+        """Start `python -m ARGUMENTS --die-with-parent PID`; return its output once that has a line `ready`.
+
+        Raises ChildError: it ended before, or did not say so in time.
+        """
+        log = self.folder / f"{name}.log"
+        command = [sys.executable, "-m", *arguments, "--die-with-parent", str(self._process)]
+        child = self._popen(command, log)
+        until = time.monotonic() + wait_s
+        while True:
+            over = child.poll() is not None
+            text = log.read_text(encoding="utf-8", errors="replace")
+            if ready.search(text):
+                return text
+            if over or time.monotonic() >= until:
+                why = f"ended with status {child.returncode}" if over else f"was not ready within {wait_s:g} s"
+                raise ChildError(f"{name} {why}: {text[-_TAIL_BYTES:].strip() or 'it printed nothing'}")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def close(self) -> None:
+        """End the children and wait for them. Harmless when that is done; nothing in a process that was forked."""
+        if os.getpid() != self._process:
+            return
+        for child in self._children:
+            child.terminate()
+        until = time.monotonic() + TERMINATE_S
+        for child in self._children:
+            try:
+                child.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self._children.clear()
+        self._work.put(None)
+        self._held.cleanup()
+
+    def _popen(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a process in the thread that lives as long as it."""
+        started: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()
+
+        def start() -> None:
+            try:
+                with log.open("wb") as output:
+                    started.put(
+                        subprocess.Popen(
+                            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                            start_new_session=True,
+                        )
+                    )  # fmt: skip
+            except OSError as error:
+                started.put(error)
+
+        self._work.put(start)
+        child = started.get()
+        if isinstance(child, OSError):
+            raise child
+        self._children.append(child)
+        return child
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A meeting of the ranks over a key-value store: values by topic, and one error on all ranks where one has an error."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from hopsum.config import ConfigError
+from hopsum.errors import HopsumError
+
+_LOOK_AGAIN_S: Final = 0.02
+ERRORS_S: Final = 10.0
+"""Seconds for the other ranks' errors, once there is one: so all ranks have the same text."""
+_TOLD_MAX: Final = 4
+"""Errors of ranks that one message has."""
+Value = TypeVar("Value")
+
+
+class MeetingError(ConfigError):
+    """The ranks of a hosts:// URL do not come together, or one of them cannot take part. All ranks have the same text.
+    """
+
+
+class KeyValueStore(Protocol):
+    """A store that all ranks reach, such as torch's."""
+
+    def put(self, key: str, value: str) -> None:
+        """Set a value."""
+
+    def find(self, key: str) -> str | None:
+        """Return a value, None if there is none yet; without waiting."""
+
+
+class Meeting:
+    """What ranks of one call say to each other.
+
+    Args:
+        name: of the call, the same on all ranks, and of no other call over the same store.
+        wait_s: for the other ranks, at each topic.
+    """
+
+    def __init__(self, store: KeyValueStore, name: str, rank: int, workers: int, wait_s: float) -> None:
+        self._store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
+
+    def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+        """Tell the others what `make` returns, or what it fails with; return what each rank told, in their order.
+
+        Args:
+            make: returns what JSON can hold.
+            ranks: who tells; all if left out. The others do not call `make`.
+
+        Raises:
+            MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some did not come.
+        """
+        telling = range(self.workers) if ranks is None else ranks
+        if self.rank in telling:
+            told: dict[str, Any]
+            try:
+                told = {"value": make()}
+            except (HopsumError, OSError) as error:
+                told = {"error": str(error)}
+            except BaseException as error:
+                self._store.put(self._key(topic, self.rank), json.dumps({"error": f"{type(error).__name__}: {error}"}))
+                raise
+            self._store.put(self._key(topic, self.rank), json.dumps(told))
+        found = self._await(topic, telling)
+        errors = [f"rank {rank}: {found[rank]['error']}" for rank in sorted(found) if "error" in found[rank]]
+        if errors:
+            shown = errors[:_TOLD_MAX]
+            more = f"; and {len(errors) - len(shown)} more ranks" if len(errors) > len(shown) else ""
+            raise MeetingError(f"hosts://: {'; '.join(shown)}{more}")
+        return [found[rank]["value"] for rank in telling]
+
+    def leave(self, wait_s: float, *, waits: bool) -> None:
+        """Say that this rank needs nothing more of the others' processes; with `waits`, wait until all have said so."""
+        try:
+            self._store.put(self._key("left", self.rank), "true")
+            until = time.monotonic() + wait_s
+            while waits and time.monotonic() < until:
+                if all(self._store.find(self._key("left", rank)) for rank in range(self.workers)):
+                    return
+                time.sleep(_LOOK_AGAIN_S)
+        except (RuntimeError, OSError):  # the store went with the process that had it: nobody waits for anything there
+            return
+
+    def _await(self, topic: str, ranks: Sequence[int]) -> dict[int, Any]:
+        until, errors_until = time.monotonic() + self._wait_s, 0.0
+        found: dict[int, Any] = {}
+        while True:
+            for rank in ranks:
+                if rank not in found and (text := self._find(topic, rank)) is not None:
+                    found[rank] = json.loads(text)
+            missing = [rank for rank in ranks if rank not in found]
+            if not missing:
+                return found
+            if any("error" in each for each in found.values()):
+                errors_until = errors_until or time.monotonic() + ERRORS_S
+                if time.monotonic() >= errors_until:
+                    return found
+            if time.monotonic() >= until:
+                raise MeetingError(
+                    f"hosts://: rank {self.rank} has not heard of ranks {', '.join(map(str, missing))} within "
+                    f"{self._wait_s:g} s ({topic}). Call hopsum.connect on all {self.workers} ranks at the same point "
+                    "of the program, or wait longer (membership_wait_s)"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _find(self, topic: str, rank: int) -> str | None:
+        try:
+            return self._store.find(self._key(topic, rank))
+        except (RuntimeError, OSError) as error:
+            raise MeetingError(f"hosts://: torch's store does not answer any more ({topic}): {error}") from error
+
+    def _key(self, topic: str, rank: int) -> str:
+        return f"hopsum/{self._name}/{topic}/{rank}"

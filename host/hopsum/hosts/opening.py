@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps from ranks that know nothing of each other to a job over a switch on every host.
+
+    1  every rank tells its address and its settings        addresses of two hosts differ, settings do not
+    2  every rank tries the ways to all others              with datagrams and a connection
+    3  one rank of each host starts an embedded switch      a child of that rank
+    4  rank 0 starts a controller for all of these          a child of rank 0, with a token of its own
+    5  rank 0 makes the job: one shard for each host        its token goes to the others through the store
+    6  every rank joins the job as any other                hopsum.rpc
+
+Whatever fails on one rank is the same error on all ranks, and ends the children of all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from hopsum.agreement import facts_of, shared_settings
+from hopsum.codec import Codec, job_tables
+from hopsum.communicator import Communicator
+from hopsum.config import Config
+from hopsum.hosts.address import choose_address, host_name
+from hopsum.hosts.children import Children
+from hopsum.hosts.meeting import Meeting, MeetingError
+from hopsum.hosts.reach import Echo, Responder, require_reachable
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.jobs import JobsClient
+from hopsum_wire import HOPSUM_UDP_PORT
+
+SLOTS: Final = 256
+"""Slots of the job at each shard."""
+JOB: Final = "hosts"
+LEAVE_S: Final = 15.0
+"""Rank 0 keeps its controller for so long for ranks that have not left."""
+_SWITCH_S: Final = 120.0
+_CONTROLLER_S: Final = 60.0
+_READY_SWITCH: Final = re.compile(r"^ready grpc=(\S+) ", re.MULTILINE)
+_UDP: Final = re.compile(r"^udp 1=\S+:(\d+)$", re.MULTILINE)
+_READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
+Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
+
+
+class _Place(NamedTuple):
+    """A rank, as it tells the others."""
+
+    host: str
+    responder: Responder
+    facts: str
+
+
+class _Switch(NamedTuple):
+    """An embedded switch: where its P4Runtime server is, and where workers send to."""
+
+    ip: str
+    grpc: str
+    udp_port: int
+
+
+def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, open_job: Open) -> Communicator:
+    """Take part as one rank; all ranks call this at the same point.
+
+    Args:
+        codec: of the settings, for as many workers as the meeting has.
+        slots: of the job at each shard.
+        open_job: joins a job of a controller, given settings, address, job, token, and what to close afterwards.
+
+    Raises:
+        ConfigError: (MeetingError) some rank cannot take part; the same text on all ranks.
+        and what `open_job` raises.
+    """
+    with ExitStack() as kept:
+        place = _meet(config, meeting)
+        own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
+        children = Children()
+        kept.callback(children.close)
+        told = meeting.exchange("switch", lambda: _start_switch(children, own_ip, leaders.index(meeting.rank)), leaders)
+        switches = [_Switch(*each) for each in told]
+        ((target, token),) = meeting.exchange(
+            "job", lambda: _start_job(children, config, codec, meeting.workers, switches, slots), [0]
+        )
+        kept.callback(meeting.leave, LEAVE_S, waits=meeting.rank == 0)
+        address = ControllerAddress.of(target, tls=False)
+        return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
+
+
+def _meet(config: Config, meeting: Meeting) -> list[_Place]:
+    """Return all ranks, whose addresses and settings fit together and who reach each other."""
+    with ExitStack() as stack:
+        facts = facts_of(shared_settings(config))
+
+        def tell() -> Any:
+            echo = stack.enter_context(Echo(choose_address(config.ip, os.environ)))
+            return _Place(host_name(), echo.place, facts)
+
+        told = meeting.exchange("address", tell)
+        places = [_Place(host, Responder(*responder), facts) for host, responder, facts in told]
+        _require_fitting(places)  # the same on all ranks
+        own = places[meeting.rank].responder.ip
+        others = {rank: place.responder for rank, place in enumerate(places) if rank != meeting.rank}
+        meeting.exchange("ways", lambda: require_reachable(own, others))
+        return places
+
+
+def _require_fitting(places: Sequence[_Place]) -> None:
+    """Raise MeetingError where settings differ, or two hosts have one address."""
+    first = places[0]
+    for rank, place in enumerate(places):
+        if place.facts != first.facts:
+            told = f"rank 0 has {first.facts}; rank {rank} has {place.facts}"
+            raise MeetingError(f"hosts://: {told}: all ranks need the same")
+        for other, before in enumerate(places[:rank]):
+            if place.host != before.host and place.responder.ip == before.responder.ip:
+                raise MeetingError(
+                    f"hosts://: ranks {other} and {rank} are on different hosts, and both have the address "
+                    f"{place.responder.ip}: set GLOO_SOCKET_IFNAME to the interface between the hosts, or `ip`"
+                )
+
+
+def _leaders(places: Sequence[_Place]) -> list[int]:
+    """Return the lowest rank of each host, in the order of ranks."""
+    first = {place.host: rank for rank, place in reversed(list(enumerate(places)))}
+    return sorted(first.values())
+
+
+def _start_switch(children: Children, ip: str, number: int) -> _Switch:
+    service = f"{_service_ip(number)}:{HOPSUM_UDP_PORT}"
+    arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", f"1={ip}:0,as={service}"]
+    text = children.start("switch", arguments, _READY_SWITCH, _SWITCH_S)
+    grpc, udp = _READY_SWITCH.search(text), _UDP.search(text)
+    if grpc is None or udp is None:
+        raise RuntimeError(f"a switch that is ready and does not say where: {text}")
+    return _Switch(ip, grpc[1], int(udp[1]))
+
+
+def _start_job(
+    children: Children, config: Config, codec: Codec, workers: int, switches: Sequence[_Switch], slots: int
+) -> tuple[str, str]:
+    """Start the controller and make the job; return the controller's address and the job's token."""
+    admin, file = secrets.token_urlsafe(32), children.folder / "controller.toml"
+    token_file = children.folder / "admin.token"
+    token_file.touch(mode=0o600)
+    token_file.write_text(admin, encoding="ascii")
+    database = children.folder / "state.sqlite"
+    file.write_text(_controller_config(switches, str(database), str(token_file)), encoding="utf-8")
+    arguments = ["hopsum_cli.main", "controller", "--config", str(file)]
+    text = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)
+    found = _READY_CONTROLLER.search(text)
+    if found is None:
+        raise RuntimeError(f"a controller that is ready and does not say where: {text}")
+    names = [_name(number) for number in range(len(switches))]
+    tables: dict[str, Any] = dict(job_tables(codec))
+    with Channel(ControllerAddress.of(found[1], tls=False)) as channel:
+        made = JobsClient(channel, admin).create(
+            JOB,
+            workers,
+            slots,
+            **tables,
+            switch=names[0] if len(names) == 1 else None,
+            shards=names if len(names) > 1 else 1,
+            codec=config.codec,
+            codec_options=config.codec_options,
+        )
+    return found[1], made.token
+
+
+def _controller_config(switches: Sequence[_Switch], database: str, token_file: str) -> str:
+    """Return the TOML text of a controller for these switches, which listens beside the first one."""
+    lines = [
+        "[controller]",
+        f"database = '{database}'",
+        f"listen = '{switches[0].ip}:0'",
+        "metrics_listen = ''",
+        f"admin_token_file = '{token_file}'",
+    ]
+    for number, switch in enumerate(switches):
+        lines += [
+            "[[switch]]",
+            f"name = '{_name(number)}'",
+            "driver = 'native'",
+            f"address = '{switch.grpc}'",
+            f"mac = '02:00:00:00:fe:{number:02x}'",
+            f"ip = '{_service_ip(number)}'",
+            f"service_address = '{switch.ip}:{switch.udp_port}'",
+            "ports = [{port = 1, network = '0.0.0.0/0'}]",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _service_ip(number: int) -> str:
+    """Return the service's address inside a switch's frames, which no other host sees."""
+    return f"192.0.2.{number + 1}"
+
+
+def _name(number: int) -> str:
+    return f"host{number}"
+
+
+def _settings(config: Config, ip: str) -> Config:
+    return replace(config, ip=ip, udp_port=0)

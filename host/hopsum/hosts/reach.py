@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trial of the ways between ranks: datagrams and a connection to each address, answered by the rank that is meant."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from hopsum.config import ConfigError
+from hopsum.hosts.address import INTERFACE_VARIABLE
+
+TRY_S: Final = 3.0
+"""Seconds for all answers."""
+_AGAIN_S: Final = 0.1
+_NONCE_BYTES: Final = 16
+
+
+class Responder(NamedTuple):
+    """A rank that answers: its address, its ports, and the text by which it is known, hexadecimal."""
+
+    ip: str
+    udp_port: int
+    tcp_port: int
+    nonce: str
+
+
+class Echo:
+    """Answers every datagram and every connection with its nonce, in a thread; until closed.
+
+    Raises OSError: the address is not this host's.
+    """
+
+    def __init__(self, ip: str) -> None:
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._udp.bind((ip, 0))
+            self._tcp.bind((ip, 0))
+            self._tcp.listen(128)
+        except OSError:
+            self.close()
+            raise
+        self.place = Responder(ip, self._udp.getsockname()[1], self._tcp.getsockname()[1], self._nonce.hex())
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="hopsum-echo", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if hasattr(self, "_thread"):
+            self._over.set()
+            self._thread.join()
+        self._udp.close()
+        self._tcp.close()
+
+    def __enter__(self) -> Echo:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            ready, _, _ = select.select([self._udp, self._tcp], [], [], _AGAIN_S)
+            try:
+                if self._udp in ready:
+                    _, peer = self._udp.recvfrom(64)
+                    self._udp.sendto(self._nonce, peer)
+                if self._tcp in ready:
+                    connection, _ = self._tcp.accept()
+                    with connection:
+                        connection.sendall(self._nonce)
+            except OSError:  # a peer that went, or an ICMP answer: the next one is answered
+                continue
+
+
+def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> None:
+    """Try all ranks at once. Raises ConfigError naming those that do not answer, by which way."""
+    silent = _silent_by_udp(own_ip, others, try_s)
+    problems = [f"rank {rank} at {others[rank].ip} does not answer datagrams" for rank in silent]
+    for rank, place in others.items():
+        if rank not in silent and (why := _silent_by_tcp(own_ip, place, try_s)):
+            problems.append(f"rank {rank} at {place.ip} takes no connection ({why})")
+    if problems:
+        raise ConfigError(
+            f"from {own_ip}, {', '.join(problems)}. On every host, set {INTERFACE_VARIABLE} to the interface between "
+            "the hosts, or the setting `ip` to its address, and let UDP and TCP between the hosts pass"
+        )
+
+
+def _silent_by_udp(own_ip: str, others: Mapping[int, Responder], try_s: float) -> list[int]:
+    waiting = {bytes.fromhex(place.nonce): rank for rank, place in others.items()}
+    until = time.monotonic() + try_s
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        asker.bind((own_ip, 0))
+        while waiting and time.monotonic() < until:
+            for rank in waiting.values():
+                try:
+                    asker.sendto(b"hopsum?", (others[rank].ip, others[rank].udp_port))
+                except OSError:  # no route: as no answer
+                    continue
+            asker.settimeout(_AGAIN_S)
+            try:
+                while waiting:
+                    waiting.pop(asker.recv(64), None)
+            except OSError:
+                continue
+    return sorted(waiting.values())
+
+
+def _silent_by_tcp(own_ip: str, place: Responder, try_s: float) -> str:
+    """Return why a connection is of no use, an empty string if it is."""
+    try:
+        with socket.create_connection((place.ip, place.tcp_port), try_s, (own_ip, 0)) as connection:
+            return "" if connection.recv(64) == bytes.fromhex(place.nonce) else "somebody else answers"
+    except OSError as error:
+        return str(error.strerror or error)

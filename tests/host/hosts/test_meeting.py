@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that meet over a store, the address that each takes, and the trial of the ways between them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hopsum.config import ConfigError
+from hopsum.hosts.address import choose_address
+from hopsum.hosts.children import ChildError, Children
+from hopsum.hosts.meeting import Meeting, MeetingError
+from hopsum.hosts.reach import Echo, require_reachable
+
+
+class Store:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def put(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def find(self, key: str) -> str | None:
+        return self.values.get(key)
+
+
+def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
+    """Return what each rank has of a meeting: values, or the error."""
+    store = Store()
+
+    def one(rank: int) -> Any:
+        try:
+            return what(Meeting(store, "1", rank, workers, wait_s))
+        except MeetingError as error:
+            return error
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, range(workers)))
+
+
+def test_all_ranks_hear_what_each_tells() -> None:
+    assert meet(3, lambda each: each.exchange("x", lambda: each.rank * 2)) == [[0, 2, 4]] * 3
+    assert meet(3, lambda each: each.exchange("x", lambda: each.rank, [1])) == [[1]] * 3
+
+
+def test_errors_of_some_ranks_are_the_same_text_on_all() -> None:
+    def what(meeting: Meeting) -> Any:
+        def make() -> int:
+            if meeting.rank:
+                raise ConfigError(f"no way for {meeting.rank}")
+            return 0
+
+        return meeting.exchange("x", make)
+
+    found = meet(3, what)
+    assert {str(each) for each in found} == {"hosts://: rank 1: no way for 1; rank 2: no way for 2"}
+    assert all(isinstance(each, MeetingError) for each in found)
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    with pytest.raises(MeetingError, match=r"rank 0 has not heard of ranks 1 within 0\.2 s \(x\)"):
+        Meeting(Store(), "1", 0, 2, 0.2).exchange("x", lambda: 1)
+
+
+def test_calls_do_not_hear_each_other() -> None:
+    store = Store()
+    Meeting(store, "0.1", 1, 2, 60).exchange("x", lambda: 1, [1])
+    with pytest.raises(MeetingError, match="ranks 1 "):
+        Meeting(store, "0.2", 0, 2, 0.1).exchange("x", lambda: 1, [1])
+
+
+def test_rank_0_waits_for_those_that_have_not_left() -> None:
+    store, over = Store(), threading.Event()
+
+    def leave() -> None:
+        Meeting(store, "1", 0, 2, 60).leave(60, waits=True)
+        over.set()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    assert not over.wait(0.2)
+    Meeting(store, "1", 1, 2, 60).leave(60, waits=False)
+    thread.join(60)
+    assert over.is_set()
+
+
+@pytest.mark.parametrize(
+    ("ip", "environment", "found"),
+    [
+        ("127.0.0.3", {"GLOO_SOCKET_IFNAME": "nowhere"}, "127.0.0.3"),
+        ("", {"GLOO_SOCKET_IFNAME": "nowhere0,lo"}, "127.0.0.1"),
+        ("", {"MASTER_ADDR": "127.0.0.1"}, "127.0.0.1"),
+        ("", {}, "127.0.0.1"),
+    ],
+)
+def test_the_address_is_the_explicit_one_or_gloos_or_the_one_of_the_way(
+    ip: str, environment: dict[str, str], found: str
+) -> None:
+    assert choose_address(ip, environment) == found
+
+
+@pytest.mark.parametrize(
+    ("ip", "environment", "words"),
+    [
+        ("192.0.2.1", {}, r"ip '192\.0\.2\.1' is not this host's"),
+        ("", {"GLOO_SOCKET_IFNAME": "nowhere0"}, "no interface with an IPv4 address on .*nowhere0 .*there are .*lo"),
+        ("", {"MASTER_ADDR": "no.such.host.invalid"}, "no way to MASTER_ADDR 'no.such.host.invalid'"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(ip: str, environment: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        choose_address(ip, environment)
+
+
+def test_ways_are_tried_both_by_datagram_and_by_connection() -> None:
+    with Echo("127.0.0.1") as one, Echo("127.0.0.2") as other:
+        require_reachable("127.0.0.1", {1: one.place, 2: other.place}, try_s=60)
+        with pytest.raises(ConfigError, match=r"rank 2 at 127\.0\.0\.2 does not answer datagrams"):
+            require_reachable("127.0.0.1", {1: one.place, 2: other.place._replace(nonce="00" * 16)}, try_s=0.3)
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            deaf = one.place._replace(tcp_port=stranger.getsockname()[1])
+            with pytest.raises(ConfigError, match=r"rank 1 at 127\.0\.0\.1 takes no connection \(timed out\)"):
+                require_reachable("127.0.0.1", {1: deaf}, try_s=0.3)
+
+
+def test_a_child_that_does_not_start_is_told_with_its_words() -> None:
+    children = Children()
+    try:
+        with pytest.raises(ChildError, match="there is no file /nowhere"):
+            children.start("switch", ["hopsum_switch", "--program", "/nowhere"], re.compile("ready"), 60)
+    finally:
+        children.close()
+    assert not children.folder.exists()
