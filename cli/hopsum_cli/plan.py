@@ -75,7 +75,7 @@ def _calibrate(options: argparse.Namespace) -> None:
 def _validation(options: argparse.Namespace) -> list[str]:
     """Return the words of the part that validates."""
     words = ["--rates", options.rates, "--runs", str(options.runs), "--seed", str(options.seed)]
-    words += ["--workers", str(options.workers), "--buckets", str(options.buckets)]
+    words += ["--placement", options.placement, "--workers", str(options.workers), "--buckets", str(options.buckets)]
     words += ["--json"] if options.json else []
     sized = (options.elements, options.bytes, options.module) != (None, None, None)
     words += ["--elements", str(elements_of(options))] if sized else []

@@ -37,8 +37,8 @@ address to HOST:PORT (or to the as= address). Frames that leave are stripped and
 An AF_UNIX port: one datagram is one frame; the switch's end is PATH, the other end PATH.peer.
 An interface port: every frame of the interface, both ways; frames that were left to be segmented are dropped.
 Without --program the switch waits for a P4Runtime client to push one.
-When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N; before that `udp PORT=HOST:PORT` for
-each UDP port that was to have any free one.
+When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
+and then one for each UDP port that was to have any free number: udp PORT=HOST:PORT
 """
 
 
@@ -137,12 +137,13 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         signal.signal(number, stop)
     # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
+    found: list[str] = []
     try:
         for udp in arguments.udp:
             bound = UdpPort.bind(*udp)
             server.dataplane.bind(udp.number, bound)
             if udp.address.port == 0:
-                print(f"udp {udp.number}={bound.address}", flush=True)
+                found.append(f"udp {udp.number}={bound.address}")
         for unix in arguments.unix:
             server.dataplane.bind(unix.number, UnixPort.bind(unix.path))
         for interface in arguments.interface:
@@ -153,7 +154,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         if arguments.metrics is not None:
             metrics = stack.enter_context(MetricsServer(server.dataplane, *arguments.metrics))
             print(f"metrics {metrics.url}", flush=True)
-        print(f"ready grpc={server.grpc_address} device_id={server.device_id}", flush=True)
+        print(f"ready grpc={server.grpc_address} device_id={server.device_id}", *found, sep="\n", flush=True)
         server.run()
     finally:
         signal.set_wakeup_fd(-1)

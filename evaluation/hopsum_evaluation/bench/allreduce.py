@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench allreduce`: seconds of an all-reduce over shaped links, beside gloo on the same links.
 
-Workers are processes in network namespaces of their own, with a veth pair each to a bridge, where the embedded switch
-has a UDP socket; a token bucket gives both directions of every link a rate. Subjects take turns: hopsum with codec thc
+Workers are processes in network namespaces of their own, with a veth pair each to a bridge; a token bucket gives both
+directions of every link a rate. `--placement` says where the embedded switch runs: in the middle with a link for each
+worker (fabric), behind one link as a worker (server), or on every worker's host for its share of each vector (hosts);
+whatever leaves a host passes its link and counts. Subjects take turns: hopsum with codec thc
 (with and without overlap of codec and network), gloo in fp32 and in fp16. All of them share this machine's cores. Every
 mean is held against numpy's: the elements looked at must be equal on all ranks and as near as the codec promises.
 """
@@ -25,6 +27,7 @@ from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
 from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
@@ -46,8 +49,14 @@ def build_parser() -> argparse.ArgumentParser:
         default=ELEMENTS,
         help="number of float32 elements of a tensor (default %(default)s); documented figures: 25000000",
     )
+    parser.add_argument(
+        "--placement", choices=PLACEMENTS, default="fabric",
+        help="place of the switches of the benchmark (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
-    parser.add_argument("--window", type=int, default=512, help="packets in flight per worker (default %(default)s)")
+    parser.add_argument(
+        "--window", type=int, default=512, help="packets in flight per worker and switch (default %(default)s)"
+    )
     parser.add_argument(
         "--buckets", type=int, default=8,
         help="vectors that hopsum's tensor is cut into, as DDP does (default %(default)s); gloo has it whole",
@@ -96,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
         rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects,
-        options.gso,
+        options.gso, options.placement,
     )  # fmt: skip
     start = time.perf_counter()
     try:

@@ -67,6 +67,9 @@ class RateFinding:
             "retransmits": self.retransmits,
             "dropped": sum(link.dropped for links in self.passed for link in links),
         }
+        report["busiest_wire_bytes"] = round(
+            fmean(max(max(link.wire_bytes_up, link.wire_bytes_down) for link in links) for links in self.passed)
+        )
         for name in ("wire_bytes_up", "wire_bytes_down", "interface_bytes_up", "interface_bytes_down"):
             report[name] = round(self._mean(name))
         for way in ("up", "down"):
@@ -81,8 +84,9 @@ class RateFinding:
         return report
 
     def _mean(self, name: str) -> float:
-        """Return the mean of a count over runs and links."""
-        return fmean(getattr(link, name) for links in self.passed for link in links)
+        """Return the mean of a count over runs and workers' links."""
+        workers = len(self.peak_rss_bytes)
+        return fmean(getattr(link, name) for links in self.passed for link in links[:workers])
 
 
 Findings = list[RateFinding]
@@ -103,6 +107,7 @@ def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> 
             if ours in here and theirs in here:
                 entry[f"speedup_over_{theirs}"] = round(here[theirs]["seconds"] / here[ours]["seconds"], 3)
         for found in here.values():
+            found["busiest_bits_per_element"] = round(8 * found["busiest_wire_bytes"] / setting.elements, 3)
             found["speedup_over"] = {
                 theirs: round(here[theirs]["seconds"] / found["seconds"], 3) for theirs in GLOO if theirs in here
             }
@@ -115,6 +120,7 @@ def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> 
         "buckets": setting.buckets,
         "window": setting.window,
         "gso": setting.gso,
+        "placement": setting.placement,
         "runs": setting.runs,
         "seed": setting.seed,
         "rates": rates,
@@ -127,7 +133,8 @@ def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> 
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the report as a table."""
-    table = Table(title=f"all-reduce of {report['elements']:,} float32, {report['workers']} workers, medians")
+    what = f"{report['elements']:,} float32, {report['workers']} workers, placement {report['placement']}"
+    table = Table(title=f"all-reduce of {what}, medians")
     for column in (
         "rate",
         "subject",
@@ -156,5 +163,8 @@ def show(report: dict[str, Any], console: Console) -> None:
                 f"{found['peak_rss_bytes'] / 1e6:.0f}",
             )
     console.print(table)
+    for entry in report["rates"]:
+        told = (f"{name} {found['busiest_bits_per_element']:.2f}" for name, found in entry["subjects"].items())
+        console.print(f"{entry['rate']}, bits an element in the busier direction of any link: {', '.join(told)}")
     where = report["machine"]
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,14 @@ from hopsum.codec import Codec, job_tables, make_codec
 from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.table import expected_nmse
 from hopsum.transport.offload import Gso
-from hopsum_controlplane import JobSpec, SwitchController, write_membership
+from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_report import Findings, RateFinding
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, vector_of
 from hopsum_evaluation.bench.allreduce_worker import run as run_worker
 from hopsum_evaluation.bench.placement import cpu_time
+from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_topologies import Star
-from hopsum_topologies.seat import Seat
 from hopsum_topologies.tempdirs import temporary_directory
-from hopsum_topologies.testbed import SWITCH, native_testbed
 from hopsum_topologies.worker_pool import WorkerPool
 
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
@@ -50,6 +49,7 @@ class AllReduceSetting:
     seed: int
     subjects: Sequence[str]
     gso: Gso
+    placement: str = "fabric"
 
 
 def run(setting: AllReduceSetting, console: Console) -> Findings:
@@ -60,30 +60,33 @@ def run(setting: AllReduceSetting, console: Console) -> Findings:
     codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}  # compiled once, here
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory("bench"))
-        star = stack.enter_context(Star(setting.workers))
-        stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
-        console.print(f"starting the switch and {setting.workers} workers a subject ...")
-        testbed = stack.enter_context(native_testbed(setting.workers, star=star))
-        controller = SwitchController(testbed.device, SWITCH)
+        star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers)))
+        console.print(f"starting switches ({setting.placement}) and {setting.workers} workers a subject ...")
+        switches = start_switches(stack, setting.placement, star, setting.workers)
+        seats = seats_of(star, switches, setting.workers)
+        jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
         plan = AllReducePlan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
             min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
+            services=tuple(switch.service for switch in switches),
         )  # fmt: skip
         pools: dict[str, WorkerPool] = {}
         for subject in setting.subjects:
             if subject in codecs:
                 own = replace(plan, codec=ours[subject], overlap=subject != "thc-no-overlap")
-                pools[subject] = stack.enter_context(WorkerPool(testbed.seats, run_worker, own))
-                name, tables = f"job{len(pools)}", job_tables(codecs[subject])
-                join_job(stack, controller, pools[subject], testbed.seats, name, setting.window, tables, folder)
+                pool = pools[subject] = stack.enter_context(WorkerPool(seats, run_worker, own))
+                path, tables = folder / f"job{len(pools)}.json", job_tables(codecs[subject])
+                bound = [places for (places,) in pool.gather("bound")]
+                jobs.create(path.stem, bound, setting.window, tables, path, time.time())
+                pool.send(str(path))
         gloo = [subject for subject in setting.subjects if subject.startswith("gloo")]
         if gloo:
-            pool = stack.enter_context(WorkerPool(testbed.seats, run_worker, replace(plan, module=_GLOO)))
+            pool = stack.enter_context(WorkerPool(seats, run_worker, replace(plan, module=_GLOO)))
             pools.update(dict.fromkeys(gloo, pool))
         ready = {pool: max(rss for (rss,) in pool.gather("ready")) for pool in dict.fromkeys(pools.values())}
         findings: Findings = []
         for rate in setting.rates:
-            findings += _at_rate(rate, setting, plan, star, pools, testbed.pid, console, codecs)
+            findings += _at_rate(rate, setting, plan, star, pools, [switch.pid for switch in switches], console, codecs)
         for found in findings:
             found.ready_rss_bytes = ready[pools[found.subject]]
         for pool in dict.fromkeys(pools.values()):
@@ -92,33 +95,13 @@ def run(setting: AllReduceSetting, console: Console) -> Findings:
         return findings
 
 
-def join_job(
-    stack: ExitStack,
-    controller: SwitchController,
-    pool: WorkerPool,
-    seats: Sequence[Seat],
-    name: str,
-    window: int,
-    tables: dict[str, Any],
-    folder: Path,
-) -> None:
-    """Make the job of a pool and tell its workers."""
-    bound = pool.gather("bound")
-    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
-    job = controller.create_job(JobSpec(name, endpoints, window, **tables))
-    stack.callback(controller.delete_job, job)
-    path = folder / f"{name}.json"
-    write_membership(job, path, {seat.rank: seat.switch for seat in seats})
-    pool.send(str(path))
-
-
 def _at_rate(
     rate: str | None,
     setting: AllReduceSetting,
     plan: AllReducePlan,
     star: Star,
     pools: dict[str, WorkerPool],
-    switch_pid: int,
+    switch_pids: Sequence[int],
     console: Console,
     codecs: Mapping[str, Codec],
 ) -> list[RateFinding]:
@@ -128,10 +111,10 @@ def _at_rate(
     findings = [RateFinding(subject, rate, star.rate_bits_per_s()) for subject in pools]
     for number in range(setting.runs + 1):
         for finding in findings:
-            before, used = star.counts(), cpu_time(switch_pid)
+            before, used_s = star.counts(), sum(sum(cpu_time(pid)) for pid in switch_pids)
             pools[finding.subject].send(finding.subject)
             done = [Measured(*message) for message in pools[finding.subject].gather("done")]
-            switch_cpu_s = sum(cpu_time(switch_pid)) - sum(used)
+            switch_cpu_s = sum(sum(cpu_time(pid)) for pid in switch_pids) - used_s
             passed = [now.since(then) for now, then in zip(star.counts(), before, strict=True)]
             _check(finding.subject, codecs.get(finding.subject), done, truth)
             if number:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes of `hopsum bench allreduce`: in a namespace of their own with all that they open.
 
-Messages to the parent: ("bound", (ip, port)) from hopsum's · ("ready", resident bytes) · ("done", *Measured) after each
-all-reduce. From the parent: the membership file's path to hopsum's · the name of a subject for each all-reduce · None
-at the end.
+Messages to the parent: ("bound", [(ip, port) for each switch]) from hopsum's · ("ready", resident bytes) · ("done",
+*Measured) after each all-reduce. From the parent: the membership file's path to hopsum's · the name of a subject for
+each all-reduce · None at the end.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class AllReducePlan:
     overlap: bool = True
     gso: Gso = "auto"
     """Of hopsum's sockets."""
+    services: tuple[tuple[str, int], ...] = ()
+    """Where hopsum's workers send to, by shard."""
 
 
 class Measured(NamedTuple):
@@ -93,12 +95,12 @@ def run(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     """Be one worker of hopsum's."""
-    link = UdpLink((seat.ip, 0), seat.switch, gso=plan.gso)
-    pipe.send(("bound", link.local))
+    links = [UdpLink((seat.ip, 0), service, gso=plan.gso) for service in plan.services]
+    pipe.send(("bound", [link.local for link in links]))
     spans: list[Span] = []
     membership: str = pipe.recv()
     with Agent(
-        membership, seat.rank, codec=plan.codec, link=link, seed=plan.seed, overlap=plan.overlap, trace=spans.append
+        membership, seat.rank, codec=plan.codec, link=links, seed=plan.seed, overlap=plan.overlap, trace=spans.append
     ) as agent:
         agent.allreduce(np.ones(1024, np.float32))
         vector = vector_of(plan, seat.rank)

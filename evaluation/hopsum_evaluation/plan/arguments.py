@@ -103,6 +103,10 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         "--validate", action="store_true",
         help="measure with `hopsum bench allreduce` at three rates, and compare (root)",
     )  # fmt: skip
+    methods.add_argument(
+        "--placement", choices=("fabric", "server", "hosts"), default="fabric",
+        help="place of the switches of --validate (default %(default)s)",
+    )  # fmt: skip
     methods.add_argument("--rates", default="200mbit,1gbit,unshaped", help="rates of --validate (default %(default)s)")
     methods.add_argument("--runs", type=int, default=3, help="runs of --validate and --calibrate (default %(default)s)")
     methods.add_argument("--seed", type=int, default=1, help="seed of what is measured (default %(default)s)")

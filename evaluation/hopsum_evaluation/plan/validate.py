@@ -27,6 +27,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
 from hopsum_evaluation.bench.allreduce_report import RateFinding
 from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.plan.arguments import costs_of
 from hopsum_evaluation.plan.forecast import codec_of
@@ -38,6 +39,8 @@ GOAL = 0.25
 ELEMENTS = 25_000_000
 """Of the documented figures."""
 _WINDOW = 512
+_AGGREGATORS = {"fabric": "embedded", "server": "server", "hosts": "hosts"}
+"""Of the planner, by placement of the benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopsum plan --validate", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--rates", default=f"200mbit,1gbit,{UNSHAPED}")
     parser.add_argument("--elements", type=int, default=ELEMENTS)
+    parser.add_argument("--placement", choices=PLACEMENTS, default="fabric")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--buckets", type=int, default=8)
     parser.add_argument("--runs", type=int, default=3)
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
         findings = run(_setting(options), Console(stderr=True))
     except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
         parser.exit(1, f"hopsum plan --validate: {error}\n")
-    rows = [compare(found, job, costs) for found in findings]
+    rows = [compare(found, job, costs, options.placement) for found in findings]
     if options.json:
         print(json.dumps(as_json(rows, job, costs, before)))
     else:
@@ -106,29 +110,30 @@ def _setting(options: argparse.Namespace) -> AllReduceSetting:
     subjects = [name for name in SUBJECTS if find_spec("torch") is not None or not name.startswith("gloo")]
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     return AllReduceSetting(
-        rates, options.workers, options.elements, options.buckets, _WINDOW, options.runs, options.seed, subjects, "auto"
-    )
+        rates, options.workers, options.elements, options.buckets, _WINDOW, options.runs, options.seed, subjects,
+        "auto", options.placement,
+    )  # fmt: skip
 
 
-def predict(subject: str, job: PlannedJob, costs: Costs) -> Prediction:
-    """Return the prediction of a subject of `hopsum bench allreduce`."""
+def predict(subject: str, job: PlannedJob, costs: Costs, placement: str = "fabric") -> Prediction:
+    """Return the prediction of a subject of `hopsum bench allreduce`, with its switches in a placement."""
     if subject.startswith("gloo"):
         return predict_ring(job, costs, subject.rpartition("-")[2])
     own = replace(job, codec_overlap=subject == "thc")
-    return predict_summed(own, costs, codec_of("thc", job.workers), "embedded")
+    return predict_summed(own, costs, codec_of("thc", job.workers), _AGGREGATORS[placement])
 
 
-def compare(found: RateFinding, job: PlannedJob, costs: Costs) -> ValidationRow:
+def compare(found: RateFinding, job: PlannedJob, costs: Costs, placement: str = "fabric") -> ValidationRow:
     """Return the row of what was measured: `job` has everything but the rate."""
     rate = found.rate_bits_per_s or MOST_BITS_PER_S
-    expected = predict(found.subject, replace(job, link_bits_per_s=rate), costs)
+    expected = predict(found.subject, replace(job, link_bits_per_s=rate), costs, placement)
     measured_s = median(found.seconds)
     error = expected.allreduce_s / measured_s - 1
     ring = found.subject.startswith("gloo")  # the switch does nothing then, but its clock runs
     switch_s = 0.0 if ring else fmean(found.switch_cpu_s)
     predicted_cpu_s = job.workers * expected.worker_cpu_s + expected.aggregator_cpu_s
     measured_cpu_s = job.workers * fmean(found.worker_cpu_s) + switch_s
-    links_s = max((busy for name, busy in expected.busy_s.items() if name.startswith("link")), default=0.0)
+    links_s = max((busy for name, busy in expected.busy_s.items() if name.startswith(("link", "server"))), default=0.0)
     within = abs(error) <= GOAL
     reason = "" if within else _reason(job, measured_s, error, links_s, predicted_cpu_s, measured_cpu_s)
     return ValidationRow(

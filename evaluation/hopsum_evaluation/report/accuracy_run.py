@@ -18,12 +18,12 @@ from typing import Any
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
-from hopsum_controlplane import ControlPlaneError, SwitchController
-from hopsum_evaluation.bench.allreduce_run import join_job
+from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, Ready, TrainingOrder, TrainingRun, work
 from hopsum_evaluation.report.settings import NotRunError, Tell
 from hopsum_topologies import Star
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.seat import Seat
 from hopsum_topologies.testbed import SWITCH, native_testbed
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
@@ -114,6 +114,28 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
         for course, each in zip(trainings.courses, ready, strict=True)
     }
     return {"models": trained, "runs": runs}
+
+
+def join_job(
+    stack: ExitStack,
+    controller: SwitchController,
+    pool: WorkerPool,
+    seats: Sequence[Seat],
+    name: str,
+    window: int,
+    tables: dict[str, tuple[int, ...]],
+    folder: Path,
+) -> None:
+    """Make the job of a pool and tell its workers."""
+    bound = pool.gather("bound")
+    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
+    job = controller.create_job(
+        JobSpec(name, endpoints, window, **tables)
+    )
+    stack.callback(controller.delete_job, job)
+    path = folder / f"{name}.json"
+    write_membership(job, path, {seat.rank: seat.switch for seat in seats})
+    pool.send(str(path))
 
 
 def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -> list[dict[str, Any]]:

@@ -40,8 +40,7 @@ LEAVE_S: Final = 15.0
 """Rank 0 keeps its controller for so long for ranks that have not left."""
 _SWITCH_S: Final = 120.0
 _CONTROLLER_S: Final = 60.0
-_READY_SWITCH: Final = re.compile(r"^ready grpc=(\S+) ", re.MULTILINE)
-_UDP: Final = re.compile(r"^udp 1=\S+:(\d+)$", re.MULTILINE)
+_READY_SWITCH: Final = re.compile(r"^ready grpc=(\S+) .*\nudp 1=\S+:(\d+)\n", re.MULTILINE)
 _READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
 Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
 
@@ -132,10 +131,10 @@ def _start_switch(children: Children, ip: str, number: int) -> _Switch:
     service = f"{_service_ip(number)}:{HOPSUM_UDP_PORT}"
     arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", f"1={ip}:0,as={service}"]
     text = children.start("switch", arguments, _READY_SWITCH, _SWITCH_S)
-    grpc, udp = _READY_SWITCH.search(text), _UDP.search(text)
-    if grpc is None or udp is None:
+    found = _READY_SWITCH.search(text)
+    if found is None:
         raise RuntimeError(f"a switch that is ready and does not say where: {text}")
-    return _Switch(ip, grpc[1], int(udp[1]))
+    return _Switch(ip, found[1], int(found[2]))
 
 
 def _start_job(

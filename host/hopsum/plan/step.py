@@ -14,7 +14,9 @@ it, what one vector needs of the other.
     step           = compute + what of the all-reduce is not hidden behind `overlap` of it; the last vector never is
 
 Aggregators: "switch" adds at the rate of its links, which is assumed of hardware and measured of none; "embedded" is
-the embedded switch on one core, with a link for each worker; "server" is the same behind one link: a parameter server.
+the embedded switch on one core, with a link for each worker; "server" is the same behind one link: a parameter server;
+"hosts" is an embedded switch on every worker's host, for 1/n of each vector: the codes and sums of its shard pass the
+host's one link, but for those of the host's own worker.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S, PlanError, Pl
 from hopsum.plan.traffic import StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
 from hopsum_wire import Op
 
-AGGREGATORS: Final = ("switch", "embedded", "server")
+AGGREGATORS: Final = ("switch", "embedded", "server", "hosts")
 RING_BYTES: Final = {"fp32": 4, "fp16": 2}
 TWO_SHOT_BITS: Final = (4, 8)
 COMPUTE: Final = "compute"
@@ -114,10 +116,15 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str,
     codec_s = codec_cpu_s(costs, codec, job.elements, union) + job.elements * costs["place"].seconds
     network_s = traffic.chunks * costs["chunk"].seconds
     switch_s = 0.0 if aggregator == "switch" else job.workers * traffic.chunks * costs["update"].seconds
+    each_s, worker_s = switch_s, codec_s + network_s
+    if aggregator == "hosts":
+        traffic = _over_hosts(job, traffic)
+        each_s = switch_s / job.workers
+        worker_s += each_s if job.shared_cores is None else 0.0
     busy = _links(job, traffic) | _between(job, traffic, aggregator)
     if switch_s:
-        busy["switch cpu"] = switch_s
-    processor = _processor(job, codec_s + network_s, max(codec_s, network_s), switch_s)
+        busy["switch cpu"] = each_s
+    processor = _processor(job, worker_s, max(codec_s, network_s), switch_s)
     allreduce_s = _pipeline(job, codec_s, max(network_s, *busy.values()), max(processor.values()), traffic.phases)
     busy |= processor
     method = f"{aggregator} {spelled or codec.name}"
@@ -181,6 +188,9 @@ def _trunk(job: PlannedJob, each_way_bytes: float) -> dict[str, float]:
 
 def _between(job: PlannedJob, traffic: StepTraffic, aggregator: str) -> dict[str, float]:
     """Return the seconds of links between the workers' own and the aggregator."""
+    if aggregator == "hosts":
+        rack = job.workers // job.racks  # of what leaves its hosts, this leaves it
+        return _trunk(job, rack * (job.workers - rack) / (job.workers - 1) * traffic.up_bytes)
     if aggregator != "server":
         return _trunk(job, traffic.down_bytes)  # partial sums go up as lanes, as large as results
     rate = job.link_bits_per_s
@@ -189,6 +199,15 @@ def _between(job: PlannedJob, traffic: StepTraffic, aggregator: str) -> dict[str
         "server in": job.workers * traffic.up_bytes * _BITS / rate,
         "server out": job.workers * traffic.down_bytes * _BITS / rate,
     } | _trunk(job, elsewhere * max(traffic.up_bytes, traffic.down_bytes))
+
+
+def _over_hosts(job: PlannedJob, traffic: StepTraffic) -> StepTraffic:
+    """Return the traffic of a host's link where every host sums a share of each vector.
+
+    A host sends its codes to the shards of the others and its own shard's sums to their workers, and receives as much.
+    """
+    each_way_bytes = (job.workers - 1) / job.workers * (traffic.up_bytes + traffic.down_bytes)
+    return traffic._replace(up_bytes=each_way_bytes, down_bytes=each_way_bytes)
 
 
 def _processor(job: PlannedJob, worker_s: float, longest_thread_s: float, aggregator_s: float) -> dict[str, float]:

@@ -119,11 +119,24 @@ def test_a_faster_link_never_takes_longer(aggregator: str) -> None:
 
 
 def test_who_adds_decides() -> None:
-    switch, embedded, server = (thc(JOB, aggregator) for aggregator in AGGREGATORS)
+    switch, embedded, server, _ = (thc(JOB, aggregator) for aggregator in AGGREGATORS)
     assert switch.allreduce_s < embedded.allreduce_s < server.allreduce_s
     assert server.busy_s["server out"] == pytest.approx(JOB.workers * server.busy_s["link down"])
     assert server.busy_s["server in"] == pytest.approx(JOB.workers * server.busy_s["link up"])
     assert switch.aggregator_cpu_s == 0 < embedded.aggregator_cpu_s
+
+
+def test_hosts_carry_the_codes_of_all_shards_and_the_sums_of_one() -> None:
+    slow = replace(JOB, link_bits_per_s=1e8)
+    switch, hosts = thc(slow), thc(slow, "hosts")
+    share = (JOB.workers - 1) / JOB.workers
+    both_ways = switch.traffic.up_bytes + switch.traffic.down_bytes
+    assert hosts.traffic.up_bytes == hosts.traffic.down_bytes == pytest.approx(share * both_ways)
+    assert hosts.busy_s["link up"] == pytest.approx(share * (switch.busy_s["link up"] + switch.busy_s["link down"]))
+    assert hosts.busy_s["switch cpu"] == pytest.approx(thc(slow, "embedded").busy_s["switch cpu"] / JOB.workers)
+    assert hosts.allreduce_s < thc(slow, "server").allreduce_s
+    racks = thc(replace(slow, racks=2), "hosts")  # each host's codes to, and sums for, the two hosts of the other rack
+    assert racks.busy_s["trunk"] == pytest.approx(2 * 2 / 3 * hosts.busy_s["link up"])
 
 
 @pytest.mark.parametrize(

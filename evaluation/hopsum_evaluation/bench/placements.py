@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The places where a benchmark's switches run: who aggregates, and through which links.
+
+    fabric   one switch in the middle, with a link of its own for every worker, as a top-of-rack switch has
+    server   one switch on a host like the workers', behind one link of the same rate
+    hosts    a switch on every worker's host, each a shard of the job; nothing has more than its host's one link
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, job_membership
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_controlplane.membership import write_file
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies import NativeSwitch, Star
+from hopsum_topologies.netns import Namespace
+from hopsum_topologies.seat import Seat
+from hopsum_topologies.testbed import NATIVE_PORT
+from hopsum_wire import HOPSUM_UDP_PORT
+
+PLACEMENTS: Final = ("fabric", "server", "hosts")
+_MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSwitch:
+    """A switch that runs: its controller, where workers send to, its process."""
+
+    controller: SwitchController
+    service: tuple[str, int]
+    pid: int
+
+
+def hosts_of(placement: str, workers: int) -> int:
+    """Return how many hosts a placement has, with a link each."""
+    return workers + (placement == "server")
+
+
+def start_switches(stack: ExitStack, placement: str, star: Star, workers: int) -> list[PlacedSwitch]:
+    """Start the switches of a placement, one for each shard; the stack ends them. Raises TopologyError."""
+    homes: list[tuple[Namespace, str]] = {
+        "fabric": [(star.middle, star.middle_ip)],
+        "server": [(star.hosts[-1], star.host_ip(workers))],
+        "hosts": [(star.hosts[rank], star.host_ip(rank)) for rank in range(workers)],
+    }[placement]
+    return [_start(stack, home, ip, number) for number, (home, ip) in enumerate(homes)]
+
+
+def seats_of(star: Star, switches: list[PlacedSwitch], workers: int) -> list[Seat]:
+    """Return the workers' seats, towards the first switch."""
+    return [
+        Seat(rank, NATIVE_PORT, _MAC, star.host_ip(rank), switches[0].service, star.hosts[rank].name)
+        for rank in range(workers)
+    ]
+
+
+@dataclass(slots=True)
+class ShardedJobs:
+    """Makes jobs that are spread over all switches. The stack removes them."""
+
+    stack: ExitStack
+    switches: list[PlacedSwitch]
+    seats: list[Seat]
+    generations: GenerationAllocator
+
+    def create(
+        self,
+        name: str,
+        bound: list[list[tuple[str, int]]],
+        slots: int,
+        tables: dict[str, tuple[int, ...]],
+        path: Path,
+        now_s: float,
+    ) -> None:
+        """Make a job and write its membership.
+
+        Args:
+            bound: by rank, the addresses of its sockets, one for each switch.
+            now_s: unix seconds.
+        """
+        generation = self.generations.allot(now_s)
+        memberships = []
+        for shard, switch in enumerate(self.switches):
+            endpoints = tuple(seat.endpoint(own[shard]) for seat, own in zip(self.seats, bound, strict=True))
+            spec = JobSpec(name, endpoints, slots, **tables)
+            job = switch.controller.create_job(spec, generation=generation)
+            self.stack.callback(switch.controller.delete_job, job)
+            memberships.append(job_membership(job, {seat.rank: switch.service for seat in self.seats}))
+        first, *further = memberships
+        write_file(replace(first, further_shards=tuple(further)), path)
+
+
+def _start(stack: ExitStack, home: Namespace, ip: str, number: int) -> PlacedSwitch:
+    program = compiled_program()
+    endpoint = SwitchEndpoint(f"02:00:00:00:00:{0xFE - number:02x}", f"192.0.2.{number + 1}")
+    switch = stack.enter_context(NativeSwitch(*program, namespace=home, grpc="unix"))
+    device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
+    device.set_pipeline_config(PipelineConfig.load(*program))
+    management = stack.enter_context(ManagementClient(switch.address))
+    bound = management.bind_udp(NATIVE_PORT, f"{ip}:0", f"{endpoint.ip}:{HOPSUM_UDP_PORT}")
+    return PlacedSwitch(SwitchController(device, endpoint), (ip, int(bound.rpartition(":")[2])), switch.process.pid)
