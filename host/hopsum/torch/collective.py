@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`collective://gloo` and `collective://nccl`: torch.distributed adds what a switch would.
 
-The route without a switch. Every phase is one collective operation on 32-bit words:
+The route without a switch. A phase of codes takes two shots, in which the ranks share the switch's work:
 
-    LOOKUP_ADD*   this rank looks its codes up, then as ADD
+    LOOKUP_ADD*   every rank owns 1/n of the chunks: all-to-all of the codes, the owner looks up and adds as the switch
+                  would, all-gather of the sums. A link carries (n - 1)/n of codes and sums, each once. Fewer chunks
+                  than ranks: this rank looks its codes up, then as ADD
+
+Every other phase is one collective operation on 32-bit words, which carries lanes twice:
+
     ADD8, ADD16   lanes in the machine's byte order, 4 or 2 of them in one word, SUM: codecs never overflow a lane, so
                   nothing carries from one into the next
     ADD32         SUM, modulo 2^32 as in the switch
@@ -27,12 +32,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectivePhase
-from hopsum.codec.simulate import lane_values
+from hopsum.codec.simulate import lane_values, simulate_switch
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError
 from hopsum.errors import AllReduceError
 from hopsum.torch.agreement import require_same
 from hopsum_wire import MAX_WORKERS, Op
+from hopsum_wire.payload import SHAPES
 
 
 def open_collective(
@@ -107,6 +113,8 @@ class CollectiveCommunicator(SerialCommunicator):
         require_agreement([CallDigest(*row.tolist()) for row in rows])
 
     def _sum(self, phase: CollectivePhase) -> Summed:
+        if SHAPES[phase.op].has_codes and len(phase.payloads) >= self.workers > 1:
+            return self._sum_in_two_shots(phase)
         lanes = lane_values(phase.op, phase.payloads, self.codec.lookup, self.codec.code_group)
         words = pack_words(phase.op, lanes, self._has_or)
         operation = _operation(phase.op, self._has_or)
@@ -115,6 +123,24 @@ class CollectiveCommunicator(SerialCommunicator):
         results = unpack_words(phase.op, on_device.cpu().numpy(), lanes, self._has_or)
         everybody = np.full(len(results), (1 << self.workers) - 1, np.uint64)
         return Summed(results, everybody, words.nbytes)
+
+    def _sum_in_two_shots(self, phase: CollectivePhase) -> Summed:
+        """Sum codes: each rank adds the chunks that it owns, a run of them."""
+        chunks, up = phase.payloads.shape
+        each = -(-chunks // self.workers)
+        codes = np.zeros((self.workers * each, up), np.uint8)  # what is behind the last chunk is summed and dropped
+        codes[:chunks] = phase.payloads
+        sent = torch.from_numpy(codes).to(self._device)
+        received = torch.empty_like(sent)
+        name = phase.op.name
+        self._run(f"{name} codes", lambda: dist.all_to_all_single(received, sent, group=self._group))
+        shares = list(received.cpu().numpy().reshape(self.workers, each, up))
+        owned, _ = simulate_switch(phase.op, shares, self.codec.lookup, code_group=self.codec.code_group)
+        own = torch.from_numpy(owned).to(self._device)
+        gathered = torch.empty((self.workers * each, owned.shape[1]), dtype=torch.uint8, device=self._device)
+        self._run(f"{name} sums", lambda: dist.all_gather_into_tensor(gathered, own, group=self._group))
+        everybody = np.full(chunks, (1 << self.workers) - 1, np.uint64)
+        return Summed(gathered.cpu().numpy()[:chunks], everybody, codes.nbytes + owned.nbytes)
 
     def _interrupt(self) -> None:
         """Do nothing: torch has no way to end an operation early that leaves the process group usable."""

@@ -26,7 +26,7 @@ from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum.torch import HopsumState, hopsum_hook
 
 SEED = 77
-SIZES = (1, 3000, 2048)
+SIZES = (1, 3000, 2048, 5000)
 CODECS: dict[str, tuple[str, dict[str, Any]]] = {
     "thc": ("thc", {}),
     "thc16": ("thc", {"lane_bits": 16}),
@@ -68,7 +68,7 @@ def sums(rank: int) -> dict[str, Any]:
             assert total.tolist() == [job.workers] * 3
             results = [future.result(60) for future in futures]
             assert all(set(each.contributors.tolist()) == {(1 << job.workers) - 1} for each in results)
-            assert job.statistics.traffic.bytes_sent >= job.statistics.elements
+            assert job.statistics.traffic.bytes_sent >= job.statistics.elements / 2
             found[name] = [digest([each.mean for each in results]), digest([each.residual for each in feedback])]
     return found
 
