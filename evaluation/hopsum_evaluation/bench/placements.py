@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
@@ -76,7 +76,7 @@ class ShardedJobs:
         name: str,
         bound: list[list[tuple[str, int]]],
         slots: int,
-        tables: dict[str, tuple[int, ...]],
+        tables: dict[str, Any],
         path: Path,
         now_s: float,
     ) -> None:

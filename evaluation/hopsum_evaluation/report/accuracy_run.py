@@ -123,7 +123,7 @@ def join_job(
     seats: Sequence[Seat],
     name: str,
     window: int,
-    tables: dict[str, tuple[int, ...]],
+    tables: dict[str, Any],
     folder: Path,
 ) -> None:
     """Make the job of a pool and tell its workers."""
