@@ -28,7 +28,7 @@ from hopsum.config import Config
 from hopsum.hosts.address import choose_address, host_name
 from hopsum.hosts.children import Children
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import Echo, Responder, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_wire import HOPSUM_UDP_PORT
@@ -94,7 +94,7 @@ def _meet(config: Config, meeting: Meeting) -> list[_Place]:
         facts = facts_of(shared_settings(config))
 
         def tell() -> Any:
-            echo = stack.enter_context(Echo(choose_address(config.ip, os.environ)))
+            echo = stack.enter_context(ReachEcho(choose_address(config.ip, os.environ)))
             return _Place(host_name(), echo.place, facts)
 
         told = meeting.exchange("address", tell)

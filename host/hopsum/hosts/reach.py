@@ -30,7 +30,7 @@ class Responder(NamedTuple):
     nonce: str
 
 
-class Echo:
+class ReachEcho:
     """Answers every datagram and every connection with its nonce, in a thread; until closed.
 
     Raises OSError: the address is not this host's.
@@ -60,7 +60,7 @@ class Echo:
         self._udp.close()
         self._tcp.close()
 
-    def __enter__(self) -> Echo:
+    def __enter__(self) -> ReachEcho:
         return self
 
     def __exit__(

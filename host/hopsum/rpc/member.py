@@ -70,7 +70,7 @@ class Location(NamedTuple):
     """The switches of the job's shards 1 .. k - 1; `send_to` is that of shard 0."""
 
 
-class Source(NamedTuple):
+class ShardSource(NamedTuple):
     """The source of a worker's datagrams to one shard of its job, and the port where its peers reach it there."""
 
     endpoint: tuple[str, int]
@@ -127,7 +127,7 @@ class MemberClient:
         mac: str | None = None,
         side_port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        further: Iterable[Source] = (),
+        further: Iterable[ShardSource] = (),
     ) -> Registration:
         """Take a rank, and return it.
 

@@ -32,7 +32,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import Location, MemberClient, Source
+from hopsum.rpc.member import Location, MemberClient, ShardSource
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
@@ -82,7 +82,7 @@ def open_job(
         links = _links(config, send_to, stack)
         sides = [stack.enter_context(listen_tcp(link.local[0])) for link in links]
         first, *further = [
-            Source(link.local, mac_of(link.local[0]), side.getsockname()[1])
+            ShardSource(link.local, mac_of(link.local[0]), side.getsockname()[1])
             for link, side in zip(links, sides, strict=True)
         ]
         registration = member.join(

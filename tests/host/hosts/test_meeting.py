@@ -15,7 +15,7 @@ from hopsum.config import ConfigError
 from hopsum.hosts.address import choose_address
 from hopsum.hosts.children import ChildError, Children
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import Echo, require_reachable
+from hopsum.hosts.reach import ReachEcho, require_reachable
 
 
 class Store:
@@ -120,7 +120,7 @@ def test_an_address_that_cannot_be_is_refused(ip: str, environment: dict[str, st
 
 
 def test_ways_are_tried_both_by_datagram_and_by_connection() -> None:
-    with Echo("127.0.0.1") as one, Echo("127.0.0.2") as other:
+    with ReachEcho("127.0.0.1") as one, ReachEcho("127.0.0.2") as other:
         require_reachable("127.0.0.1", {1: one.place, 2: other.place}, try_s=60)
         with pytest.raises(ConfigError, match=r"rank 2 at 127\.0\.0\.2 does not answer datagrams"):
             require_reachable("127.0.0.1", {1: one.place, 2: other.place._replace(nonce="00" * 16)}, try_s=0.3)
