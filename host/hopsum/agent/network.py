@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that has the sockets: puts phases into the worker's streams and says when their results are there.
+"""The thread that has the transport: puts phases into the worker's streams and says when their results are there.
 
 A job over several shards has a stream for each. They change their generation together: a phase is submitted to all
 shards or to none before a generation is sealed.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
@@ -165,6 +166,7 @@ class NetworkThread:
             for shard, (peers, resume, rack, key) in zip(self._shards, continuations, strict=True):
                 shard.resume(generation, peers, resume, rack, key=key)
             self._begin_watch()
+            self._transport.wake()
             self._sealed = False
             self._changed.notify_all()
 
@@ -196,6 +198,7 @@ class NetworkThread:
                     if isinstance(submitted, ResumeCommand):
                         for shard, start in zip(self._shards, submitted.starts, strict=True):
                             shard.go_on(submitted.start_generation, start)
+                        self._transport.wake()
                         self._begun = submitted.allreduces
                     else:
                         self._submit(*submitted)
@@ -233,8 +236,9 @@ class NetworkThread:
                 self._deliver(Failed(task, event.error))
         if not self._tasks:
             return
-        for progress in self._progress:
-            progress.check()
+        for shard, progress in zip(self._shards, self._progress, strict=True):
+            with shard.lock if len(self._shards) > 1 else nullcontext():  # a shard's thread has its worker
+                progress.check()
         if any([stall.lasts() for stall in self._stalls]):
             self._on_stall()
 

@@ -61,14 +61,6 @@ class DatagramLink(Protocol):
 
 
 @runtime_checkable
-class PollableLink(DatagramLink, Protocol):
-    """A link that can be waited for beside others."""
-
-    def filenos(self) -> tuple[int, ...]:
-        """Return the descriptors of which one is readable whenever `receive` would return at once."""
-
-
-@runtime_checkable
 class RowLink(DatagramLink, Protocol):
     """A link that does better with many datagrams at once: uint8[n, bytes], contiguous, one datagram a row."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker's transports to the shards of a job, driven by one thread as if they were one transport.
+"""One worker's transports to the shards of a job, as if they were one transport; each has a thread.
 
 Chunk c of an all-reduce belongs to shard c mod k. Each shard is a `Transport` with its own link, worker, slots, window
 and round-trip estimate; nothing of the slot protocol passes between shards.
@@ -14,9 +14,7 @@ and round-trip estimate; nothing of the slot protocol passes between shards.
 
 from __future__ import annotations
 
-import select
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -27,13 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
-from hopsum.transport.link import LinkStatistics, PollableLink
+from hopsum.transport.link import LinkStatistics
 from hopsum.transport.side_connections import SideStatistics
 from hopsum.transport.transport import Transport, TransportStatistics
 from hopsum_wire import down_bytes
 
-LOOK_AGAIN_S: Final = 0.001
-"""The longest wait where a link has no descriptors to wait on."""
+STEP_S: Final = 1.0
+"""The longest wait of a shard's thread."""
 Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics, SideStatistics)
 
 
@@ -52,27 +50,34 @@ class _Spread:
 class ShardedTransport:
     """The transports of one worker, in the order of the job's shards. For one thread at a time but for `wake`.
 
+    Each shard has a thread of its own, which waits for its socket and, where the transport has a compiled loop, serves
+    it without Python. What ends there is put together by who calls `step`.
+
     Args:
         shards: at least one, each of the same rank; closed with this one.
     """
 
     def __init__(self, shards: Sequence[Transport]) -> None:
         self.shards: Final = tuple(shards)
-        count = len(self.shards)
         self._handles = 0
         self._spread: dict[tuple[int, int], _Spread] = {}
         """By shard and handle there."""
-        self._busy = [True] * count
-        """The shards whose next step has something to do, whatever arrives."""
-        self._timers: list[float | None] = [None] * count
-        self._poll = select.poll()
-        self._shard_of: dict[int, int] = {}
-        """By descriptor."""
-        for number, shard in enumerate(self.shards):
-            for descriptor in shard.link.filenos() if isinstance(shard.link, PollableLink) else ():
-                self._poll.register(descriptor, select.POLLIN)
-                self._shard_of[descriptor] = number
-        self._all_pollable = set(self._shard_of.values()) == set(range(count))
+        self._changed = threading.Condition()
+        """Of the three that follow."""
+        self._ended: list[tuple[int, AllReduceDone | AllReduceFailed]] = []
+        """Events of shards that nobody has taken."""
+        self._failure: BaseException | None = None
+        """Of a shard's thread."""
+        self._woken = False
+        self._closing = threading.Event()
+        self._wanted = [threading.Event() for _ in self.shards]
+        """By shard: set where it may have something to do, though it had nothing in progress."""
+        self._threads = [
+            threading.Thread(target=self._serve, args=(number,), name=f"hopsum-shard-{number}", daemon=True)
+            for number in range(len(self.shards))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -104,33 +109,43 @@ class ShardedTransport:
             own = None if each is None else each[number::shards]
             handle = self.shards[number].submit(op, payloads[number::shards], own)
             self._spread[number, handle] = spread
-            self._busy[number] = True
+            self._wanted[number].set()
+            self.shards[number].wake()
         return spread.handle
 
     def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
-        """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
+        """Wait for the end of an all-reduce at a shard, or `wake`, for `wait_s` at most; return events.
 
-        Raises HopsumError as `Transport.step`.
+        Raises HopsumError as `Transport.step`, of whichever shard.
         """
-        ended: list[AllReduceDone | AllReduceFailed] = []
-        for number in self._ready(wait_s):
-            shard = self.shards[number]
-            received = shard.link.statistics.datagrams_received
-            for event in shard.step(0.0):
-                if (over := self._take(number, event)) is not None:
-                    ended.append(over)
-            # What arrived opened slots: the next step sends their chunks.
-            self._busy[number] = shard.link.statistics.datagrams_received != received
-            self._timers[number] = shard.timer
-        return ended
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._woken or self._failure is not None, wait_s)
+            ended, self._ended, self._woken = self._ended, [], False
+            failure = self._failure
+        found = [over for number, event in ended if (over := self._take(number, event)) is not None]
+        if failure is not None and not found:
+            raise failure
+        return found
 
     def wake(self) -> None:
-        """Let the `step` in progress go on at once, or else the next one. Any thread may call it until `close`."""
-        for shard in self.shards:
-            shard.wake()
+        """Let the `step` in progress go on at once, or else the next one; let idle shards look what there is to do.
+
+        Any thread may call it until `close`.
+        """
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+        for wanted in self._wanted:
+            wanted.set()
 
     def close(self, *, linger: bool = True) -> None:
         """Close all shards as `Transport.close`, at the same time: each serves its peers meanwhile."""
+        self._closing.set()
+        for shard, wanted, thread in zip(self.shards, self._wanted, self._threads, strict=True):
+            wanted.set()
+            if thread.is_alive():
+                shard.wake()
+            thread.join()
         closers = [
             threading.Thread(target=shard.close, kwargs={"linger": linger}, name=f"hopsum-close-{number}")
             for number, shard in enumerate(self.shards)
@@ -142,23 +157,22 @@ class ShardedTransport:
 
     # ---- shards -----------------------------------------------------------------------------------------
 
-    def _ready(self, wait_s: float) -> list[int]:
-        """Wait until a shard has something to do, and return those that have; all after `wait_s` seconds."""
-        due_s = min((timer for timer in self._timers if timer is not None), default=None)
-        if due_s is not None:
-            wait_s = min(wait_s, due_s - time.monotonic())
-        if not self._all_pollable:
-            wait_s = min(wait_s, LOOK_AGAIN_S)
-        busy = any(self._busy)
-        arrived = {self._shard_of[each] for each, _ in self._poll.poll(0 if busy else max(wait_s, 0.0) * 1000)}
-        if not arrived and not busy:
-            return list(range(len(self.shards)))
-        now = time.monotonic()
-        return [
-            number
-            for number, timer in enumerate(self._timers)
-            if self._busy[number] or number in arrived or (timer is not None and timer <= now)
-        ]
+    def _serve(self, number: int) -> None:
+        shard, wanted = self.shards[number], self._wanted[number]
+        try:
+            while not self._closing.is_set():
+                wanted.clear()
+                events = shard.step(STEP_S)
+                if events:
+                    with self._changed:
+                        self._ended += [(number, event) for event in events]
+                        self._changed.notify_all()
+                if shard.timer is None:  # nothing is in progress, or may be in this generation
+                    wanted.wait(STEP_S)
+        except BaseException as error:
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
 
     def _take(self, number: int, event: AllReduceDone | AllReduceFailed) -> AllReduceDone | AllReduceFailed | None:
         """Note the end of an all-reduce at one shard; return the event of its end at all of them."""

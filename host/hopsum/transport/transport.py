@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -114,9 +115,9 @@ class Transport:
         return TransportStatistics(self._link.statistics, self.worker.statistics, self._side_statistics)
 
     @property
-    def link(self) -> DatagramLink:
-        """Return the link to the switch."""
-        return self._link
+    def lock(self) -> AbstractContextManager[object]:
+        """Return the lock with which another thread may look at the worker."""
+        return self._changed
 
     @property
     def timer(self) -> float | None:

@@ -104,10 +104,6 @@ class UdpLink:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
 
-    def filenos(self) -> tuple[int, int]:
-        """Return the descriptors that are readable when `receive` would return at once: the socket and the waker."""
-        return self._socket.fileno(), self.waker
-
     def send(self, datagram: bytes | memoryview) -> None:
         """Send one datagram, or lose it."""
         self.send_rows(np.frombuffer(datagram, np.uint8)[None])
