@@ -143,6 +143,25 @@ def test_allreduce() -> None:
         assert subjects["thc-no-overlap"]["codec_beside_network_s"] == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed")
+@pytest.mark.parametrize(("placement", "share"), [("server", 2.0), ("hosts", 0.5)])
+def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, share: float) -> None:
+    """With two workers a server's link has the sums for both; a host's has half of the codes and of the sums."""
+    elements, chunks = 200_000, 196
+    report = bench(
+        "allreduce", f"--placement={placement}", f"--elements={elements}", "--workers=2", "--buckets=2", "--runs=1",
+        "--rates=500mbit", "--only=thc",
+    )  # fmt: skip
+    assert report["placement"] == placement
+    found = report["rates"][0]["subjects"]["thc"]
+    down, up = chunks * (1024 + 32 + 42), chunks * (512 + 32 + 42)
+    least = share * (down + (up if placement == "hosts" else 0))
+    late = 2 * found["retransmits"] * (down + up) / chunks
+    assert least <= found["busiest_wire_bytes"] <= 1.1 * least + late + 20_000  # ranges, ARP and what was sent again
+    assert found["busiest_bits_per_element"] == pytest.approx(8 * found["busiest_wire_bytes"] / elements, abs=0.001)
+
+
 def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(SystemExit) as refused:

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopsum_evaluation.drill import churn, connections, controller, crowd, jobs, network, programs, switch, workers
+from hopsum_evaluation.drill import (
+    churn,
+    connections,
+    controller,
+    crowd,
+    hosts,
+    jobs,
+    network,
+    programs,
+    switch,
+    workers,
+)
 from hopsum_evaluation.drill.base import Drill, needs_namespaces, needs_nothing
 from hopsum_evaluation.drill.controller_drills import CONTROLLER_DRILLS
 
@@ -57,6 +68,12 @@ _ALL: Final = (
         "the switch dies for good: every rank says so, and fails at its own limit",
         needs_nothing,
         switch.gone,
+    ),
+    Drill(
+        "host-lost",
+        "a host dies with a worker and a shard's switch: both come back, training goes on",
+        hosts.needs_two_switches,
+        hosts.lost,
     ),
     Drill(
         "controller-down",

@@ -71,6 +71,17 @@ ip = "{ip}"
 ports = [{ports}]
 """
 
+_FURTHER: Final = """
+[[switch]]
+name = "shard{number}"
+driver = "{driver}"
+address = "{grpc_address}"
+mac = "{mac}"
+ip = "{ip}"
+service_address = "{service_address}"
+ports = [{ports}]
+"""
+
 
 class DrillTestbed:
     """Switch and controller, running; made by `drill_testbed`. `report` is the drill's, to fill in."""
@@ -117,11 +128,13 @@ class DrillTestbed:
         """Return the time as of time.monotonic(), which journals have as well."""
         return time.monotonic()
 
-    def start_switch(self) -> None:
-        """Start the switch, without a program; the same again after it was killed, at the same addresses."""
+    def start_switch(self, shard: int = 0) -> None:
+        """Start the switch of a shard, without a program; the same again after it was killed, at the same addresses."""
         driver = self.context.target
-        process = self.start("switch", self.network.switch_command(driver, sys.executable))
-        host, _, port = self.network.grpc_address.rpartition(":")
+        command = self.network.switch_command(driver, sys.executable, shard)
+        process = self.start(f"switch {shard}" if shard else "switch", command)
+        at = self.network.further[shard - 1].grpc_address if shard else self.network.grpc_address
+        host, _, port = at.rpartition(":")
         await_that(lambda: _listens(host, int(port)), "a switch that listens", alive=process)
 
     def start_controller(self) -> None:
@@ -150,6 +163,8 @@ class DrillTestbed:
             service=f'service_address = "{self.network.service_address}"' if self.network.service_address else "",
             ports=ports,
         )
+        for number, each in enumerate(self.network.further, 1):
+            text += _FURTHER.format(number=number, driver=self.context.target, ports=ports, **each._asdict())
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def lose(self, losses: Mapping[int, float]) -> None:
@@ -176,16 +191,16 @@ class DrillTestbed:
     # ---- the end --------------------------------------------------------------------------------------
 
     def left_on_switch(self) -> list[str]:
-        """End the controller, and return what of its jobs stands on the switch: nothing, once they are deleted."""
+        """End the controller, and return what of its jobs stands on switches: nothing, once they are deleted."""
         with self.operator() as operator:
             left = [f"job {job.name} in the database" for job in operator.jobs()]
             left += [f"{each.slots_used} slots in use" for each in operator.switches() if each.slots_used]
         self.processes["controller"].stop()
-        (switch,) = load_config(self.context.folder / "cluster.toml").switches
-        with open_device(switch.driver, switch.address, election_id=(switch.election_id, _LAST_SESSION)) as device:
-            for table in JOB_TABLES:
-                left += [f"{len(entries)} entries of {table}" for entries in [device.read_table(table)] if entries]
-            left += [f"group {group.id}" for group in device.read_groups() if group.id != FLOOD_GROUP]
+        for switch in load_config(self.context.folder / "cluster.toml").switches:
+            with open_device(switch.driver, switch.address, election_id=(switch.election_id, _LAST_SESSION)) as device:
+                for table in JOB_TABLES:
+                    left += [f"{len(entries)} entries of {table}" for entries in [device.read_table(table)] if entries]
+                left += [f"group {group.id}" for group in device.read_groups() if group.id != FLOOD_GROUP]
         return left
 
     def stop(self) -> None:
@@ -211,6 +226,7 @@ def drill_testbed(
     lease_s: float = LEASE_S,
     proxied: bool = False,
     page: bool = False,
+    shards: int = 1,
 ) -> Iterator[DrillTestbed]:
     """Run switch and controller for the block, then end all and check that nothing is left.
 
@@ -219,11 +235,12 @@ def drill_testbed(
         losses: share of frames that switch ports lose each way.
         proxied: with a proxy between controller and switch.
         page: with the controller's page.
+        shards: number of switches side by side; several on loopback only.
 
     Raises DrillError when they do not come up; with everything ended, as after whatever the block raises.
     """
     report = DrillReport(name, context.target)
-    network: TestbedNetwork = VethNetwork(seats) if seats else LoopbackNetwork()
+    network: TestbedNetwork = VethNetwork(seats) if seats else LoopbackNetwork(shards)
     testbed = DrillTestbed(context, report, network, lease_s)
     began_s = time.monotonic()
     left: list[str] = []
@@ -237,7 +254,8 @@ def drill_testbed(
         if page:
             testbed.page = network.page_address
         testbed.write_config()
-        testbed.start_switch()
+        for shard in range(shards):
+            testbed.start_switch(shard)
         if losses:
             testbed.lose(losses)
         testbed.start_controller()

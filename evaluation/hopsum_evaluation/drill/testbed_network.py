@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
@@ -29,6 +29,15 @@ _LOCALHOST: Final = "127.0.0.1"
 _GRPC_PORT, _CONTROLLER_PORT, _PAGE_PORT, _THRIFT_PORT = 9559, 4700, 4701, 9090
 
 
+class FurtherSwitch(NamedTuple):
+    """A switch beside the first one, for another shard: its addresses as the network's, and those of its service."""
+
+    grpc_address: str
+    service_address: str
+    mac: str
+    ip: str
+
+
 class TestbedNetwork(Protocol):
     """The network of a testbed: addresses, and the place of each worker."""
 
@@ -41,9 +50,11 @@ class TestbedNetwork(Protocol):
     """Where workers send to, if not to SERVICE_IP."""
     ports: list[tuple[int, str]]
     """Switch ports, and the networks of the workers behind them."""
+    further: list[FurtherSwitch]
+    """For shards 1 and up."""
 
-    def switch_command(self, driver: str, python: str) -> list[str]:
-        """Return what starts the switch."""
+    def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
+        """Return what starts the switch of a shard."""
 
     def namespace_of(self, seat: int) -> str | None:
         """Return where the worker at a seat runs, None for where we are."""
@@ -53,20 +64,31 @@ class TestbedNetwork(Protocol):
 
 
 class LoopbackNetwork:
-    """Everybody on loopback, at ports that were free."""
+    """Everybody on loopback, at ports that were free; a switch for each of `shards`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: int = 1) -> None:
         grpc, controller = free_port(), free_port()
         self.grpc_address = f"{_LOCALHOST}:{grpc}"
         self.controller_address = f"{_LOCALHOST}:{controller}"
         self.page_address = f"{_LOCALHOST}:{free_port()}"
         self.service_address: str | None = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
         self.ports = [(1, "127.0.0.0/8")]
+        self.further = [
+            FurtherSwitch(
+                f"{_LOCALHOST}:{free_port()}",
+                f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}",
+                f"02:00:00:00:01:{shard:02x}",
+                f"10.0.1.{shard}",
+            )
+            for shard in range(1, shards)
+        ]
 
-    def switch_command(self, driver: str, python: str) -> list[str]:
-        """Return what starts the switch, which is native."""
-        udp = f"1={self.service_address},as={SERVICE_IP}:{HOPSUM_UDP_PORT}"
-        return [python, "-m", "hopsum_switch", "--grpc", self.grpc_address, "--udp", udp]
+    def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
+        """Return what starts a switch, which is native."""
+        grpc, service, ip = self.grpc_address, self.service_address, SERVICE_IP
+        if shard:
+            grpc, service, _, ip = self.further[shard - 1]
+        return [python, "-m", "hopsum_switch", "--grpc", grpc, "--udp", f"1={service},as={ip}:{HOPSUM_UDP_PORT}"]
 
     def namespace_of(self, seat: int) -> str | None:
         """Return None: workers run where we are."""
@@ -90,6 +112,7 @@ class VethNetwork:
         self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
         self.service_address: str | None = None
         self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
+        self.further: list[FurtherSwitch] = []
         try:
             self.middle = self._stack.enter_context(Namespace())
             self.middle.ip("addr", "add", "10.9.0.1/32", "dev", "lo")
@@ -102,7 +125,7 @@ class VethNetwork:
             self.close()
             raise
 
-    def switch_command(self, driver: str, python: str) -> list[str]:
+    def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
         """Return what starts a switch with a port for each seat."""
         interfaces = [word for port, _ in self.ports for word in ("-i", f"{port}@s{port}")]
         if driver == "native":

@@ -28,6 +28,7 @@ class TrainingJob:
         first_seat: where rank 0 sits.
         folder: holds the job's files.
         controllers: by rank, the address at which it reaches the controller, where that is another one.
+        shards: number of switches that the job is over.
         settings: those that are not given are `DrillPlan`'s.
     """
 
@@ -42,6 +43,7 @@ class TrainingJob:
         codec: str = "thc",
         folder: str = "",
         controllers: Mapping[int, str] | None = None,
+        shards: int = 1,
         **settings: Any,
     ) -> None:
         self.testbed, self.job, self.workers = testbed, job, workers
@@ -55,7 +57,7 @@ class TrainingJob:
         self.plan = DrillPlan(url, str(at / "token"), str(at), workers, **made_with)
         tables: dict[str, Any] = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
         with testbed.operator() as operator:
-            made = operator.create(job, workers, SLOTS, quorum=quorum, **tables)
+            made = operator.create(job, workers, SLOTS, quorum=quorum, shards=shards, **tables)
         (at / "token").write_text(made.token, encoding="utf-8")
         self._plan_path = at / "plan.json"
         self.plan.write(self._plan_path)
