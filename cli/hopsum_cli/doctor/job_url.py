@@ -64,6 +64,7 @@ def _admission(channel: Channel, config: Config, job: str, token: str, settle_s:
         workers=located.workers,
         send_to=Endpoint(*send_to),
         own_ip=source_towards(send_to, config.ip),
+        further=tuple((Endpoint(*place), source_towards(place, config.ip)) for place in located.further),
     )
     client = JobsClient(channel, token)
     try:

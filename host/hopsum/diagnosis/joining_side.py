@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hopsum.diagnosis import host_checks, kernel, switch_checks
 from hopsum.diagnosis.controller_side import OF_JOBS
 from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
-from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, passed, skipped
+from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
 from hopsum_wire.membership import Endpoint
 from hopsum_wire.watch.snapshots import ControllerSnapshot, Values
@@ -40,7 +40,8 @@ class Admission:
     """The controller's answers to the job's token.
 
     `own_ip` is this host's address towards the switch, None without a way there. The snapshots have this job only, and
-    are None where the controller does not show a job to its token; `refusal` says why then.
+    are None where the controller does not show a job to its token; `refusal` says why then. `further` has the switches
+    of shards 1 and up, each with this host's address towards it.
     """
 
     controller: str
@@ -51,6 +52,7 @@ class Admission:
     before: ControllerSnapshot | None = None
     after: ControllerSnapshot | None = None
     refusal: str = ""
+    further: tuple[tuple[Endpoint, str | None], ...] = ()
 
 
 def not_admitted(url: str, check: str, finding: str, fix: str) -> DiagnosisReport:
@@ -73,15 +75,23 @@ def examine_admission(url: str, found: Admission, rank: int | None, patience: Pa
     report.rows += [
         passed("url", f"job {found.job!r} of the controller at {found.controller}"),
         passed("controller", f"{found.controller} answers"),
-        passed("job", f"{found.workers} workers, which send to {found.send_to}"),
+        passed("job", f"{found.workers} workers, which send to {found.send_to}{_and_shards(found)}"),
         passed("token", "it is the job's"),
     ]
     report.rows += _Way(found, rank, patience).rows()
+    for number, (switch, own_ip) in enumerate(found.further, 1):
+        other = replace(found, send_to=switch, own_ip=own_ip, before=None, after=None)  # without members' addresses
+        rows = _Way(other, rank, patience).rows()
+        report.rows += [of_shard(row, number) for row in rows if row.check in ("address", "route", "mtu", "switch")]
     if found.before is None or found.after is None:
         report.rows += [skipped(check, found.refusal) for check in OF_JOBS]
     else:
         report.rows += [check(found.before, found.after) for check in OF_JOBS.values()]
     return report
+
+
+def _and_shards(found: Admission) -> str:
+    return "".join(f" and {switch}" for switch, _ in found.further)
 
 
 class _Way:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,7 @@ class CheckRow:
     """One line of a report."""
 
     check: str
-    """One or two words, the same in every report."""
+    """One or two words, the same in every report; of a job's further shards with "shard N" behind them."""
     status: Status
     finding: str
     """The finding; for SKIP the reason."""
@@ -60,6 +60,11 @@ class DiagnosisReport:
             for row in self.rows
         ]
         return {"subject": self.subject, "good": self.good, "checks": checks}
+
+
+def of_shard(row: CheckRow, number: int) -> CheckRow:
+    """Return a row as that of a job's shard, from 1."""
+    return replace(row, check=f"{row.check}, shard {number}")
 
 
 def passed(check: str, finding: str, facts: Mapping[str, Any] | None = None, *, advice: str = "") -> CheckRow:

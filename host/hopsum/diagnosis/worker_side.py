@@ -34,7 +34,7 @@ from hopsum.config import ConfigError
 from hopsum.connection import membership_at
 from hopsum.diagnosis import host_checks, kernel, switch_checks
 from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
-from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, passed, skipped
+from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
 
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
@@ -53,6 +53,9 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "buffer": ("membership",),
     "offload": (),
 }
+
+_OF_SHARD: Final = ("route", "neighbour", "mtu", "port", "switch", "generation", "slots", "round trip")
+"""Checks that are made for each shard of a job."""
 
 
 class ObserverIdentity(NamedTuple):
@@ -83,7 +86,7 @@ def examine(
     observer: ObserverIdentity | None = None,
     patience: Patience | None = None,
 ) -> DiagnosisReport:
-    """Make all checks of one worker, on the host where it runs or is to run.
+    """Make all checks of one worker, on the host where it runs or is to run; of further shards those of the switch.
 
     Args:
         location: a membership file, or a URL that names one (file://, udp://, raw://).
@@ -91,7 +94,14 @@ def examine(
         observer: who asks the switch instead of the worker itself.
         patience: how long is waited.
     """
-    return _Examination(location, rank, observer, patience or Patience()).run()
+    patience = patience or Patience()
+    first = _Examination(location, rank, observer, patience)
+    report = first.run()
+    if report["rank"].status is Status.PASS:
+        for number, shard in enumerate(first.membership.further_shards, 1):
+            rows = _Examination(location, first.rank, observer, patience, shard).run().rows
+            report.rows += [of_shard(row, number) for row in rows if row.check in _OF_SHARD]
+    return report
 
 
 class _Examination:
@@ -102,8 +112,11 @@ class _Examination:
     switch: Endpoint
     route: kernel.Route
 
-    def __init__(self, location: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience) -> None:
-        self._location = location
+    def __init__(
+        self, location: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience,
+        shard: JobMembership | None = None,
+    ) -> None:  # fmt: skip
+        self._location, self._shard = location, shard
         self.rank = -1 if rank is None else rank
         self._observer = observer
         self._patience = patience
@@ -129,7 +142,7 @@ class _Examination:
     def _membership(self) -> CheckRow:
         fix = "give the file that the controller wrote for this job, or a URL with ?membership=PATH"
         try:
-            self.membership = found = membership_at(self._location)
+            self.membership = found = self._shard or membership_at(self._location)
         except (MembershipError, ConfigError) as error:
             return failed("membership", str(error), fix)
         told = f"job {found.job!r}, generation {found.generation}, {len(found.workers)} workers, quorum {found.quorum}"

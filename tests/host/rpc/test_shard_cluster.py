@@ -28,6 +28,7 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.membership import format_membership
 
 from .test_cluster import LEASE_S, Controller, _close, _until
 
@@ -75,7 +76,9 @@ def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) 
     assert np.abs(balance).max() < 1e-4
 
 
-def test_a_job_over_two_switches(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_over_two_switches(
+    controller: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with controller.running() as cluster, ExitStack() as stack:
         operator = controller.operator(stack)
         made = create(controller, capsys, "--shards", "s2,s1")
@@ -100,6 +103,19 @@ def test_a_job_over_two_switches(controller: Controller, capsys: pytest.CaptureF
         doctor([*here, "--job", "train", "--stuck-after", "0"])
         checks = json.loads(capsys.readouterr().out)["checks"]
         assert {each["status"] for each in checks} <= {"pass", "skip"}, checks
+        token = tmp_path / "token"
+        token.touch(mode=0o600)
+        token.write_text(made["token"])
+        doctor([f"hopsum://{controller.address}/train?token_file={token}", "--json", "--stuck-after", "0"])
+        checks = {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+        assert checks["route, shard 1"]["status"] == "pass"
+        assert {each["status"] for each in checks.values()} <= {"pass", "skip"}, checks
+        membership = tmp_path / "job.json"
+        membership.write_text(format_membership(jobs[0].membership))
+        doctor([str(membership), "--rank", "0", "--json"])
+        checks = {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+        assert {"switch", "switch, shard 1", "slots, shard 1"} <= set(checks)
+        assert {each["status"] for each in checks.values()} <= {"pass", "skip"}, checks
         _close(jobs)
         _until(lambda: [job.state.name for job in cluster.jobs()] == ["FORMING"])
         operator.delete("train")
