@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
     if arguments.backend == Backend.NATIVE.value and (arguments.trace or arguments.trace_json):
         parser.error("native code does not tell what it does: for a trace leave --backend native out")
+    if arguments.trace_values and not (arguments.trace or arguments.trace_json):
+        parser.error("--trace-values adds to a trace: give --trace or --trace-json too")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     if arguments.die_with_parent is not None:
         _die_with_parent(arguments.die_with_parent)
@@ -116,7 +118,10 @@ def parse_interface_port(text: str) -> InterfaceArgument:
 def _serve(arguments: argparse.Namespace) -> None:
     target = arguments.trace or arguments.trace_json
     with ExitStack() as stack:
-        trace = None if target is None else stack.enter_context(trace_to(target, as_json=arguments.trace is None))
+        trace = None
+        if target is not None:
+            traced = trace_to(target, as_json=arguments.trace is None, values=arguments.trace_values)
+            trace = stack.enter_context(traced)
         _serve_observed(arguments, trace, stack)
 
 
@@ -261,6 +266,11 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
             metavar="FILE",
             help=f"write what happens to every packet, {what}, to FILE (none or -: stderr); always interpreted",
         )
+    parser.add_argument(
+        "--trace-values",
+        action="store_true",
+        help="with --trace or --trace-json: also every assignment, and the values in conditions",
+    )
     parser.add_argument(
         "--die-with-parent",
         type=int,

@@ -71,7 +71,7 @@ def _write_block(
             target = block_of[operation.to]
             goes_back = target <= number
             if isinstance(operation, JumpIfZero):
-                following = f"{following} if {writer.data(operation.value)} else {target}"
+                following = f"{following} if {writer.jumps(operation)} else {target}"
             else:
                 following = target
         else:

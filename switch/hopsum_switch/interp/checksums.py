@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..program.ir import ChecksumIR
 from .calculations import Calculations
-from .expressions import compile_condition
+from .expressions import ExpressionWriter, compile_condition
 from .packet import PacketState, ValueLayout, store
 
 
@@ -16,7 +16,8 @@ class Checksum:
         self._target = ir.target
         self._valid = layout.valid(ir.header)
         self._compute = calculations.function(ir.calculation)
-        self._condition = None if ir.condition is None else compile_condition(ir.condition, layout, ir.name)
+        writer = ExpressionWriter(layout)
+        self._condition = None if ir.condition is None else compile_condition(ir.condition, writer, ir.name)
 
     def verify(self, packet: PacketState) -> bool:
         """Return whether the field is right; it is if its header or its condition is not met."""

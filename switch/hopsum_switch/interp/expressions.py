@@ -44,10 +44,14 @@ _SPELLING = {BinaryOp.DIV: "//"}
 
 
 class ExpressionWriter:
-    """Turns expressions into Python source; `lines` collects the temporaries to compute first."""
+    """Turns expressions into Python source.
+
+    `lines` collects the temporaries to compute first, `namespace` the objects that the source names.
+    """
 
     def __init__(self, layout: ValueLayout) -> None:
         self.lines: list[str] = []
+        self.namespace: dict[str, Any] = {}
         self._layout = layout
         self._temporaries = 0
 
@@ -63,9 +67,23 @@ class ExpressionWriter:
         """Return source that yields an integer wrapped to a field's width."""
         return wrapped(self.data(expr), expr, field)
 
+    def field(self, field: FieldIR) -> str:
+        """Return source that reads a field."""
+        return f"v[{field.slot}]"
+
+    def absent(self, field: FieldIR) -> str:
+        """Return source for what a table's key has for a field of an invalid header."""
+        del field
+        return "0"
+
+    def temporary(self, name: str, text: str) -> str:
+        """Compute `text` ahead of the expression of which it is a part; return source that yields its value."""
+        self.lines.append(f"{name} = {text}")
+        return name
+
     def _data(self, expr: DataExpr) -> tuple[str, int]:
         if isinstance(expr, FieldRef):
-            return f"v[{expr.field.slot}]", 1
+            return self.field(expr.field), 1
         if isinstance(expr, Const):
             return f"{expr.value:#x}" if expr.value >= 0 else f"({expr.value:#x})", 1
         if isinstance(expr, ParamRef):
@@ -131,9 +149,7 @@ class ExpressionWriter:
         if depth < MAX_NESTING:
             return text, depth
         self._temporaries += 1
-        name = f"t{self._temporaries}"
-        self.lines.append(f"{name} = {text}")
-        return name, 1
+        return self.temporary(f"t{self._temporaries}", text), 1
 
 
 def wrapped(text: str, expr: DataExpr, field: FieldIR) -> str:
@@ -164,15 +180,13 @@ def function(name: str, arguments: str, lines: list[str], namespace: dict[str, A
     return run
 
 
-def compile_data(expr: DataExpr, layout: ValueLayout, name: str) -> Callable[[list[int]], int]:
-    """Return a function from values to the integer of an expression without action arguments."""
-    writer = ExpressionWriter(layout)
+def compile_data(expr: DataExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], int]:
+    """Return a function from values to the integer of an expression without action arguments; `writer` is a new one."""
     result = writer.data(expr)
-    return function(name, "v", [*writer.lines, f"return {result}"], {})
+    return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
 
 
-def compile_condition(expr: BoolExpr, layout: ValueLayout, name: str) -> Callable[[list[int]], object]:
-    """Return a function from values to the truth of a condition."""
-    writer = ExpressionWriter(layout)
+def compile_condition(expr: BoolExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], object]:
+    """Return a function from values to the truth of a condition; `writer` is a new one."""
     result = writer.condition(expr)
-    return function(name, "v", [*writer.lines, f"return {result}"], {})
+    return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)

@@ -1,30 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an interpreter with an observer: each wraps the ordinary part and tells what that does.
+"""The parts of an interpreter with an observer: each wraps the ordinary part and tells what it does.
 
 None of this is built, and nothing of it costs, without an observer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Protocol, overload
 
 from ..program.ir import ActionNodeIR, ConditionalIR, ProgramIR, TableIR
-from ..program.ir_actions import ActionIR, LogMessage, MarkToDrop, Operation
-from ..program.ir_objects import CellArray
+from ..program.ir_actions import (
+    ActionIR,
+    AddHeader,
+    Assign,
+    AssignElement,
+    AssignHeader,
+    AssignStack,
+    AssignUnion,
+    AssignVariable,
+    ExecuteMeter,
+    Hash,
+    JumpIfZero,
+    LogMessage,
+    MarkToDrop,
+    Operation,
+    RandomUniform,
+    RegisterRead,
+    RemoveHeader,
+    ShiftStack,
+)
+from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IsValid
+from ..program.ir_objects import INVALID_HEADER_READ, CellArray
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..state.counters import CounterCells, CounterStore
 from ..state.registers import RegisterStore
 from ..state.tables import TableState, TableStore
+from .expressions import ExpressionWriter
 from .observer import Observer
 from .operations import Environment, OperationWriter
-from .packet import PacketState
+from .packet import PacketState, ValueLayout
 
 Node = Callable[[PacketState], int]
+Step = Callable[[PacketState], None]
 KeyFunction = Callable[[list[int]], tuple[int, ...]]
 Condition = Callable[[list[int]], object]
+Named = Callable[[list[int]], Mapping[str, int | bool]]
 
 
 class RunsState(Protocol):
@@ -51,12 +75,58 @@ class ObservedState:
         return following
 
 
-def observed_condition(node: ConditionalIR, run: Node, holds: Condition, observer: Observer) -> Node:
+class ObservedExpressionWriter(ExpressionWriter):
+    """Writes expressions that tell of a field that is read while its header is invalid."""
+
+    def __init__(self, environment: Environment, observer: Observer, source: SourceInfo | None) -> None:
+        super().__init__(environment.layout)
+        self.source = source  # of what is written at present
+        self._observer = observer
+        self._count_fault = environment.count_fault
+
+    def field(self, field: FieldIR) -> str:
+        """Return source that reads a field, and tells if its header is invalid."""
+        valid = self._layout.valid_of(field)
+        if valid is None:
+            return super().field(field)
+        return f"(v[{field.slot}] if v[{valid}] else {self._teller(field)}(v[{field.slot}]))"
+
+    def absent(self, field: FieldIR) -> str:
+        """Return source for what a table's key has for a field of an invalid header, which is told."""
+        return f"{self._teller(field)}(0)"
+
+    def temporary(self, name: str, text: str) -> str:
+        """Compute `text` where it stands after all: a part that is not evaluated reads nothing."""
+        self.lines.append(f"{name} = lambda: {text}")
+        return f"{name}()"
+
+    def _teller(self, field: FieldIR) -> str:
+        name = f"invalid_{len(self.namespace)}"
+        self.namespace[name] = partial(self._tell, field, self.source)
+        return name
+
+    def _tell(self, field: FieldIR, source: SourceInfo | None, value: int) -> int:
+        self._count_fault(INVALID_HEADER_READ)
+        self._observer.invalid_header_read(field, value, source)
+        return value
+
+
+def expression_writer(environment: Environment, source: SourceInfo | None) -> ExpressionWriter:
+    """Return what writes the expressions of one place in the source, for an observer if there is one."""
+    if environment.observer is None:
+        return ExpressionWriter(environment.layout)
+    return ObservedExpressionWriter(environment, environment.observer, source)
+
+
+def observed_condition(
+    node: ConditionalIR, holds: Condition, named: Named, yes: int, no: int, observer: Observer
+) -> Node:
     """Return a node that tells the outcome of its condition."""
 
     def choose(packet: PacketState) -> int:
-        observer.condition_met(node, bool(holds(packet.values)))
-        return run(packet)
+        outcome = bool(holds(packet.values))
+        observer.condition_met(node, outcome, named(packet.values))
+        return yes if outcome else no
 
     return choose
 
@@ -69,6 +139,48 @@ def observed_call(node: ActionNodeIR, run: Node, observer: Observer) -> Node:
         return run(packet)
 
     return call
+
+
+def named_values(expr: BoolExpr | DataExpr, layout: ValueLayout, observer: Observer) -> Named:
+    """Return what finds the values of fields and validities that an expression names, if the observer wants them."""
+    found: dict[str, tuple[int, bool]] = {}
+    for part in _named(expr) if observer.values else ():
+        if isinstance(part, HeaderIR):
+            found[f"{part.name}.isValid()"] = (layout.valid(part), True)
+        else:
+            found[part.qualified] = (part.slot, False)
+
+    def find(values: list[int]) -> Mapping[str, int | bool]:
+        return {name: bool(values[slot]) if truth else values[slot] for name, (slot, truth) in found.items()}
+
+    return find
+
+
+def _named(part: object) -> Iterator[FieldIR | HeaderIR]:
+    if isinstance(part, FieldRef):
+        yield part.field
+    elif isinstance(part, IsValid):
+        yield part.header
+    elif isinstance(part, CompareHeaders):
+        for header in (part.left, part.right):
+            yield header
+            yield from header.fields
+    elif is_dataclass(part):
+        for member in fields(part):
+            yield from _named(getattr(part, member.name))
+
+
+def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:
+    """Return a parser's assignment that tells what it stores."""
+    if not observer.values:
+        return step
+
+    def run(packet: PacketState) -> None:
+        old = packet.values[target.slot]
+        step(packet)
+        observer.assigned(target, old, packet.values[target.slot], None)
+
+    return run
 
 
 def observed_table(ir: TableIR, run: Node, key: KeyFunction | None, state: TableState, observer: Observer) -> Node:
@@ -84,17 +196,45 @@ def observed_table(ir: TableIR, run: Node, key: KeyFunction | None, state: Table
 
 
 class ObservedWriter(OperationWriter):
-    """Writes the operations of an action and, after each mark_to_drop and log_msg, a call that tells of it."""
+    """Writes the operations of an action, and calls that tell of them."""
 
     def __init__(self, environment: Environment, observer: Observer, action: ActionIR | None) -> None:
-        super().__init__(environment)
         self._observer = observer
         self._action = action
+        super().__init__(environment)
+
+    def expressions(self) -> ExpressionWriter:
+        """Return what writes the expressions of operations, and tells of reads of invalid headers."""
+        self._observed = ObservedExpressionWriter(self._environment, self._observer, None)
+        return self._observed
+
+    def jumps(self, operation: JumpIfZero) -> str:
+        """Return source for the value of a jump, and tell whether that is 0."""
+        name, source = self._place(operation)
+        self._observed.source = source
+        text = super().jumps(operation)
+        if not self._observer.values:
+            return text
+        named = named_values(operation.value, self._layout, self._observer)
+
+        def tell(value: int, values: list[int]) -> int:
+            self._observer.branched(name, source, bool(value), named(values))
+            return value
+
+        return f"{self._bind(f'branch_{len(self.namespace)}', tell)}({text}, v)"
 
     def write(self, operation: Operation) -> None:
         """Append the lines of one operation."""
         self._operation = operation
+        _, self._observed.source = self._place(operation)
+        stored, headers, all_told = _changed(operation) if self._observer.values else ((), (), False)
+        if stored or headers:
+            slots = (*(field.slot for field in stored), *(self._layout.valid(header) for header in headers))
+            self.lines.append(f"old = [{', '.join(f'v[{slot}]' for slot in slots)}]")
         super().write(operation)
+        if stored or headers:
+            changes = partial(self._tell_changes, stored, headers, slots, all_told, self._observed.source)
+            self.lines.append(f"{self._bind(f'changed_{len(self.namespace)}', changes)}(old, v)")
         if isinstance(operation, MarkToDrop):
             name = f"tell_{len(self.namespace)}"
             self.namespace[name] = partial(self._observer.marked_to_drop, *self._place(operation))
@@ -115,11 +255,47 @@ class ObservedWriter(OperationWriter):
 
         return tell
 
+    def _tell_changes(
+        self,
+        stored: tuple[FieldIR, ...],
+        headers: tuple[HeaderIR, ...],
+        slots: tuple[int, ...],
+        all_told: bool,
+        source: SourceInfo | None,
+        old: list[int],
+        values: list[int],
+    ) -> None:
+        pairs = [(before, values[slot]) for before, slot in zip(old, slots, strict=True)]
+        for header, (before, now) in zip(headers, pairs[len(stored) :], strict=True):
+            if all_told or before != now:
+                self._observer.validity_set(header, bool(now), source)
+        for field, (before, now) in zip(stored, pairs, strict=False):
+            if all_told or before != now:
+                self._observer.assigned(field, before, now, source)
+
     def _place(self, operation: Operation) -> tuple[str, SourceInfo | None]:
         if self._action is None:
             return "the parser", None
         known = zip(self._action.body, self._action.sources, strict=True)
         return self._action.name, next((source for op, source in known if op is operation), None)
+
+
+def _changed(operation: Operation) -> tuple[tuple[FieldIR, ...], tuple[HeaderIR, ...], bool]:
+    """Return the fields and the headers' validities that an operation may change, and whether to tell of equal ones."""
+    if isinstance(operation, Assign | RegisterRead | Hash | RandomUniform | ExecuteMeter):
+        return (operation.target,), (), True
+    if isinstance(operation, AssignVariable):
+        return (operation.target.field,), (), True
+    if isinstance(operation, AddHeader | RemoveHeader):
+        return (), () if operation.header.metadata else (operation.header,), True
+    if isinstance(operation, AssignElement):
+        return operation.targets, (), False
+    if isinstance(operation, AssignHeader):
+        return operation.target.fields, () if operation.target.metadata else (operation.target,), False
+    if isinstance(operation, AssignStack | AssignUnion | ShiftStack):
+        whole = operation.stack if isinstance(operation, ShiftStack) else operation.target
+        return tuple(field for header in whole.headers for field in header.fields), whole.headers, False
+    return (), (), False
 
 
 class ObservedCells(MutableSequence[int]):

@@ -19,14 +19,17 @@ A frame that has no steps left (`program.steps`) is told of as dropped at once, 
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
 `register_read`, `register_written`, `counter_written`, `index_out_of_range`, `marked_to_drop` and `logged`.
+`invalid_header_read` comes from wherever an expression stands, before the event of the construct around it.
+An observer with `values` is told of `branched`, `assigned` and `validity_set` too.
 If the interpreter raises, `packet_ends` is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
+from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.ir_objects import CellArray, CounterIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
@@ -36,6 +39,9 @@ from ..state.multicast import PortCopy
 
 class Observer:
     """Sees everything and does nothing; override what is of interest. Nothing passed may be changed."""
+
+    values = False
+    """Whether to be told of assignments and branches inside actions; read once, when an interpreter is built."""
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
         """A frame has been received."""
@@ -52,8 +58,12 @@ class Observer:
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
         """Parsing has ended with an error (`NoError` if none), these headers are valid, these checksums wrong."""
 
-    def condition_met(self, node: ConditionalIR, holds: bool) -> None:
-        """An `if` of a control has been evaluated."""
+    def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
+        """An `if` of a control has been evaluated.
+
+        `values` has the fields that the condition names, and as bool the validity of headers (`h.isValid()`); nothing
+        for an observer without `values`.
+        """
 
     def action_called(self, node: ActionNodeIR) -> None:
         """A control calls an action without a table."""
@@ -77,6 +87,18 @@ class Observer:
 
     def index_out_of_range(self, access: str, array: CellArray, index: int, source: SourceInfo | None) -> None:
         """An index is outside an array, so nothing happens; `access` is read, write, count or execute (a meter)."""
+
+    def invalid_header_read(self, field: FieldIR, value: int, source: SourceInfo | None) -> None:
+        """An expression has read a field of an invalid header and found `value`, which P4 leaves undefined."""
+
+    def branched(self, action: str, source: SourceInfo | None, holds: bool, values: Mapping[str, int | bool]) -> None:
+        """An `if` inside an action has been evaluated; see `condition_met` for `values`."""
+
+    def assigned(self, field: FieldIR, old: int, new: int, source: SourceInfo | None) -> None:
+        """A field has been stored to."""
+
+    def validity_set(self, header: HeaderIR, valid: bool, source: SourceInfo | None) -> None:
+        """A header has become valid or invalid, by the parser's extract not counted."""
 
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
         """An action has run mark_to_drop; a later assignment may still undo it."""

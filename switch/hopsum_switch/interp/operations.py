@@ -24,6 +24,7 @@ from ..program.ir_actions import (
     ExecuteMeter,
     Exit,
     Hash,
+    JumpIfZero,
     LogMessage,
     MarkToDrop,
     NoOp,
@@ -109,12 +110,20 @@ class OperationWriter:
         self.namespace: dict[str, Any] = {}
         self._environment = environment
         self._layout = environment.layout
-        self._expressions = ExpressionWriter(environment.layout)
-        self._expressions.lines = self.lines
+        self._expressions = self.expressions()
+        self._expressions.lines, self._expressions.namespace = self.lines, self.namespace
+
+    def expressions(self) -> ExpressionWriter:
+        """Return what writes the expressions of operations."""
+        return ExpressionWriter(self._environment.layout)
 
     def data(self, expr: DataExpr) -> str:
         """Return source for an expression, after lines for its temporaries."""
         return self._expressions.data(expr)
+
+    def jumps(self, operation: JumpIfZero) -> str:
+        """Return source for the value of a jump, which is not made if that is not 0."""
+        return self.data(operation.value)
 
     def write(self, operation: Operation) -> None:
         """Append the lines of one operation; jumps belong to the caller."""

@@ -26,6 +26,7 @@ class ValueLayout:
         self._template = [0] * (self._fields + len(program.headers))
         self._metadata: list[int] = []
         self._spans: list[tuple[int, int, int]] = []  # (validity slot, first field, past last field)
+        self._owners = {header.name: header for header in program.headers.values() if not header.metadata}
         for header in program.headers.values():
             if header.metadata:
                 self._template[self.valid(header)] = 1
@@ -37,6 +38,11 @@ class ValueLayout:
     def valid(self, header: HeaderIR) -> int:
         """Return the slot of a header's validity."""
         return self._fields + header.index
+
+    def valid_of(self, field: FieldIR) -> int | None:
+        """Return the slot of the validity of a field's header; None if that is metadata, which is always valid."""
+        header = self._owners.get(field.header)
+        return None if header is None else self.valid(header)
 
     def siblings(self, header: HeaderIR) -> list[int]:
         """Return the slots of validity that become 0 when this header becomes valid."""

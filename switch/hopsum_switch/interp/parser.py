@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..program.ir import ProgramIR
-from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.ir_expressions import DataExpr, FieldIR, HeaderIR
 from ..program.ir_objects import StackIR
 from ..program.ir_parser import (
     Advance,
@@ -29,10 +29,11 @@ from ..program.ir_parser import (
     Verify,
 )
 from ..program.lower_parser import padded_bytes
+from ..program.source import SourceInfo
 from ..program.steps import parser_cycles
 from .actions import compile_operations
-from .expressions import compile_condition, compile_data
-from .observed import ObservedState, RunsState
+from .expressions import ExpressionWriter, compile_condition, compile_data
+from .observed import ObservedState, RunsState, expression_writer, observed_step
 from .operations import Environment, Steps
 from .packet import PacketState, decode_signed, store
 
@@ -127,14 +128,26 @@ class _StateBuilder:
     def __init__(self, program: ProgramIR, environment: Environment) -> None:
         self._environment = environment
         self._layout = environment.layout
+        self._source: SourceInfo | None = None  # of the state that is being built
         self._too_short = error_number(program, "PacketTooShort")
         self._header_too_short = error_number(program, "HeaderTooShort")
         self._full = error_number(program, "StackOutOfBounds")
         self._invalid_argument = error_number(program, "ParserInvalidArgument")
 
     def build(self, state: StateIR) -> _State:
+        self._source = state.source
         steps = [self._step(op, state.name) for op in state.ops]
         return _State(steps, self._key(state.key, state.name) if state.key else None, state)
+
+    def _writer(self) -> ExpressionWriter:
+        return expression_writer(self._environment, self._source)
+
+    def _data(self, expr: DataExpr, name: str) -> Callable[[list[int]], int]:
+        return compile_data(expr, self._writer(), name)
+
+    def _told(self, step: Step, target: FieldIR) -> Step:
+        observer = self._environment.observer
+        return step if observer is None else observed_step(step, target, observer)
 
     def _step(self, op: ParserOp, name: str) -> Step:
         if isinstance(op, Extract):
@@ -144,9 +157,9 @@ class _StateBuilder:
         if isinstance(op, ExtractNext):
             return self._extract_next(op.stack)
         if isinstance(op, SetField):
-            return self._set_field(op, name)
+            return self._told(self._set_field(op, name), op.target)
         if isinstance(op, SetLookahead):
-            return self._set_lookahead(op)
+            return self._told(self._set_lookahead(op), op.target)
         if isinstance(op, Verify):
             return self._verify(op, name)
         if isinstance(op, Advance):
@@ -181,7 +194,7 @@ class _StateBuilder:
         return extract
 
     def _extract_variable(self, op: ExtractVariable, name: str) -> Step:
-        amount, valid, siblings = compile_data(op.bits, self._layout, name), *self._validity(op.header)
+        amount, valid, siblings = self._data(op.bits, name), *self._validity(op.header)
         variable, length = op.variable.field, op.variable.length.slot
         fixed, fields = op.header.bits, op.header.wire
 
@@ -225,7 +238,7 @@ class _StateBuilder:
         return extract_next
 
     def _set_field(self, op: SetField, name: str) -> Step:
-        target, compute = op.target, compile_data(op.value, self._layout, name)
+        target, compute = op.target, self._data(op.value, name)
         return lambda packet: store(packet.values, target, compute(packet.values))
 
     def _set_lookahead(self, op: SetLookahead) -> Step:
@@ -239,8 +252,8 @@ class _StateBuilder:
         return set_lookahead
 
     def _verify(self, op: Verify, name: str) -> Step:
-        holds = compile_condition(op.condition, self._layout, name)
-        code = compile_data(op.error, self._layout, name)
+        holds = compile_condition(op.condition, self._writer(), name)
+        code = self._data(op.error, name)
 
         def verify(packet: PacketState) -> None:
             if not holds(packet.values):
@@ -249,7 +262,7 @@ class _StateBuilder:
         return verify
 
     def _advance(self, op: Advance, name: str) -> Step:
-        amount, too_short = compile_data(op.bits, self._layout, name), self._too_short
+        amount, too_short = self._data(op.bits, name), self._too_short
         invalid_argument = self._invalid_argument
 
         def advance(packet: PacketState) -> None:
@@ -292,7 +305,7 @@ class _StateBuilder:
         if isinstance(value, Lookahead):
             return self._peek(value)
         if isinstance(value, Computed):
-            compute, low = compile_data(value.value, self._layout, name), (1 << value.bits) - 1
+            compute, low = self._data(value.value, name), (1 << value.bits) - 1
             return lambda packet: compute(packet.values) & low
         slot, mask = value.slot, (1 << value.bits) - 1
         return lambda packet: packet.values[slot] & mask

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, NodeIR, PipelineIR, TableIR
+from ..program.ir_expressions import BoolToInt, FieldRef, IsValid
 from ..program.ir_objects import MeterIR
 from ..state.lookup import Entry
 from ..state.meter import GREEN
 from ..state.tables import TableState, TableStore
 from .actions import ActionFunction, compile_action
 from .expressions import ExpressionWriter, compile_condition, function
-from .observed import observed_call, observed_condition, observed_table
+from .observed import expression_writer, named_values, observed_call, observed_condition, observed_table
 from .observer import Observer
 from .operations import Environment
 from .packet import PacketState, ValueLayout, store
@@ -53,16 +54,19 @@ class BoundControl:
         return self._table(node, tables[node.name])
 
     def _observe(self, node: NodeIR, run: Node, tables: TableStore, observer: Observer) -> Node:
-        layout = self._environment.layout
+        layout, writer = self._environment.layout, expression_writer(self._environment, node.source)
         if isinstance(node, ConditionalIR):
-            return observed_condition(node, run, compile_condition(node.condition, layout, node.name), observer)
+            holds = compile_condition(node.condition, writer, node.name)
+            named = named_values(node.condition, layout, observer)
+            yes, no = self._number(node.on_true), self._number(node.on_false)
+            return observed_condition(node, holds, named, yes, no, observer)
         if isinstance(node, ActionNodeIR):
             return observed_call(node, run, observer)
-        key = compile_key(node.keys, layout, node.name) if node.keys else None
+        key = compile_key(node.keys, layout, writer, node.name) if node.keys else None
         return observed_table(node, run, key, tables[node.name], observer)
 
     def _conditional(self, node: ConditionalIR) -> Node:
-        holds = compile_condition(node.condition, self._environment.layout, node.name)
+        holds = compile_condition(node.condition, ExpressionWriter(self._environment.layout), node.name)
         yes, no = self._number(node.on_true), self._number(node.on_false)
         return lambda packet: yes if holds(packet.values) else no
 
@@ -85,7 +89,8 @@ class BoundControl:
         on_hit = self._number(ir.on_hit) if ir.branches_on_hit else None
         on_miss = self._number(ir.on_miss) if ir.branches_on_miss else None
         base_next = self._number(ir.on_miss if ir.branches_on_miss else ir.base_next)
-        key = compile_key(ir.keys, self._environment.layout, ir.name) if ir.keys else None
+        layout = self._environment.layout
+        key = compile_key(ir.keys, layout, ExpressionWriter(layout), ir.name) if ir.keys else None
         counts, meter = ir.with_counters, _direct_meter(ir.direct_meter)
 
         def apply(packet: PacketState) -> int:
@@ -120,16 +125,21 @@ def _direct_meter(ir: MeterIR | None) -> Callable[[PacketState, Entry], None] | 
     return execute
 
 
-def compile_key(keys: tuple[KeyIR, ...], layout: ValueLayout, name: str) -> KeyFunction:
-    """Return a function from values to a table's key; fields of invalid headers count as 0."""
-    writer = ExpressionWriter(layout)
-    parts = [_key_source(key, writer, layout) for key in keys]
-    return function(name, "v", [*writer.lines, f"return ({', '.join(parts)},)"], {})
+def compile_key(keys: tuple[KeyIR, ...], layout: ValueLayout, writer: ExpressionWriter, name: str) -> KeyFunction:
+    """Return a function from values to a table's key; fields of invalid headers count as 0. `writer` is a new one."""
+    targets = (key.target.operand for key in keys if isinstance(key.target, BoolToInt))
+    asked = {target.header.name for target in targets if isinstance(target, IsValid)}
+    parts = [_key_source(key, writer, layout, asked) for key in keys]
+    return function(name, "v", [*writer.lines, f"return ({', '.join(parts)},)"], writer.namespace)
 
 
-def _key_source(key: KeyIR, writer: ExpressionWriter, layout: ValueLayout) -> str:
+def _key_source(key: KeyIR, writer: ExpressionWriter, layout: ValueLayout, asked: set[str]) -> str:
     text = writer.data(key.target)
     mask = (1 << key.bits) - 1 if key.mask is None else key.mask
     if key.mask is not None or key.target.type.signed:
         text = f"({text} & {mask:#x})"
-    return text if key.header is None else f"({text} if v[{layout.valid(key.header)}] else 0)"
+    if key.header is None or not isinstance(key.target, FieldRef):
+        return text
+    # A table whose key has the header's validity too knows what it matches: nobody has to be told.
+    absent = "0" if key.header.name in asked else writer.absent(key.target.field)
+    return f"({text} if v[{layout.valid(key.header)}] else {absent})"

@@ -17,7 +17,7 @@ One `Coverage` may watch several engines of one program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..interp.observer import Observer
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, NodeIR, ProgramIR, TableIR
@@ -65,7 +65,7 @@ class Coverage(Observer):
         """Note a transition."""
         self._met.add(_transition(state, following))
 
-    def condition_met(self, node: ConditionalIR, holds: bool) -> None:
+    def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
         """Note an outcome."""
         self._met.add(_condition(node, holds))
 

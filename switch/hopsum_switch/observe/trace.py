@@ -16,19 +16,27 @@ have thousands of bits::
 
 Events, told apart by their first key::
 
-  {"condition": name, "source": place, "holds": bool}
+  {"condition": name, "source": place, "holds": bool, "values": {field or "h.isValid()": value}}
   {"call": action, "source": place}
   {"table": name, "key": {field: value}, "hit": bool, "entry": handle, "action": name or null, "params": {name: value}}
+  {"statements": name, "source": place, "action": name}    a table that p4c has made for statements between tables
   {"read": register, "index": number, "value": value}
   {"write": register, "index": number, "old": value, "new": value}
   {"count": counter, "index": number, "packets": [old, new], "bytes": [old, new]}
   {"outside": array, "access": read, write, count or execute, "index": number, "size": cells, "source": place}
+  {"invalid_read": field, "value": value, "source": place}    an expression or a key has a field of an invalid header
   {"mark_to_drop": action, "source": place}
   {"log": text of log_msg()}
   {"clone": session, "replicas": [[port, instance], ...]}
   {"again": kind}    resubmitted or recirculated: a parser step follows
   {"too_many_turns": true}    what was to start again, or a clone in egress, was dropped
   {"out_of_steps": true}      the frame went round loops too often, and was dropped
+
+With `values` there are also "values" of conditions, which otherwise are missing, and these::
+
+  {"branch": action, "source": place, "holds": bool, "values": {...}}    an if inside of an action
+  {"assign": field, "old": value, "new": value, "source": place}    copies of whole headers: the fields that differ
+  {"validity": header, "valid": bool, "source": place}
 """
 
 from __future__ import annotations
@@ -36,13 +44,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TextIO
 
 from ..interp.observer import Observer
 from ..interp.v1model import TOO_MANY_TURNS
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
+from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.ir_objects import CellArray, CounterIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
@@ -60,7 +69,9 @@ _BOUNDS = {TOO_MANY_TURNS: "too_many_turns", OUT_OF_STEPS: "out_of_steps"}
 class Trace(Observer):
     """Hands a record of every packet to `take`."""
 
-    def __init__(self, take: Callable[[Record], None]) -> None:
+    def __init__(self, take: Callable[[Record], None], *, values: bool = False) -> None:
+        """Tell of assignments and the values in conditions too, if `values`."""
+        self.values = values
         self._take = take
         self._packets = 0
         self._record: Record | None = None
@@ -101,9 +112,26 @@ class Trace(Observer):
         self._parser().update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
         self._start({"step": "ingress", "events": []})
 
-    def condition_met(self, node: ConditionalIR, holds: bool) -> None:
+    def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
         """Note a condition."""
-        self._note({"condition": node.name, "source": _place(node.source), "holds": holds})
+        event: Record = {"condition": node.name, "source": _place(node.source), "holds": holds}
+        self._note({**event, "values": _shown(values)} if self.values else event)
+
+    def branched(self, action: str, source: SourceInfo | None, holds: bool, values: Mapping[str, int | bool]) -> None:
+        """Note a condition inside of an action."""
+        self._note({"branch": action, "source": _place(source), "holds": holds, "values": _shown(values)})
+
+    def assigned(self, field: FieldIR, old: int, new: int, source: SourceInfo | None) -> None:
+        """Note an assignment."""
+        self._note({"assign": field.qualified, "old": hex(old), "new": hex(new), "source": _place(source)})
+
+    def validity_set(self, header: HeaderIR, valid: bool, source: SourceInfo | None) -> None:
+        """Note a header that becomes valid or invalid."""
+        self._note({"validity": header.name, "valid": valid, "source": _place(source)})
+
+    def invalid_header_read(self, field: FieldIR, value: int, source: SourceInfo | None) -> None:
+        """Note a read of an invalid header."""
+        self._note({"invalid_read": field.qualified, "value": hex(value), "source": _place(source)})
 
     def action_called(self, node: ActionNodeIR) -> None:
         """Note a call."""
@@ -113,6 +141,9 @@ class Trace(Observer):
         self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
     ) -> None:
         """Note a table with what it runs."""
+        if _is_made_by_compiler(table) and call is not None:
+            self._note({"statements": table.name, "source": _place(table.source), "action": call.action.name})
+            return
         event: Record = {"table": table.name}
         if key is not None:
             event["key"] = {part.name: hex(value) for part, value in zip(table.keys, key, strict=True)}
@@ -236,14 +267,23 @@ class TraceWriter:
 
 
 @contextmanager
-def trace_to(target: str, *, as_json: bool = False) -> Iterator[Trace]:
-    """Trace into the file `target`, which is emptied first, or to stderr if it is `-`.
+def trace_to(target: str, *, as_json: bool = False, values: bool = False) -> Iterator[Trace]:
+    """Trace into the file `target`, which is emptied first, or to stderr if it is `-`; `values` as `Trace` has it.
 
     Raises OSError: the file cannot be opened.
     """
     with ExitStack() as stack:
         stream = sys.stderr if target == "-" else stack.enter_context(open(target, "w", encoding="utf-8"))
-        yield stack.enter_context(closing(Trace(TraceWriter(stream, as_json=as_json))))
+        yield stack.enter_context(closing(Trace(TraceWriter(stream, as_json=as_json), values=values)))
+
+
+def _is_made_by_compiler(table: TableIR) -> bool:
+    """Return whether p4c has made a table for statements: such a name has no control in front, and there is no key."""
+    return table.name.startswith("tbl_") and not table.keys and "." not in table.name
+
+
+def _shown(values: Mapping[str, int | bool]) -> dict[str, str]:
+    return {name: str(v).lower() if isinstance(v, bool) else hex(v) for name, v in values.items()}
 
 
 def _place(source: SourceInfo | None) -> str | None:

@@ -61,7 +61,33 @@ def _event(event: Record) -> str:
 
 
 def _condition(event: Record) -> str:
-    return f"if {event['condition']}{_at(event)}: {str(event['holds']).lower()}"
+    return f"if {event['condition']}{_at(event)}: {str(event['holds']).lower()}{_values(event)}"
+
+
+def _branch(event: Record) -> str:
+    return f"if in {event['branch']}{_at(event)}: {str(event['holds']).lower()}{_values(event)}"
+
+
+def _values(event: Record) -> str:
+    values = ", ".join(f"{name}={shortened(value)}" for name, value in event.get("values", {}).items())
+    return f" [{values}]" if values else ""
+
+
+def _assign(event: Record) -> str:
+    return f"assign {event['assign']}{_at(event)}: {shortened(event['old'])} -> {shortened(event['new'])}"
+
+
+def _validity(event: Record) -> str:
+    return f"header {event['validity']} {'valid' if event['valid'] else 'invalid'}{_at(event)}"
+
+
+def _invalid_read(event: Record) -> str:
+    place = f"read {event['invalid_read']}{_at(event)}"
+    return f"{place}: the header is invalid; {shortened(event['value'])} here, undefined in P4"
+
+
+def _statements(event: Record) -> str:
+    return f"statements{_at(event)}: {event['action']}()"
 
 
 def _call(event: Record) -> str:
@@ -155,6 +181,11 @@ def _copy(copy: Record) -> list[str]:
 _STEPS = {"parser": _parser, "ingress": _ingress, "copy": _copy}
 _EVENTS = {
     "condition": _condition,
+    "branch": _branch,
+    "assign": _assign,
+    "validity": _validity,
+    "invalid_read": _invalid_read,
+    "statements": _statements,
     "call": _call,
     "table": _table,
     "read": _read,

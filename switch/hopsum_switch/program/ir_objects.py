@@ -74,6 +74,8 @@ CellArray = CounterIR | MeterIR | RegisterIR
 """An array of cells, of which an index chooses one."""
 INDEX_OUT_OF_RANGE = "index_out_of_range"
 """The kind under which engines count an index outside such an array (`Engine.faults`)."""
+INVALID_HEADER_READ = "invalid_header_read"
+"""The kind under which an interpreter with an observer counts reads of fields of invalid headers (`Engine.faults`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum_switch.errors import ProgramError
-from hopsum_switch.interp.expressions import compile_condition, compile_data
+from hopsum_switch.interp.expressions import ExpressionWriter, compile_condition, compile_data
 from hopsum_switch.interp.packet import ValueLayout
 from hopsum_switch.program import load_program
 from hopsum_switch.program.int_types import MAX_SHIFT
@@ -154,7 +154,7 @@ def holds(kind: IntType, value: int) -> bool:
 @given(data_trees(4), FIELD_VALUES)
 def test_integer_expressions_equal_the_model_and_stay_in_their_type(tree: Json, values: dict[str, int]) -> None:
     expr = lower_data(operand(tree, "test"), PLACE)
-    result = compile_data(expr, LAYOUT, "test")(slots(values))
+    result = compile_data(expr, ExpressionWriter(LAYOUT), "test")(slots(values))
     assert result == model(tree, values)
     assert holds(expr.type, result)
 
@@ -162,7 +162,7 @@ def test_integer_expressions_equal_the_model_and_stay_in_their_type(tree: Json, 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(bool_trees(4), FIELD_VALUES)
 def test_conditions_equal_the_model(tree: Json, values: dict[str, int]) -> None:
-    condition = compile_condition(lower_bool(operand(tree, "test"), PLACE), LAYOUT, "test")
+    condition = compile_condition(lower_bool(operand(tree, "test"), PLACE), ExpressionWriter(LAYOUT), "test")
     assert bool(condition(slots(values))) == model(tree, values)
 
 

@@ -26,6 +26,7 @@ from ..core.builder import assign, build, field, hexstr, primitive
 from .programs import PATHS, STATION, frame, frames, ipv4, station
 
 PLACE = "test.p4(42): the construct"
+LAST = "last_source.write((bit<32>) s.ingress_port & 15, h.ethernet.src)"
 MARK = "station.p4(84): mark_to_drop(s)"
 
 
@@ -51,10 +52,10 @@ packet 1: port 3, 14 bytes, 0 us
   parser start -> ethernet
   headers ethernet
   ingress
-    table tbl_station132: station132()
+    statements (station.p4(132): received.count((bit<32>) s.ingress_port)): station132()
     count StationIngress.received[3]: packets 0 -> 1, bytes 0 -> 14
     if node_3 (station.p4(133): h.packet_out.isValid()): false
-    table tbl_station137: station137()
+    statements (station.p4(137): {LAST}): station137()
     write StationIngress.last_source[3]: 0x0 -> 0x1
     table StationIngress.kinds [h.ethernet.kind=0x1234] miss: NoAction()
     table StationIngress.l2 [h.ethernet.dst=0x4] miss: StationIngress.drop()
@@ -220,7 +221,7 @@ def test_registers_are_seen_with_both_values_and_an_index_outside_is_named() -> 
     for index, value in ((2, 0xABC), (2, 1), (7, 5)):
         builder.primitives.append(primitive("register_write", register, hexstr(index), hexstr(value)))
     builder.primitives.append(primitive("register_read", field("scalars", "m"), register, hexstr(2)))
-    events = [event for event in ingress(run(builder))["events"] if "table" not in event]
+    events = [event for event in ingress(run(builder))["events"] if "statements" not in event]
     assert events == [
         {"write": "r", "index": 2, "old": "0x0", "new": "0xabc"},
         {"write": "r", "index": 2, "old": "0xabc", "new": "0x1"},
