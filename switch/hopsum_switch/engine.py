@@ -16,6 +16,7 @@ from .interp.v1model import Interpreter
 from .program.ir import ProgramIR
 from .state.clones import CloneStore
 from .state.counters import CounterStore
+from .state.digests import DigestStore
 from .state.meters import MeterStore
 from .state.multicast import MulticastStore
 from .state.randomness import RandomStream
@@ -40,6 +41,7 @@ class Engine:
     counters: CounterStore
     registers: RegisterStore
     meters: MeterStore
+    digests: DigestStore
     faults: Counter[str]  # what programs should not do, by kind: index_out_of_range; the owner may put another here
     dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
@@ -63,6 +65,7 @@ class Engine:
         self.counters = CounterStore(program, self.tables)
         self.registers = RegisterStore(program)
         self.meters = MeterStore(program, self.tables)
+        self.digests = DigestStore(program)
         self.dropped = Counter()
         self.faults = Counter()
         self._ports = frozenset(ports)
@@ -76,6 +79,7 @@ class Engine:
             self.counters,
             self.registers,
             self.meters,
+            self.digests,
             self._rng,
             self._count_drop,
             self._count_fault,
@@ -103,6 +107,7 @@ class Engine:
         self.counters.reset()
         self.registers.reset()
         self.meters.reset()
+        self.digests.reset()
         self._rng.seed(self._seed)
 
     def _count_drop(self, reason: str) -> None:

@@ -8,7 +8,7 @@ Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8
   BindInterface {"port": 1, "interface": "veth1"}                            -> the port as ListPorts shows it
   Unbind     {"port": 1}                                                     -> {}
   ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
-  Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, ...}
+  Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, "digests": {...}, ...}
   Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
              in the form that `hopsum_switch.observe.snapshot` describes; all keys may be left out (everything)
   WriteRegister {"name": "reg", "index": 3, "value": "0x1f"}                 -> {}, between two packets

@@ -56,7 +56,8 @@ class Bmv2Switch:
     `interfaces` maps switch ports to interface names, in `namespace` or where we are. `grpc` is where its P4Runtime
     server listens, HOST:PORT or unix:PATH: any port of loopback, of the same namespace, if left out; `grpc="unix"`
     makes a socket in a folder of its own, which can be reached from every namespace. `address` is what came of it. That
-    folder, with the log too, is made in `folder`, or where temporary ones are.
+    folder, with the log too, is made in `folder`, or where temporary ones are. `packet_stream` has it take frames over
+    gRPC at `frames_address`, in place of interfaces, see `bmv2_stream`.
     """
 
     def __init__(
@@ -69,13 +70,14 @@ class Bmv2Switch:
         grpc: str = "127.0.0.1:0",
         log_level: str = "warn",
         folder: Path | None = None,
+        packet_stream: bool = False,
     ) -> None:
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
         self._folder = make_temporary_directory("bmv2", folder)
         home = Path(self._folder.name)
-        grpc_port, thrift_port = self._free_ports()
+        grpc_port, thrift_port, frames_port = self._free_ports()
         self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)
         command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
         # Unset, both default to names that two switches on one machine would share.
@@ -84,6 +86,9 @@ class Bmv2Switch:
         for port, interface in interfaces.items():
             command += ["-i", f"{port}@{interface}"]
         command += ["--", "--grpc-server-addr", self.address]
+        self.frames_address = f"127.0.0.1:{frames_port}" if packet_stream else ""
+        if packet_stream:
+            command += ["--dp-grpc-server-addr", self.frames_address]
         if cpu_port is not None:
             command += ["--cpu-port", str(cpu_port)]
         try:
@@ -121,15 +126,20 @@ class Bmv2Switch:
                 where = f"namespace {self._namespace.name}" if self._namespace else "this namespace"
                 raise TopologyError(f"port {port}: no interface {interface} in {where}; it has {sorted(known)}")
 
-    def _free_ports(self) -> tuple[int, int]:
+    def _free_ports(self) -> tuple[int, int, int]:
         with self._inside():
-            return free_port(), free_port()
+            return free_port(), free_port(), free_port()
 
     def _serving(self) -> bool:
+        if self.frames_address and not self._listens(self.frames_address):
+            return False
         path = self.address.removeprefix("unix:")
         if path != self.address:
             with socket.socket(socket.AF_UNIX) as probe:
                 return probe.connect_ex(path) == 0
-        host, _, port = self.address.partition(":")
+        return self._listens(self.address)
+
+    def _listens(self, address: str) -> bool:
+        host, _, port = address.partition(":")
         with self._inside(), socket.socket() as probe:
             return probe.connect_ex((host, int(port))) == 0

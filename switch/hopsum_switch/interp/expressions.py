@@ -7,7 +7,7 @@ effects, so deep parts may be computed ahead into temporaries, which keeps Pytho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..program.int_types import MAX_SHIFT
@@ -184,6 +184,15 @@ def compile_data(expr: DataExpr, writer: ExpressionWriter, name: str) -> Callabl
     """Return a function from values to the integer of an expression without action arguments; `writer` is a new one."""
     result = writer.data(expr)
     return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
+
+
+def compile_tuple(
+    exprs: Sequence[DataExpr], bits: Sequence[int], writer: ExpressionWriter, name: str
+) -> Callable[[list[int]], tuple[int, ...]]:
+    """Return a function from values to several integers, each cut to its number of bits; `writer` is a new one."""
+    results = [f"{writer.data(expr)} & {(1 << width) - 1:#x}" for expr, width in zip(exprs, bits, strict=True)]
+    values = "".join(f"{each}, " for each in results)
+    return function(name, "v", [*writer.lines, f"return ({values})"], writer.namespace)
 
 
 def compile_condition(expr: BoolExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Protocol, overload
+from typing import NamedTuple, Protocol, overload
 
 from ..program.ir import ActionNodeIR, ConditionalIR, ProgramIR, TableIR
 from ..program.ir_actions import (
@@ -227,14 +227,14 @@ class ObservedWriter(OperationWriter):
         """Append the lines of one operation."""
         self._operation = operation
         _, self._observed.source = self._place(operation)
-        stored, headers, all_told = _changed(operation) if self._observer.values else ((), (), False)
-        if stored or headers:
-            slots = (*(field.slot for field in stored), *(self._layout.valid(header) for header in headers))
+        changes = _changes(operation) if self._observer.values else _NONE
+        slots = tuple(field.slot for field in changes.fields) + tuple(map(self._layout.valid, changes.headers))
+        if slots:
             self.lines.append(f"old = [{', '.join(f'v[{slot}]' for slot in slots)}]")
         super().write(operation)
-        if stored or headers:
-            changes = partial(self._tell_changes, stored, headers, slots, all_told, self._observed.source)
-            self.lines.append(f"{self._bind(f'changed_{len(self.namespace)}', changes)}(old, v)")
+        if slots:
+            told = self._bind(f"changed_{len(self.namespace)}", self._changes_teller(changes, slots))
+            self.lines.append(f"{told}(old, v)")
         if isinstance(operation, MarkToDrop):
             name = f"tell_{len(self.namespace)}"
             self.namespace[name] = partial(self._observer.marked_to_drop, *self._place(operation))
@@ -255,23 +255,20 @@ class ObservedWriter(OperationWriter):
 
         return tell
 
-    def _tell_changes(
-        self,
-        stored: tuple[FieldIR, ...],
-        headers: tuple[HeaderIR, ...],
-        slots: tuple[int, ...],
-        all_told: bool,
-        source: SourceInfo | None,
-        old: list[int],
-        values: list[int],
-    ) -> None:
-        pairs = [(before, values[slot]) for before, slot in zip(old, slots, strict=True)]
-        for header, (before, now) in zip(headers, pairs[len(stored) :], strict=True):
-            if all_told or before != now:
-                self._observer.validity_set(header, bool(now), source)
-        for field, (before, now) in zip(stored, pairs, strict=False):
-            if all_told or before != now:
-                self._observer.assigned(field, before, now, source)
+    def _changes_teller(self, changes: _Changes, slots: tuple[int, ...]) -> Callable[[list[int], list[int]], None]:
+        """Return what tells of changes, called with what stood in `slots` before, and all values after."""
+        observer, source = self._observer, self._observed.source
+
+        def tell(old: list[int], values: list[int]) -> None:
+            pairs = [(before, values[slot]) for before, slot in zip(old, slots, strict=True)]
+            for header, (before, now) in zip(changes.headers, pairs[len(changes.fields) :], strict=True):
+                if changes.all_told or before != now:
+                    observer.validity_set(header, bool(now), source)
+            for field, (before, now) in zip(changes.fields, pairs, strict=False):
+                if changes.all_told or before != now:
+                    observer.assigned(field, before, now, source)
+
+        return tell
 
     def _place(self, operation: Operation) -> tuple[str, SourceInfo | None]:
         if self._action is None:
@@ -280,22 +277,34 @@ class ObservedWriter(OperationWriter):
         return self._action.name, next((source for op, source in known if op is operation), None)
 
 
-def _changed(operation: Operation) -> tuple[tuple[FieldIR, ...], tuple[HeaderIR, ...], bool]:
-    """Return the fields and the headers' validities that an operation may change, and whether to tell of equal ones."""
+class _Changes(NamedTuple):
+    """The fields and the headers' validities that an operation may change, and whether equal values are told of too."""
+
+    fields: tuple[FieldIR, ...] = ()
+    headers: tuple[HeaderIR, ...] = ()
+    all_told: bool = True
+
+
+_NONE = _Changes()
+
+
+def _changes(operation: Operation) -> _Changes:
     if isinstance(operation, Assign | RegisterRead | Hash | RandomUniform | ExecuteMeter):
-        return (operation.target,), (), True
+        return _Changes((operation.target,))
     if isinstance(operation, AssignVariable):
-        return (operation.target.field,), (), True
+        return _Changes((operation.target.field,))
     if isinstance(operation, AddHeader | RemoveHeader):
-        return (), () if operation.header.metadata else (operation.header,), True
+        return _NONE if operation.header.metadata else _Changes((), (operation.header,))
     if isinstance(operation, AssignElement):
-        return operation.targets, (), False
+        return _Changes(operation.targets, all_told=False)
     if isinstance(operation, AssignHeader):
-        return operation.target.fields, () if operation.target.metadata else (operation.target,), False
+        validity = () if operation.target.metadata else (operation.target,)
+        return _Changes(operation.target.fields, validity, all_told=False)
     if isinstance(operation, AssignStack | AssignUnion | ShiftStack):
         whole = operation.stack if isinstance(operation, ShiftStack) else operation.target
-        return tuple(field for header in whole.headers for field in header.fields), whole.headers, False
-    return (), (), False
+        fields_of_all = tuple(field for header in whole.headers for field in header.fields)
+        return _Changes(fields_of_all, whole.headers, all_told=False)
+    return _NONE
 
 
 class ObservedCells(MutableSequence[int]):

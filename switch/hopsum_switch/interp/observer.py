@@ -9,6 +9,7 @@ moment that its name says. The order of one packet::
         parsed
         events of the ingress control
         cloned                                  if ingress clones; the states of a second parse come before it
+        digest_sent                             if ingress has called digest()
         starts_again (resubmitted), dropped, multicast, or nothing (unicast)
         copy_begins, events of the egress control, cloned if egress clones, then one of dropped, sent and
         starts_again (recirculated)                                             once per copy
@@ -30,7 +31,7 @@ from collections.abc import Mapping, Sequence
 
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from ..program.ir_objects import CellArray, CounterIR, RegisterIR
+from ..program.ir_objects import CellArray, CounterIR, DigestIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..state.lookup import Entry
@@ -111,6 +112,9 @@ class Observer:
 
     def cloned(self, session: int, replicas: Sequence[PortCopy]) -> None:
         """The packet is cloned to a session's replicas (none if there is no such session)."""
+
+    def digest_sent(self, digest: DigestIR, values: Sequence[int]) -> None:
+        """The program tells its controller something; whether a digest is configured makes no difference here."""
 
     def starts_again(self, kind: str) -> None:
         """The packet will be parsed again; `kind` is resubmitted or recirculated."""

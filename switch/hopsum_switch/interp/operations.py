@@ -35,6 +35,7 @@ from ..program.ir_actions import (
     RegisterWrite,
     RemoveHeader,
     Resubmit,
+    SendDigest,
     ShiftStack,
     Truncate,
 )
@@ -216,6 +217,10 @@ class OperationWriter:
         """Note it; the architecture makes the copy."""
         self.lines.append(f"p.clone = ({self.data(op.session)} & {MAX_SESSION_ID}, {_slots(op.preserved)})")
 
+    def send_digest(self, op: SendDigest) -> None:
+        """Note it."""
+        self.lines.append(f"p.digest = {self._bind(f'digest_{op.digest.id}', op.digest)}")
+
     def resubmit(self, op: Resubmit) -> None:
         """Note it."""
         self.lines.append(f"p.resubmit = {_slots(op.preserved)}")
@@ -330,6 +335,7 @@ _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
     AssignVariable: OperationWriter.assign_variable,
     LogMessage: OperationWriter.log_message,
     Clone: OperationWriter.clone,
+    SendDigest: OperationWriter.send_digest,
     Resubmit: OperationWriter.resubmit,
     Recirculate: OperationWriter.recirculate,
     ExecuteMeter: OperationWriter.execute_meter,

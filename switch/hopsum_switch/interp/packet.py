@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.ir_objects import DigestIR
 from ..program.lower_objects import STACK_STATE
 
 NO_LIMIT = 1 << 62
@@ -78,13 +79,14 @@ class PacketState:
 
     `data` is the received frame; after parsing, what follows the parsed headers. `length` is the packet
     length that the program sees in egress; `received` the bytes that counters add; `limit` the cut by
-    truncate(). `clone`, `resubmit` and `recirculate` are what the program asked for: (session, slots of the
-    metadata that is preserved), or these slots only.
+    truncate(). `clone`, `digest`, `resubmit` and `recirculate` are what the program asked for: (session, slots of the
+    metadata that is preserved), what to tell the controller, or these slots only.
     """
 
     __slots__ = (
         "clone",
         "data",
+        "digest",
         "exited",
         "length",
         "limit",
@@ -103,6 +105,7 @@ class PacketState:
         self.port = port
         self.now_us = now_us
         self.clone: tuple[int, Slots] | None = None
+        self.digest: DigestIR | None = None
         self.resubmit: Slots | None = None
         self.recirculate: Slots | None = None
         self.position = 0

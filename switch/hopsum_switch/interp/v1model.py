@@ -5,8 +5,9 @@ Per received frame: metadata is set, the parser runs, ingress runs. Then, in thi
 
 1. clone(I2E): the frame as received is parsed again; a copy of that goes to egress for each replica of the
    session (none if there is no such session).
-2. resubmit: the frame as received starts again. Nothing else happens to the packet.
-3. The packet goes to egress:
+2. digest: the members of the digest of the last call, as ingress left them, go to the controller.
+3. resubmit: the frame as received starts again. Nothing else happens to the packet.
+4. The packet goes to egress:
 
 | mcast_grp | egress_spec | result |
 |---|---|---|
@@ -46,9 +47,11 @@ from enum import IntEnum
 
 from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR
+from ..program.ir_objects import DigestIR
 from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterStore
+from ..state.digests import DigestStore
 from ..state.meters import MeterStore
 from ..state.multicast import MulticastStore, PortCopy
 from ..state.randomness import RandomStream
@@ -57,7 +60,8 @@ from ..state.tables import TableStore
 from .calculations import Calculations
 from .checksums import Checksum
 from .deparser import Deparser
-from .observed import observed_counters, observed_registers
+from .expressions import compile_tuple
+from .observed import expression_writer, observed_counters, observed_registers
 from .observer import Observer
 from .operations import DROP_PORT, Environment, OutOfStepsError
 from .packet import NO_LIMIT, PacketState, Slots, ValueLayout
@@ -109,6 +113,7 @@ class Interpreter:
         counters: CounterStore,
         registers: RegisterStore,
         meters: MeterStore,
+        digests: DigestStore,
         rng: RandomStream,
         count_drop: Callable[[str], None],
         count_fault: Callable[[str], None],
@@ -126,6 +131,11 @@ class Interpreter:
         self._metadata = _Metadata(program)
         self._multicast = multicast
         self._clones = clones
+        self._digests = digests
+        self._members = {
+            each.name: compile_tuple(each.members, each.bits, expression_writer(environment, each.source), each.name)
+            for each in program.digests.values()
+        }
         self._count_drop = count_drop
         self._steps = environment.steps
         self._parser = Parser(program, environment)
@@ -179,6 +189,8 @@ class Interpreter:
             session, preserved = packet.clone
             packet.clone = None
             self._send_clones(self._parsed_again(packet, frame, preserved), session, work)
+        if packet.digest is not None:
+            self._send_digest(packet.digest, values, packet.now_us)
         group = meta.multicast_group(values)
         if packet.resubmit is not None:
             self._come_round(packet, frame, packet.resubmit, Instance.RESUBMITTED, work)
@@ -251,6 +263,12 @@ class Interpreter:
             return False
         work.turns += 1
         return True
+
+    def _send_digest(self, digest: DigestIR, values: list[int], now_us: int) -> None:
+        sample = self._members[digest.name](values)
+        if self._observer is not None:
+            self._observer.digest_sent(digest, sample)
+        self._digests.learn(digest.name, sample, now_us)
 
     def _send_clones(self, packet: PacketState, number: int, work: _Work) -> None:
         session = self._clones.find(number)

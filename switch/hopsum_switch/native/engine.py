@@ -17,6 +17,7 @@ from ..program.ir_objects import INDEX_OUT_OF_RANGE
 from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterCells, CounterStore
+from ..state.digests import DigestStore
 from ..state.meters import MeterStore
 from ..state.multicast import MulticastStore
 from ..state.randomness import MASK
@@ -55,6 +56,7 @@ class NativeEngine(Engine):
         self.multicast = MulticastStore()
         self.clones = CloneStore()
         self.meters = MeterStore(program, self.tables)
+        self.digests = DigestStore(program)
         self.dropped, self.faults = Counter(), Counter()
         self.counters = CounterStore(program, self.tables, self._counter_cells(program))
         self.registers = RegisterStore(program, self._register_cells(program))

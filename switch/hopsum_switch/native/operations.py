@@ -34,6 +34,7 @@ from ..program.ir_actions import (
     RegisterWrite,
     RemoveHeader,
     Resubmit,
+    SendDigest,
     ShiftStack,
     Truncate,
 )
@@ -305,6 +306,7 @@ _INTERPRETED: dict[type, str] = {
     LogMessage: "log message",
     Recirculate: "recirculate",
     Resubmit: "resubmit",
+    SendDigest: "digest",
 }
 
 _WRITERS: dict[type, Callable[[Operations, Any], None]] = {

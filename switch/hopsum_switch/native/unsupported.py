@@ -13,6 +13,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "big product": "* on values of more than 256 bits",
     "big quotient": "/ and % on values of more than 64 bits",
     "clone": "clone()",
+    "digest": "digest()",
     "hash input": "a calculation in which a header that may be invalid ends within a byte and more follows",
     "log message": "log_msg()",
     "meter": "meters",

@@ -28,6 +28,7 @@ Events, told apart by their first key::
   {"mark_to_drop": action, "source": place}
   {"log": text of log_msg()}
   {"clone": session, "replicas": [[port, instance], ...]}
+  {"digest": name, "values": [value, ...]}    also where nobody has configured it
   {"again": kind}    resubmitted or recirculated: a parser step follows
   {"too_many_turns": true}    what was to start again, or a clone in egress, was dropped
   {"out_of_steps": true}      the frame went round loops too often, and was dropped
@@ -52,7 +53,7 @@ from ..interp.observer import Observer
 from ..interp.v1model import TOO_MANY_TURNS
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from ..program.ir_objects import CellArray, CounterIR, RegisterIR
+from ..program.ir_objects import CellArray, CounterIR, DigestIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..program.steps import OUT_OF_STEPS
@@ -192,6 +193,10 @@ class Trace(Observer):
     def cloned(self, session: int, replicas: Sequence[PortCopy]) -> None:
         """Note a clone."""
         self._note({"clone": session, "replicas": [list(replica) for replica in replicas]})
+
+    def digest_sent(self, digest: DigestIR, values: Sequence[int]) -> None:
+        """Note a digest."""
+        self._note({"digest": digest.name, "values": [hex(value) for value in values]})
 
     def starts_again(self, kind: str) -> None:
         """Note that the packet comes round; the next state is a new parse."""

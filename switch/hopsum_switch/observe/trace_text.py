@@ -135,6 +135,10 @@ def _clone(event: Record) -> str:
     return f"clone to session {event['clone']}: {_replicas(event)}"
 
 
+def _digest(event: Record) -> str:
+    return f"digest {event['digest']}({', '.join(map(shortened, event['values']))})"
+
+
 def _again(event: Record) -> str:
     return f"{event['again']}: the packet starts again"
 
@@ -195,6 +199,7 @@ _EVENTS = {
     "mark_to_drop": _mark_to_drop,
     "log": lambda event: f"log {event['log']!r}",
     "clone": _clone,
+    "digest": _digest,
     "again": _again,
     "too_many_turns": _too_many_turns,
     "out_of_steps": _out_of_steps,

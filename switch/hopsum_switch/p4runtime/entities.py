@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from hopsum_switch.p4runtime import arrays, replication, table_entries
+from hopsum_switch.p4runtime import arrays, digests, replication, table_entries
 from hopsum_switch.p4runtime.pipeline import RunningPipeline
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_wire.p4runtime import p4runtime_pb2
@@ -24,6 +24,7 @@ _KINDS = {
     "meter_entry": _Kind(arrays.write_meter, arrays.read_meters),
     "direct_meter_entry": _Kind(table_entries.write_direct_meter, table_entries.read_direct_meters),
     "register_entry": _Kind(arrays.write_register, arrays.read_registers),
+    "digest_entry": _Kind(digests.write_digest, digests.read_digests),
     "packet_replication_engine_entry": _Kind(replication.write_replication, replication.read_replication),
 }
 

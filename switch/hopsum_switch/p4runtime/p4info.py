@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf import text_format
+from p4.config.v1 import p4types_pb2
 
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_wire.p4runtime import p4info_pb2
@@ -118,6 +119,24 @@ class RegisterInfo:
     width: int
 
 
+class DigestShape(enum.Enum):
+    """How the members of a digest are packed."""
+
+    STRUCT = "struct"
+    TUPLE = "tuple"
+    BITSTRING = "bitstring"
+
+
+@dataclass(frozen=True)
+class DigestInfo:
+    """A digest; `widths` in bits of its members, which are all plain."""
+
+    id: int
+    name: str
+    shape: DigestShape
+    widths: tuple[int, ...]
+
+
 class P4InfoIndex:
     """The objects of one P4Info message by id. `message` is kept as it came."""
 
@@ -135,6 +154,7 @@ class P4InfoIndex:
         self.meters = _by_id(_meter(meter, meter.size) for meter in message.meters)
         self.direct_meters = _by_id(_meter(meter, 0, meter.direct_table_id) for meter in message.direct_meters)
         self.registers = _by_id(_register(register) for register in message.registers)
+        self.digests = _by_id(_digest(digest, message.type_info) for digest in message.digests)
         self.tables = _by_id(_table(table, self.direct_counters, self.direct_meters) for table in message.tables)
         self._removed: dict[int, str] = {}
         self._headers = {
@@ -166,6 +186,10 @@ class P4InfoIndex:
     def register(self, register_id: int) -> RegisterInfo:
         """Return a register array. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
         return _get(self.registers, register_id, "register")
+
+    def digest(self, digest_id: int) -> DigestInfo:
+        """Return a digest. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        return _get(self.digests, digest_id, "digest")
 
     def packet_header(self, name: str) -> tuple[P4InfoField, ...]:
         """Return the fields of header `packet_in` or `packet_out`; none if the program has no such header."""
@@ -243,6 +267,32 @@ def _register(register: p4info_pb2.Register) -> RegisterInfo:
     return RegisterInfo(
         register.preamble.id, register.preamble.name, register.size, bitstring.bit.bitwidth if plain else 0
     )
+
+
+def _digest(digest: p4info_pb2.Digest, types: p4types_pb2.P4TypeInfo) -> DigestInfo:
+    name, spec = digest.preamble.name, digest.type_spec
+    shape = spec.WhichOneof("type_spec")
+    if shape == "struct":
+        members = [member.type_spec for member in types.structs[spec.struct.name].members]
+    elif shape == "tuple":
+        members = list(spec.tuple.members)
+    else:
+        members = [spec]
+    widths = [_plain_width(member) for member in members]
+    if shape not in {each.value for each in DigestShape} or 0 in widths:
+        raise P4RuntimeError(
+            RpcCode.UNIMPLEMENTED,
+            f"P4Info: digest {name} is not a struct or a tuple of bit<> and int<>, nor one such value",
+        )
+    return DigestInfo(digest.preamble.id, name, DigestShape(shape), tuple(widths))
+
+
+def _plain_width(spec: p4types_pb2.P4DataTypeSpec) -> int:
+    """Return the bits of a bit<> or int<>; 0 for other types."""
+    if spec.WhichOneof("type_spec") != "bitstring":
+        return 0
+    kind = spec.bitstring.WhichOneof("type_spec")
+    return spec.bitstring.bit.bitwidth if kind == "bit" else spec.bitstring.int.bitwidth if kind == "int" else 0
 
 
 def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:

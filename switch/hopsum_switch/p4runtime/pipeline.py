@@ -184,6 +184,10 @@ def mismatches(info: P4InfoIndex, program: ProgramIR) -> list[str]:
         ir_meter = program.meters.get(meter.name)
         if ir_meter is None or (ir_meter.size, ir_meter.counts_bytes) != (meter.size, meter.counts_bytes):
             problems.append(f"no meter {meter.name} of size {meter.size} in {_unit(meter)}")
+    for digest in info.digests.values():
+        ir_digest = program.digests.get(digest.name)
+        if ir_digest is None or ir_digest.bits != digest.widths:
+            problems.append(f"no digest {digest.name} of {' + '.join(map(str, digest.widths))} bits")
     for register in info.registers.values():
         ir_register = program.registers.get(register.name)
         if ir_register is None or ir_register.size != register.size or register.width not in (0, ir_register.bits):

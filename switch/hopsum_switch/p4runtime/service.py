@@ -39,6 +39,7 @@ from p4.v1.p4runtime_pb2 import (
 
 from hopsum_switch.p4runtime.arbitration import Arbitration, Notice
 from hopsum_switch.p4runtime.cpu_port import CpuPort
+from hopsum_switch.p4runtime.digests import acknowledge, digest_message
 from hopsum_switch.p4runtime.entities import error_messages, read_entity, write_update
 from hopsum_switch.p4runtime.pipeline import (
     CheckedPipeline,
@@ -50,6 +51,7 @@ from hopsum_switch.p4runtime.pipeline import (
 )
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.state.digests import DigestList
 from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
 
 API_VERSION = "1.4.1"
@@ -104,6 +106,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._pipelines = PipelineManager(dataplane, make_engine)
         self._streams: set[_Stream] = set()
         self._primary: _Stream | None = None  # read without the lock by `_deliver`
+        dataplane.deliver_digests_with(self._deliver_digest)
         if cpu_port is not None:
             dataplane.bind(cpu_port, CpuPort(self._deliver))
 
@@ -183,7 +186,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def StreamChannel(
         self, requests: Iterable[StreamMessageRequest], context: grpc.ServicerContext
     ) -> Iterator[StreamMessageResponse]:
-        """Arbitrate, and carry packet-ins and packet-outs."""
+        """Arbitrate, and carry packet-ins, packet-outs and lists of digests."""
         stream = _Stream()
         with _answering(context), self._lock:
             if len(self._streams) >= MAX_STREAMS:
@@ -246,6 +249,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                     self._arbitrate(stream, request.arbitration)
                 elif kind == "packet":
                     self._packet_out(stream, request.packet)
+                elif kind == "digest_ack":
+                    self._acknowledge(stream, request)
                 else:
                     stream.put_if_room(
                         _stream_error(
@@ -303,6 +308,28 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             stream.put_if_room(_stream_error(error.code, str(error), request))
             return
         self._dataplane.inject(self._cpu_port, header + packet.payload)
+
+    def _acknowledge(self, stream: _Stream, request: StreamMessageRequest) -> None:
+        try:
+            if self._primary is not stream:
+                raise P4RuntimeError(RpcCode.PERMISSION_DENIED, "only the primary may acknowledge digests")
+            target = self._pipelines.running
+            if target is None:
+                raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded")
+            with self._dataplane.gate.control():
+                acknowledge(target, request.digest_ack)
+        except P4RuntimeError as error:
+            stream.put_if_room(_stream_error(error.code, str(error), request))
+
+    def _deliver_digest(self, complete: DigestList) -> str | None:
+        """Send a list of digests to the primary; return why not. Called with the gate held."""
+        stream, target = self._primary, self._pipelines.running
+        if stream is None or target is None:
+            return "no_primary"
+        message = digest_message(target, complete)
+        if message is None:
+            return "not_in_p4info"
+        return None if stream.put_if_room(message) else "controller_slow"
 
     def _deliver(self, frame: bytes) -> str | None:
         """Send a frame from the CPU port to the primary; return why not. Called with the gate held."""

@@ -15,12 +15,13 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from hopsum_switch.batch import Batch, Outputs
+from hopsum_switch.engine import Engine
 from hopsum_switch.ports.base import Port, PortError, check_port_number
 from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
 from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
@@ -29,10 +30,13 @@ from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpPort
 from hopsum_switch.ports.udp_layout import Serve, is_wanted
 from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, Rest, UdpLoop
+from hopsum_switch.state.digests import DigestList, DigestStore
 
 _log = logging.getLogger("hopsum_switch.dataplane")
 _OUTPUT_FRAMES = 1024
 _OUTPUT_BYTES = 2 << 20
+
+DeliverDigest = Callable[[DigestList], str | None]
 
 
 class DataplaneGate:
@@ -71,8 +75,11 @@ class Dataplane:
         self._captures = captures
         self._engine: PacketEngine | BatchEngine | None = None
         self._batch_engine: BatchEngine | None = None
+        self._digests: DigestStore | None = None  # of an engine whose program has any
+        self._deliver: DeliverDigest | None = None
         self.dropped: Counter[str] = Counter()  # frames that no port can be charged with
         self.faults: Counter[str] = Counter()  # of the program, see `Engine`
+        self.digests: Counter[str] = Counter()  # lists of digests: "sent", or why one was lost
         self.packets = 0
         self.busy_s = 0.0
         self._started = time.perf_counter()
@@ -98,6 +105,7 @@ class Dataplane:
     def engine(self, engine: PacketEngine | BatchEngine | None) -> None:
         self._engine = engine
         self._batch_engine = None if engine is None else batch_engine(engine, self._count_failure)
+        self._digests = engine.digests if isinstance(engine, Engine) and engine.program.digests else None
         self._udp_loop = None
         self._compiled_engine = engine if isinstance(engine, CompiledEngine) else None
         if self._compiled_engine is not None and is_wanted():
@@ -106,6 +114,10 @@ class Dataplane:
             serve = LOOP_CODE.get(self._loop_is_compiled)
             if serve is not None:
                 self._set_udp_loop(serve)
+
+    def deliver_digests_with(self, deliver: DeliverDigest) -> None:
+        """Call `deliver` with every list of digests, with the gate held; it returns None, or why the list is lost."""
+        self._deliver = deliver
 
     def bind(self, number: int, port: Port) -> None:
         """Make `port` the switch's port `number`; the data plane closes it from now on, also when this fails.
@@ -150,6 +162,7 @@ class Dataplane:
                 "busy_s": self.busy_s,
                 "dropped": dict(sorted(self.dropped.items())),
                 "faults": dict(sorted(self.faults.items())),
+                "digests": dict(sorted(self.digests.items())),
             }
 
     def inject(self, number: int, frame: bytes) -> None:
@@ -161,6 +174,8 @@ class Dataplane:
             if isinstance(port, CapturedPort):
                 port.inject(frame)
             self._process(Batch.of([number], [frame]), 0)
+        if self._digests is not None:
+            self.wake()  # the loop has to know when a list is due
 
     def wake(self) -> None:
         """Make the loop look at the ports that have no descriptor."""
@@ -175,13 +190,16 @@ class Dataplane:
         """Carry frames until `stop` is called. One thread at a time."""
         while not self._stopping:
             ready: list[tuple[int, Port]] = []
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._until_digest_s()):
                 if key.data is None:
                     self._drain_wake()
                 else:
                     ready.append(key.data)
             ready += [(number, port) for number, port in list(self._ports.items()) if port.fileno() is None]
             self._serve(ready)
+            if self._digests is not None:
+                with self.gate.packets():
+                    self._send_digests()
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -275,8 +293,7 @@ class Dataplane:
         assert engine is not None
         assert self._batch_engine is not None
         outputs.make_room(*self._batch_engine.room_for(LONGEST_FRAME_BYTES))
-        now_us = int((time.perf_counter() - self._started) * 1e6)
-        trip = loop.serve(number, engine, outputs, now_us, linger=len(self._ports) == 1)
+        trip = loop.serve(number, engine, outputs, self._now_us(), linger=len(self._ports) == 1)
         self.packets += trip.frames
         self.busy_s += trip.busy_s
         if trip.rest is not None and trip.rest.output < outputs.count:
@@ -306,7 +323,7 @@ class Dataplane:
         started = time.perf_counter()
         try:
             outputs.make_room(*engine.room_for(int(batch.lengths.max())))
-            done = engine.process_batch(batch, outputs, first=first, now_us=int((started - self._started) * 1e6))
+            done = engine.process_batch(batch, outputs, first=first, now_us=self._now_us())
         except Exception:
             # Some frames must not stop the traffic of others; the count and the log say that the engine has a bug.
             _log.exception("the engine failed on %d frames", count - first)
@@ -315,8 +332,35 @@ class Dataplane:
         self.packets += done - first
         if outputs.count:
             self._send(outputs)
+        if self._digests is not None:
+            self._send_digests()
         self.busy_s += time.perf_counter() - started
         return done
+
+    def _now_us(self) -> int:
+        return int((time.perf_counter() - self._started) * 1e6)
+
+    def _until_digest_s(self) -> float | None:
+        """Return how long the loop may sleep; None: until a frame comes."""
+        digests = self._digests
+        if digests is None:
+            return None
+        with self.gate.packets():
+            due_us = digests.next_due_us()
+        return None if due_us is None else max(0.0, (due_us - self._now_us()) / 1e6)
+
+    def _send_digests(self) -> None:
+        """Hand over lists that are complete or due; a lost one is as if it had been acknowledged. The gate is held."""
+        digests = self._digests
+        if digests is None:
+            return
+        digests.expire(self._now_us())
+        while digests.ready:
+            complete = digests.ready.popleft()
+            reason = "no_client" if self._deliver is None else self._deliver(complete)
+            self.digests[reason or "sent"] += 1
+            if reason is not None:
+                digests.acknowledge(complete.name, complete.number)
 
     def _send(self, outputs: Outputs, first: int = 0, start: int = 0) -> None:
         """Hand every port its frames, in order, from frame `first` on, which is at byte `start`; first its port."""

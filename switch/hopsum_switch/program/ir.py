@@ -14,7 +14,7 @@ from enum import Enum
 
 from .ir_actions import ActionIR
 from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, MeterIR, RegisterIR, StackIR, UnionIR
+from .ir_objects import CalculationIR, CounterIR, DigestIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .ir_parser import ParserIR
 from .source import SourceInfo
 
@@ -169,6 +169,7 @@ class ProgramIR:
     stacks: Mapping[str, StackIR]
     unions: Mapping[str, UnionIR]
     counters: Mapping[str, CounterIR]
+    digests: Mapping[str, DigestIR]
     meters: Mapping[str, MeterIR]
     registers: Mapping[str, RegisterIR]
     calculations: Mapping[str, CalculationIR]

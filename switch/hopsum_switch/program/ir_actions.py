@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .ir_expressions import DataExpr, FieldIR, HeaderIR, VariableIR
-from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
+from .ir_objects import CalculationIR, CounterIR, DigestIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .source import SourceInfo
 
 
@@ -103,6 +103,13 @@ class Clone:
 
     session: DataExpr
     preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class SendDigest:
+    """After ingress, tell the controller what the members are then; the last call holds, and egress tells nothing."""
+
+    digest: DigestIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +232,7 @@ Operation = (
     | AssignVariable
     | LogMessage
     | Clone
+    | SendDigest
     | Resubmit
     | Recirculate
     | ExecuteMeter

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that actions and parsers name: header stacks, field lists, counters, meters, registers, calculations."""
+"""Objects that actions and parsers name: header stacks, field lists, digests, counters, meters, registers,
+calculations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .ir_expressions import FieldIR, HeaderIR
+from .ir_expressions import DataExpr, FieldIR, HeaderIR
 from .source import SourceInfo
 
 
@@ -33,6 +34,17 @@ class FieldListIR:
 
     id: int
     fields: tuple[FieldIR, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestIR:
+    """A digest: the members of one type of message for the controller, and their widths."""
+
+    id: int
+    name: str
+    members: tuple[DataExpr, ...]
+    bits: tuple[int, ...]
+    source: SourceInfo | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .source import SourceInfo
 
 if TYPE_CHECKING:  # they need the operands that are defined here
-    from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, MeterJson
+    from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, LearnListJson, MeterJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +382,7 @@ class ProgramJson:
     stacks: tuple[HeaderStackJson, ...]
     unions: tuple[HeaderUnionJson, ...]
     field_lists: tuple[FieldListJson, ...]
+    learn_lists: tuple[LearnListJson, ...]
     meters: tuple[MeterJson, ...]
     errors: dict[str, int]
     parsers: tuple[ParserJson, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header stacks, header unions, field lists and meters of the JSON as typed objects, and how they are read."""
+"""Header stacks, header unions, field lists, learn lists and meters of the JSON as typed objects, and their readers."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ class FieldListJson:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnListJson:
+    """Entry of ``learn_lists``: the members of a digest."""
+
+    id: int
+    name: str
+    elements: tuple[Operand, ...]
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
 class MeterJson:
     """Entry of ``meter_arrays``; a direct one has the table and the field that takes the colour."""
 
@@ -71,6 +81,12 @@ def read_field_list(node: Node) -> FieldListJson:
     """Return a field list. Raises: ProgramError (wrong shape)."""
     elements = tuple(operand(item, f"{node.path}.elements") for item in node.array("elements"))
     return FieldListJson(node.number("id"), node.optional_text("name") or "", elements, node.source())
+
+
+def read_learn_list(node: Node) -> LearnListJson:
+    """Return a learn list. Raises: ProgramError (wrong shape)."""
+    elements = tuple(operand(item, f"{node.path}.elements") for item in node.array("elements"))
+    return LearnListJson(node.number("id"), node.text("name"), elements, node.source())
 
 
 def read_meter(node: Node) -> MeterJson:

@@ -29,7 +29,7 @@ from .json_model import (
     TransitionJson,
 )
 from .json_node import Node, integer
-from .json_objects import read_field_list, read_meter, read_stack, read_union
+from .json_objects import read_field_list, read_learn_list, read_meter, read_stack, read_union
 from .json_operands import field_operand, operand
 from .json_pipeline import read_pipeline
 
@@ -39,7 +39,6 @@ SUPPORTED_MAJOR = 2
 _REFUSED_SECTIONS = {
     "header_union_stacks": "header union",
     "parse_vsets": "value set",
-    "learn_lists": "digest",
     "extern_instances": "extern",
 }
 
@@ -59,6 +58,7 @@ def read_program(text: str) -> ProgramJson:
         stacks=tuple(read_stack(n) for n in root.nodes("header_stacks")),
         unions=tuple(read_union(n) for n in root.nodes("header_unions")),
         field_lists=tuple(read_field_list(n) for n in root.nodes("field_lists")),
+        learn_lists=tuple(read_learn_list(n) for n in root.nodes("learn_lists")),
         meters=tuple(read_meter(n) for n in root.nodes("meter_arrays")),
         errors=dict(_error(item, root.path) for item in root.array("errors")),
         parsers=tuple(_parser(n) for n in root.nodes("parsers")),

@@ -8,7 +8,7 @@ from .ir import DeparserIR, PipelineIR, ProgramIR, TableIR
 from .ir_parser import ParserIR
 from .json_model import ProgramJson
 from .lower_actions import lower_action
-from .lower_objects import declare_field_lists, declare_meters, declare_stacks, declare_unions
+from .lower_objects import declare_digests, declare_field_lists, declare_meters, declare_stacks, declare_unions
 from .lower_parser import lower_parser
 from .lower_pipeline import lower_pipeline
 from .lower_state import declare_headers, declare_state, lower_checksum
@@ -25,6 +25,7 @@ def lower(program: ProgramJson, digest: str) -> ProgramIR:
     declare_stacks(program, scope)
     declare_unions(program, scope)
     declare_field_lists(program, scope)
+    declare_digests(program, scope)
     declare_meters(program, scope)
     declare_state(program, scope)
     for action in program.actions:
@@ -45,6 +46,7 @@ def lower(program: ProgramJson, digest: str) -> ProgramIR:
         stacks=scope.stacks,
         unions=scope.unions,
         counters=scope.counters,
+        digests={digest.name: digest for digest in scope.digests.values()},
         meters=scope.meters,
         registers=scope.registers,
         calculations=scope.calculations,

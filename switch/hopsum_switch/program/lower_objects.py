@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header stacks, header unions, field lists and meters of the mirror to IR."""
+"""Header stacks, header unions, field lists, digests and meters of the mirror to IR."""
 
 from __future__ import annotations
 
 from ..errors import ProgramError
-from .ir_expressions import FieldIR, HeaderIR
-from .ir_objects import FieldListIR, MeterIR, StackIR, UnionIR
+from .ir_expressions import DataExpr, FieldIR, FieldRef, HeaderIR
+from .ir_objects import DigestIR, FieldListIR, MeterIR, StackIR, UnionIR
 from .json_model import FieldOperand, ProgramJson
-from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, MeterJson
-from .scope import ProgramScope
+from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, LearnListJson, MeterJson
+from .lower_expressions import lower_data
+from .scope import ExpressionContext, ProgramScope
 from .source import at
 from .stacks import INDEX_BITS
 from .unsupported import refuse
@@ -70,6 +71,22 @@ def _preserved(item: FieldListJson, scope: ProgramScope) -> list[FieldIR]:
             raise refuse("operand", f"{type(element).__name__} in field list {item.name}", item.source)
         fields.append(scope.field(element, item.source))
     return fields
+
+
+def declare_digests(program: ProgramJson, scope: ProgramScope) -> None:
+    """Enter the members of digests. Raises: ProgramError."""
+    for item in program.learn_lists:
+        scope.digests[item.id] = _digest(item, scope)
+
+
+def _digest(item: LearnListJson, scope: ProgramScope) -> DigestIR:
+    place = ExpressionContext(scope, (), item.source)
+    members = tuple(lower_data(element, place) for element in item.elements)
+    return DigestIR(item.id, item.name, members, tuple(map(_bits, members)), item.source)
+
+
+def _bits(member: DataExpr) -> int:
+    return member.field.bits if isinstance(member, FieldRef) else member.type.bits
 
 
 def declare_meters(program: ProgramJson, scope: ProgramScope) -> None:

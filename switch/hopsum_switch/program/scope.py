@@ -9,7 +9,7 @@ from typing import TypeVar
 from ..errors import ProgramError
 from .ir_actions import ActionIR, ParamIR
 from .ir_expressions import FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
+from .ir_objects import CalculationIR, CounterIR, DigestIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .json_model import FieldOperand
 from .source import SourceInfo, at
 
@@ -29,6 +29,7 @@ class ProgramScope:
     stacks: dict[str, StackIR] = field(default_factory=dict)
     unions: dict[str, UnionIR] = field(default_factory=dict)
     field_lists: dict[int, FieldListIR] = field(default_factory=dict)
+    digests: dict[int, DigestIR] = field(default_factory=dict)
     meters: dict[str, MeterIR] = field(default_factory=dict)
     counters: dict[str, CounterIR] = field(default_factory=dict)
     registers: dict[str, RegisterIR] = field(default_factory=dict)
@@ -54,6 +55,10 @@ class ProgramScope:
     def field_list(self, number: int, source: SourceInfo | None) -> FieldListIR:
         """Return a field list by its number. Raises: ProgramError."""
         return _found(self.field_lists, number, "field list", source)
+
+    def digest(self, number: int, source: SourceInfo | None) -> DigestIR:
+        """Return a digest by its number. Raises: ProgramError."""
+        return _found(self.digests, number, "learn list", source)
 
     def meter(self, name: str, source: SourceInfo | None) -> MeterIR:
         """Return a meter array. Raises: ProgramError."""

@@ -16,7 +16,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "action profile": "tables with action profiles or selectors (only direct actions run)",
     "assert": "assert() and assume(), which stop the switch",
     "checksum type": "checksums that are not computed by a declared calculation",
-    "digest": "digest(), which needs a learning channel",
     "division": "/ and % by anything but a positive constant, or of signed values",
     "expression": "an expression operator that is not known here",
     "extern": "extern instances of the architecture or the program",

@@ -86,8 +86,6 @@ CASES: list[tuple[str, str, str, Spoil]] = [
         NOWHERE,
         IPV4_CHECKSUM,
     ),
-    ("digest", "thing", HERE, section("learn_lists")),
-    ("digest", "primitive generate_digest", HERE, call("generate_digest", hexstr(1), hexstr(1))),
     ("division", "operator /", HERE, value(expression("/", field("h", "a"), field("h", "b")))),
     ("division", "operator %", HERE, value(expression("%", field("h", "a"), hexstr(0)))),
     ("division", "operator /", HERE, value(expression("/", field("scalars", "n"), hexstr(3)))),

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.v1.p4runtime_pb2 import Entity, Update
+from p4.v1.p4runtime_pb2 import DigestList, Entity, Update
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import RunningPipeline, verify
 from hopsum_switch.program import load_program
+from hopsum_switch.server import SwitchServer
 from hopsum_wire.p4runtime import p4info_pb2
 
-from ..server.controller import Controller
+from ..server import test_service_digests
+from ..server.controller import Controller, wait_until
 from . import bmv2, test_mirror, test_police, test_rounds, test_segments
 
 HERE = Path(__file__).parent
@@ -128,3 +130,46 @@ def test_police_agrees(both: Both) -> None:
     rng = random.Random(16)
     frames = [test_police.item(rng.choice([4, 5]), rng.choice([1, 1, 2, 3]), 10 + rng.randrange(4)) for _ in range(40)]
     assert 20 < sum(both.agree(0, frame) for frame in frames) < 40
+
+
+def learner_frame(rng: random.Random) -> bytes:
+    kind = rng.choice([0x1234, 0x1234, test_service_digests.PROBE])
+    return test_service_digests.frame(rng.randrange(1, 12), kind, rng.choice([0, 9, 0x123]))
+
+
+def collect(controller: Controller, count: int) -> tuple[list[tuple[int, ...]], list[DigestList]]:
+    """Wait until so many samples of digests have come; return them with their digest's id, and the lists."""
+    found: list[tuple[int, ...]] = []
+    lists: list[DigestList] = []
+    while len(found) < count:
+        lists.append(test_service_digests.told(controller))
+        found += [(lists[-1].digest_id, *sample) for sample in test_service_digests.samples(lists[-1])]
+    return found, lists
+
+
+@pytest.mark.parametrize("ack_timeout_ns", [0, 3600 * 10**9])
+def test_learner_agrees(controlled: tuple[bmv2.Bmv2, Controller], ack_timeout_ns: int) -> None:
+    """Digests of random frames; with a time for acknowledgements each sample comes once, else all frames differ."""
+    reference, controller = controlled
+    with SwitchServer(device_id=bmv2.DEVICE_ID) as switch, Controller(switch.grpc_address, bmv2.DEVICE_ID) as own:
+        for each in (controller, own.become_primary()):
+            program = (HERE / "learner" / "learner.json").read_bytes()
+            each.set_pipeline("VERIFY_AND_COMMIT", p4info=test_service_digests.INFO, program=program)
+            for name in test_service_digests.IDS:
+                config = {"max_list_size": 1, "ack_timeout_ns": ack_timeout_ns}
+                each.write(test_service_digests.configure(Update.INSERT, name, **config))
+        rng, seen = random.Random(17), set[tuple[int, bytes]]()
+        for _ in range(60):
+            port, frame = rng.randrange(1, 4), learner_frame(rng)
+            if not ack_timeout_ns and (port, frame) in seen:
+                continue
+            seen.add((port, frame + bytes(len(seen) if frame[12:14] == b"\x88\xb5" and not ack_timeout_ns else 0)))
+            reference.process(port, frame)
+            switch.dataplane.inject(port, frame)
+        wait_until(lambda: switch.dataplane.stats()["digests"].get("sent", 0) > 0)
+        count = switch.dataplane.stats()["digests"]["sent"]
+        (expected, lists), (got, _) = collect(controller, count), collect(own, count)
+        assert got == expected
+        assert count > 20
+        for message in lists:
+            controller.send(test_service_digests.acknowledge(message))

@@ -11,7 +11,9 @@ import pytest
 from hopsum_switch.engine import Engine
 
 
-@pytest.mark.parametrize("name", ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police"])
+@pytest.mark.parametrize(
+    "name", ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police", "learner"]
+)
 def test_random_bytes_are_frames_too(engine_of: Callable[[str], Engine], name: str) -> None:
     engine, rng = engine_of(name), random.Random(name)
     starts = [

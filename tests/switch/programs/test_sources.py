@@ -13,7 +13,7 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.program import load_program
 
 HERE = Path(__file__).parent
-NAMES = ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police"]
+NAMES = ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police", "learner"]
 COMPILER = "p4c-bm2-ss"
 COMPILER_VERSION = "1.2.5.16"  # wrote the JSON here; another version may write the same program differently
 
