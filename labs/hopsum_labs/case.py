@@ -11,6 +11,10 @@ class Failed(Exception):  # noqa: N818 - a verdict on the student's program, no 
     """The program broke the rule; the text says which packet, what was expected, and what came."""
 
 
+class LabError(Exception):
+    """Something that the student or the installation has to mend; the text says what and how."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One rule. `check` raises Failed.

@@ -11,8 +11,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hopsum_labs.case import LabError
 from hopsum_labs.grading import Verdict, grade_folder, grade_solution
-from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, LabError, Level
+from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, Level
+from hopsum_labs.testbed import TARGETS
 
 _EPILOG = """\
 examples:
@@ -21,6 +23,7 @@ examples:
   hopsum lab test ethernet my-switch      # compile it; stop at the first rule that it breaks
   hopsum lab grade ethernet my-switch     # all rules, with points
   hopsum lab grade ethernet --solution    # the same for the solution; needs no compiler
+  hopsum lab grade ethernet my-switch --target bmv2
 """
 _WIDTH = 110
 
@@ -48,6 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
         which = one.add_mutually_exclusive_group(required=True)
         which.add_argument("folder", type=Path, metavar="FOLDER", nargs="?", help=f"the folder with {PROGRAM}.p4")
         which.add_argument("--solution", action="store_true", help="take the compiled solution; needs no compiler")
+        one.add_argument(
+            "--target",
+            choices=list(TARGETS),
+            default="embedded",
+            help="what runs the program: the embedded switch (the default), or bmv2, which needs simple_switch_grpc",
+        )
         one.set_defaults(run=run)
         if word == "grade":
             one.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -93,10 +102,10 @@ def _files(level: Level) -> str:
 
 
 def _verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
-    level = LEVELS[options.level]
+    level, start = LEVELS[options.level], TARGETS[options.target]
     if options.solution:
-        return grade_solution(level)
-    return grade_folder(level, options.folder)
+        return grade_solution(level, start)
+    return grade_folder(level, options.folder, start)
 
 
 def _test(options: argparse.Namespace) -> int:

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hopsum_labs.case import Case, Failed
+from hopsum_labs.case import Case, Failed, LabError
 from hopsum_labs.control_plane import ProgramError
-from hopsum_labs.levels import PROGRAM, WORKER, LabError, Level
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.levels import PROGRAM, WORKER, Level
+from hopsum_labs.testbed import StartSwitch, Testbed, start_embedded
 from hopsum_labs.workers import load_worker
 
 COMPILER = "p4c-bm2-ss"
@@ -74,14 +74,14 @@ def compile_program(source: Path, folder: Path) -> Compiled:
     return made
 
 
-def grade(cases: Sequence[Case], compiled: Compiled) -> Iterator[Verdict]:
+def grade(cases: Sequence[Case], compiled: Compiled, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
     """Try every case on a switch that has just been started, in order.
 
-    Raises LabError: the embedded switch does not load the program.
+    Raises LabError: the switch does not load the program, or does not start.
     """
     for case in cases:
         try:
-            switch = Testbed(compiled.program, compiled.p4info)
+            switch = Testbed(compiled.program, compiled.p4info, start)
         except ProgramError as error:
             raise LabError(str(error)) from error
         with switch:
@@ -89,23 +89,23 @@ def grade(cases: Sequence[Case], compiled: Compiled) -> Iterator[Verdict]:
 
 
 def grade_worker(level: Level, worker: Path) -> Iterator[Verdict]:
-    """Try a worker on switches that run the solution, so that its verdict is not about the student's switch."""
+    """Try a worker on embedded switches with the solution, so that its verdict is not about the student's switch."""
     solution = compiled_solution(level)
     for case in level.worker_cases():
         with Testbed(solution.program, solution.p4info) as switch:
             yield Verdict(case, _reason_of(partial(_check_worker, case, worker, switch)))
 
 
-def grade_folder(level: Level, folder: Path) -> Iterator[Verdict]:
+def grade_folder(level: Level, folder: Path, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
     """Compile and grade a student's program, then the worker; raises LabError as `compile_program` and `grade` do."""
     with TemporaryDirectory(prefix="hopsum-lab-") as made:
-        yield from grade(level.cases(), compile_program(folder / f"{PROGRAM}.p4", Path(made)))
+        yield from grade(level.cases(), compile_program(folder / f"{PROGRAM}.p4", Path(made)), start)
     yield from grade_worker(level, folder / WORKER)
 
 
-def grade_solution(level: Level) -> Iterator[Verdict]:
+def grade_solution(level: Level, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
     """Grade the solution as it was compiled, and its worker."""
-    yield from grade(level.cases(), compiled_solution(level))
+    yield from grade(level.cases(), compiled_solution(level), start)
     yield from grade_worker(level, level.solution / WORKER)
 
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hopsum_labs.case import Case
+from hopsum_labs.case import Case, LabError
 from hopsum_labs.control_plane import ControlPlane
 
 _HERE = Path(__file__).parent
@@ -15,10 +17,6 @@ PROGRAM = "aggregate"
 """Stem of a level's P4 program: `aggregate.p4`, `aggregate.json`, `aggregate.p4info.txtpb`."""
 WORKER = "worker.py"
 """The file with a level's worker."""
-
-
-class LabError(Exception):
-    """Something that the student or the installation has to mend; the text says what and how."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,19 @@ class Level:
         cases: tuple[Case, ...] = getattr(module, "WORKER_CASES", ())
         return cases
 
-    def set_up(self, switch: ControlPlane, workers: int) -> None:
-        """Write what the handout's control plane writes, for workers at the ports from 1 on."""
-        importlib.import_module(f"hopsum_labs.cases.{self.word}").set_up(switch, workers)
+    def set_up_network(self, switches: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
+        """Write what the handout's control plane writes, on the switches of a network, by name.
+
+        `network` is what `hopsum topology run --program` tells. Raises LabError: the level is for another network.
+        """
+        module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
+        if hasattr(module, "set_up_network"):
+            module.set_up_network(switches, network)
+            return
+        if len(switches) != 1:
+            raise LabError(f"a network with one switch is needed; this one has {', '.join(switches)}")
+        (switch,) = switches.values()
+        module.set_up(switch, len(network["hosts"]))
 
     @property
     def points(self) -> int:
@@ -66,5 +74,7 @@ LEVELS = {
         Level("udp", "level 2: add vectors, over UDP, beside ordinary traffic"),
         Level("loss", "level 3: add vectors although packets are lost"),
         Level("slots", "bonus: several slots, for several chunks under way"),
+        Level("floats", "bonus: floats in 4 bits, with a lookup table"),
+        Level("racks", "bonus: two racks and a spine"),
     )
 }

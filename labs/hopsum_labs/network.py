@@ -5,7 +5,7 @@
         --control "python3 -m hopsum_labs.network control ethernet" -- \\
         python3 -m hopsum_labs.network worker my-switch/worker.py
 
-`control` writes what the level's handout says, on the network's one switch; `worker` calls the `all_reduce` of a
+`control` writes what the level's handout says, on the network's switches; `worker` calls the `all_reduce` of a
 worker.py on the interface of its host, and checks the sum.
 """
 
@@ -18,6 +18,7 @@ import select
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from scapy.config import conf
 
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_labs.case import Failed
+from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane, ProgramError
-from hopsum_labs.levels import LEVELS, LabError
+from hopsum_labs.levels import LEVELS
 from hopsum_labs.packets import total
 from hopsum_labs.workers import load_worker
 from hopsum_topologies.description import HOST_INTERFACE
@@ -59,22 +60,23 @@ class InterfacePort:
 
 
 def control(word: str) -> None:
-    """Write the level's entries on the switch of the network. Raises LabError, ProgramError, ControlPlaneError."""
+    """Write the level's entries on the switches of the network. Raises LabError, ProgramError, ControlPlaneError."""
     network = _network()
-    if len(network["switches"]) != 1:
-        raise LabError(f"a network with one switch is needed; this one has {', '.join(network['switches'])}")
-    (switch,) = network["switches"].values()
-    with open_device(network["driver"], switch["p4runtime"], switch["device_id"]) as device:
-        plane = ControlPlane(device, Path(network["program"]), Path(network["p4info"]))
-        LEVELS[word].set_up(plane, len(network["hosts"]))
+    program, p4info = Path(network["program"]), Path(network["p4info"])
+    with ExitStack() as stack:
+        planes = {}
+        for name, switch in network["switches"].items():
+            opened = open_device(network["driver"], switch["p4runtime"], switch["device_id"])
+            planes[name] = ControlPlane(stack.enter_context(opened), program, p4info)
+        LEVELS[word].set_up_network(planes, network)
 
 
-def work(path: Path) -> None:
+def work(path: Path, interface: str) -> None:
     """Sum a vector with the other workers. Raises Failed: the worker cannot be imported, or the sum is wrong."""
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     vectors = [[1000 * (each + 1) + place for place in range(VALUES)] for each in range(workers)]
     all_reduce: Any = load_worker(path)
-    sums = list(all_reduce(InterfacePort(HOST_INTERFACE), rank, workers, vectors[rank]))
+    sums = list(all_reduce(InterfacePort(interface), rank, workers, vectors[rank]))
     if sums != total(vectors):
         raise Failed(f"rank {rank}: the sum is {total(vectors)}; all_reduce returned {sums}")
     print(f"rank {rank} of {workers}: {VALUES} sums are right: {sums[0]}, {sums[1]}, ... {sums[-1]}")
@@ -84,12 +86,13 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments."""
     parser = argparse.ArgumentParser(prog="python -m hopsum_labs.network", description="The course on interfaces.")
     words = parser.add_subparsers(required=True, metavar="WORD")
-    plane = words.add_parser("control", help="write the entries of a level on the network's switch")
+    plane = words.add_parser("control", help="write the entries of a level on the network's switches")
     plane.add_argument("level", choices=list(LEVELS), metavar="LEVEL", help=f"one of {', '.join(LEVELS)}")
     plane.set_defaults(run=lambda options: control(options.level))
     worker = words.add_parser("worker", help="run all_reduce of a worker.py on this host's interface")
     worker.add_argument("worker", type=Path, metavar="FILE", help="the level's worker.py")
-    worker.set_defaults(run=lambda options: work(options.worker))
+    worker.add_argument("--interface", default=HOST_INTERFACE, help="the host's interface (default %(default)s)")
+    worker.set_defaults(run=lambda options: work(options.worker, options.interface))
     return parser
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-from scapy.fields import ByteEnumField, ByteField, FieldListField, IntField
+from scapy.fields import BitField, ByteEnumField, ByteField, ConditionalField, FieldListField, IntField, ShortField
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 TYPE_AGGREGATION = 0x88B5
+TYPE_QUANTISED = 0x88B6
 AGGREGATION_PORT = 5555
 VALUES = 8
 """Values in a packet."""
@@ -43,7 +44,37 @@ class Aggregation(Packet):
     )
 
 
+CODE_VALUES = (0, 25, 46, 64, 80, 94, 107, 120, 135, 148, 161, 175, 191, 209, 230, 255)
+"""The lookup table of level floats: the value of each code, 0 for -1.0 and GRANULARITY for 1.0."""
+GRANULARITY = CODE_VALUES[-1]
+
+
+def _is_contribution(packet: Any) -> bool:
+    return bool(packet.kind == Kind.CONTRIBUTION)
+
+
+class Quantised(Packet):
+    """The header `aggregation_t` of level floats, and behind it a worker's codes or the switch's sums."""
+
+    name = "Quantised"
+    fields_desc = (
+        ByteEnumField("kind", Kind.CONTRIBUTION, {int(kind): kind.name for kind in Kind}),
+        ByteField("rank", 0),
+        ByteField("slot", 0),
+        ByteField("version", 0),
+        IntField("chunk", 0),
+        ConditionalField(
+            FieldListField("codes", [0] * VALUES, BitField("code", 0, 4), count_from=lambda _: VALUES), _is_contribution
+        ),
+        ConditionalField(
+            FieldListField("sums", [0] * VALUES, ShortField("sum", 0), count_from=lambda _: VALUES),
+            lambda packet: not _is_contribution(packet),
+        ),
+    )
+
+
 bind_layers(Ether, Aggregation, type=TYPE_AGGREGATION)
+bind_layers(Ether, Quantised, type=TYPE_QUANTISED)
 bind_layers(UDP, Aggregation, dport=AGGREGATION_PORT)
 
 
@@ -68,11 +99,19 @@ def over_ethernet(rank: int, values: Sequence[int], **fields: int) -> Packet:
     return header / Aggregation(rank=rank, values=list(values), **fields)
 
 
+def quantised(rank: int, codes: Sequence[int], **fields: int) -> Packet:
+    """Return a worker's contribution as level floats has it."""
+    header = Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=TYPE_QUANTISED)
+    return header / Quantised(rank=rank, codes=list(codes), **fields)
+
+
 def over_udp(rank: int, values: Sequence[int], **fields: int) -> Packet:
     """Return a worker's contribution as levels 2 and 3 have it."""
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(src=worker_ip(rank), dst=SWITCH_IP)
-    return header / UDP(sport=AGGREGATION_PORT, dport=AGGREGATION_PORT) / Aggregation(
-        rank=rank, values=list(values), **fields
+    return (
+        header
+        / UDP(sport=AGGREGATION_PORT, dport=AGGREGATION_PORT)
+        / Aggregation(rank=rank, values=list(values), **fields)
     )
 
 
@@ -83,9 +122,12 @@ def total(vectors: Sequence[Sequence[int]]) -> list[int]:
 
 def summary(packet: Any) -> str:
     """Return a line that shows a packet to a student."""
-    if Aggregation not in packet:
+    if Aggregation not in packet and Quantised not in packet:
         return str(packet.summary())
-    part = packet[Aggregation]
+    part = packet[Aggregation if Aggregation in packet else Quantised]
     kind = Kind(part.kind).name if part.kind in list(Kind) else f"kind {part.kind}"
     shown = f"{kind} rank={part.rank} slot={part.slot} version={part.version} chunk={part.chunk}"
-    return f"{shown} values={[int(value) for value in part.values]}"
+    if Aggregation in packet:
+        return f"{shown} values={[int(value) for value in part.values]}"
+    what = "codes" if _is_contribution(part) else "sums"
+    return f"{shown} {what}={[int(value) for value in getattr(part, what)]}"

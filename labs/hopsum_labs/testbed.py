@@ -1,45 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A student's compiled program in the embedded switch, in this process: frames in, frames out, nothing else moves.
+"""A student's compiled program in a switch that is asked frame by frame: frames in, frames out, nothing else moves.
 
-There are no sockets, threads or time-outs between a frame and what the program sends for it, so a verdict depends on
-neither the speed nor the load of the machine.
+No time-out says when a switch has sent all that it will send for a frame, so a verdict depends on neither the speed nor
+the load of the machine. The embedded switch runs in this process; bmv2 ends its packet stream when it is done.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 
+from scapy.layers.l2 import Ether
+
+from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.packets import summary
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.server import SwitchServer
+from hopsum_topologies.bmv2 import Bmv2Switch
+from hopsum_topologies.bmv2_stream import PacketStream, PacketStreamError
+from hopsum_topologies.errors import TopologyError
+
+SendFrame = Callable[[int, bytes], list[Output]]
+StartSwitch = Callable[[ExitStack], tuple[P4RuntimeDevice, SendFrame]]
+"""Starts a switch, which the stack ends; returns its P4Runtime side, and what sends a frame in at a port and returns
+what comes out for it."""
+DEVICE_ID = 0
+
+
+def start_embedded(stack: ExitStack, *, backend: Backend = Backend.INTERPRETER) -> tuple[P4RuntimeDevice, SendFrame]:
+    """Start the embedded switch, in this process."""
+    server = SwitchServer(make_engine=engine_maker(backend), device_id=DEVICE_ID)
+    server.open()  # and no thread that moves frames: `send` does
+    stack.callback(server.close)
+
+    def send(port: int, frame: bytes) -> list[Output]:
+        engine = server.dataplane.engine
+        assert isinstance(engine, Engine), "a program was pushed"
+        return engine.process(port, frame)
+
+    return stack.enter_context(NativeDevice(server.grpc_address, DEVICE_ID)), send
+
+
+def start_bmv2(stack: ExitStack) -> tuple[P4RuntimeDevice, SendFrame]:
+    """Start bmv2, a process without interfaces, so without root. Raises LabError: it does not start."""
+    try:
+        switch = stack.enter_context(Bmv2Switch({}, device_id=DEVICE_ID, packet_stream=True))
+    except TopologyError as error:
+        raise LabError(f"bmv2 does not start: {error}") from error
+    stream = stack.enter_context(closing(PacketStream(switch.frames_address, DEVICE_ID)))
+
+    def send(port: int, frame: bytes) -> list[Output]:
+        try:
+            return [Output(*sent) for sent in stream.process(port, frame)]
+        except PacketStreamError as error:
+            shown = summary(Ether(frame))
+            raise Failed(f"bmv2 ended at this packet, as it does at a register index out of range: {shown}") from error
+
+    return stack.enter_context(Bmv2Device(switch.address, DEVICE_ID)), send
+
+
+TARGETS: Mapping[str, StartSwitch] = {"embedded": start_embedded, "bmv2": start_bmv2}
 
 
 class Testbed(ControlPlane):
     """One switch with one program; a context manager that ends it.
 
-    Raises ProgramError: the embedded switch refuses the program.
+    Raises ProgramError: the switch refuses the program; LabError: it does not start.
     """
 
     __test__ = False  # not a test class of pytest's
 
-    def __init__(self, program: Path, p4info: Path, *, backend: Backend = Backend.INTERPRETER) -> None:
+    def __init__(self, program: Path, p4info: Path, start: StartSwitch = start_embedded) -> None:
         with ExitStack() as stack:
-            self._server = SwitchServer(make_engine=engine_maker(backend))
-            self._server.open()  # and no thread that moves frames: `send` does
-            stack.callback(self._server.close)
-            device = stack.enter_context(NativeDevice(self._server.grpc_address))
+            device, self._send = start(stack)
+            self._made_of = program, p4info, start
             super().__init__(device, program, p4info)
             self._stack = stack.pop_all()
 
     def send(self, port: int, frame: bytes) -> list[Output]:
-        """Let `frame` enter at `port`; return what the switch sends for it, in the order of the ports."""
-        engine = self._server.dataplane.engine
-        assert isinstance(engine, Engine), "a program was pushed"
-        return sorted(engine.process(port, frame))
+        """Let `frame` enter at `port`; return what the switch sends for it, in the order of the ports.
+
+        Raises Failed: the switch ended.
+        """
+        return sorted(self._send(port, frame))
+
+    def another(self) -> Testbed:
+        """Return one more switch with the same program, without entries."""
+        return Testbed(*self._made_of)
 
     def __enter__(self) -> Testbed:
         """Return itself."""

@@ -102,6 +102,15 @@ def load_worker(path: Path) -> AllReduce:
 
 def run(all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
     """Let every worker call `all_reduce` with its vector; all have to return the sum. Raises Failed."""
+    wanted = total(vectors)
+    for rank, outcome in enumerate(outcomes_of(all_reduce, network, vectors, when)):
+        expect(outcome == wanted, f"{when}: all_reduce of rank {rank} had to return {wanted}; it returned {outcome}")
+
+
+def outcomes_of(
+    all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[Any]], when: str
+) -> list[list[Any]]:
+    """Let every worker call `all_reduce` with its vector; return what they returned. Raises Failed: one did not."""
     outcomes: list[Any] = [None] * len(vectors)
 
     def work(rank: int) -> None:
@@ -117,12 +126,11 @@ def run(all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[int]
         thread.start()
     _await(threads, outcomes)
     network.close()
-    wanted = total(vectors)
     for rank, outcome in enumerate(outcomes):
         error = f"{type(outcome).__name__}: {outcome}"
         expect(not isinstance(outcome, Exception), f"{when}: all_reduce of rank {rank} raised {error}")
         expect(outcome is not None, f"{when}: all_reduce of rank {rank} did not return within {DEADLINE_S:g} s")
-        expect(outcome == wanted, f"{when}: all_reduce of rank {rank} had to return {wanted}; it returned {outcome}")
+    return outcomes
 
 
 def _await(threads: Sequence[threading.Thread], outcomes: Sequence[Any]) -> None:

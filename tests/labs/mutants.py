@@ -102,11 +102,104 @@ _ETHERNET = (
         "other_frames",
     ),
 )
-MUTANTS = tuple(
-    Mutant(level, *row)
-    for level, rows in (("ethernet", _ETHERNET), ("udp", _UDP_EVERYWHERE), ("loss", _LOSS), ("slots", _SLOTS))
-    for row in rows
+_FLOATS = (
+    ("adds_codes", "lookup3.apply(hdr.codes.c3, hdr.sums.s3);", "hdr.sums.s3 = (bit<16>)hdr.codes.c3;", "looks_up"),
+    ("one_place_twice", "lookup5.apply(hdr.codes.c5,", "lookup5.apply(hdr.codes.c4,", "looks_up"),
+    ("seven_places", "lookup7.apply(hdr.codes.c7, hdr.sums.s7);", "hdr.sums.s7 = 0;", "looks_up"),
+    (
+        "table_in_the_program",
+        "        value = 0;\n        values.apply();",
+        "        value = 0;\n        values.apply();\n        if (code == 1) { value = 25; }",
+        "any_table",
+    ),
+    (
+        "no_entry_is_the_code",
+        "        value = 0;\n        values",
+        "        value = (bit<16>)code;\n        values",
+        "any_table",
+    ),
+    (
+        "sums_of_eight_bits",
+        "value = is_first ? value : sum + value;",
+        "value = is_first ? value : (sum + value) & 0xFF;",
+        "adds",
+    ),
+    ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "adds"),
+    ("always_two", "count == meta.workers", "count == 2", "adds"),
+    ("keeps_the_codes", "hdr.codes.setInvalid();", "", "result_packet"),
+    ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "result_packet"),
+    (
+        "forgets_the_chunk",
+        "hdr.aggregation.kind = RESULT;",
+        "hdr.aggregation.kind = RESULT; hdr.aggregation.chunk = 0;",
+        "result_packet",
+    ),
+    (
+        "takes_every_kind",
+        "            default: accept;\n        }\n    }\n\n    state codes",
+        "            default: codes;\n        }\n    }\n\n    state codes",
+        "other_frames",
+    ),
 )
+_RACKS = (
+    (
+        "answers_at_the_leaf",
+        "if (meta.is_leaf == 1) {\n                send_up",
+        "if (false) {\n                send_up",
+        "leaf_sends_up",
+    ),
+    ("keeps_the_rank", "hdr.aggregation.rank = meta.rack;", "", "leaf_sends_up"),
+    (
+        "sends_everywhere",
+        "standard.egress_spec = meta.uplink;",
+        "standard.egress_spec = meta.uplink; standard.mcast_grp = BELOW;",
+        "leaf_sends_up",
+    ),
+    (
+        "sends_a_result_up",
+        "hdr.aggregation.rank = meta.rack;",
+        "hdr.aggregation.rank = meta.rack; hdr.aggregation.kind = RESULT;",
+        "leaf_sends_up",
+    ),
+    (
+        "drops_the_result",
+        "            standard.mcast_grp = BELOW;\n            return;",
+        "            mark_to_drop(standard);\n            return;",
+        "leaf_hands_down",
+    ),
+    (
+        "rewrites_the_result",
+        "            standard.mcast_grp = BELOW;\n            return;",
+        "            hdr.aggregation.chunk = 0;\n            standard.mcast_grp = BELOW;\n            return;",
+        "leaf_hands_down",
+    ),
+    (
+        "results_of_workers",
+        "is_from_above && hdr.aggregation.kind == RESULT",
+        "hdr.aggregation.kind == RESULT",
+        "only_from_the_right_side",
+    ),
+    ("adds_what_comes_down", "if (is_from_above || hdr.aggregation", "if (hdr.aggregation", "only_from_the_right_side"),
+    ("adds_results", "|| hdr.aggregation.kind != CONTRIBUTION", "", "only_from_the_right_side"),
+    (
+        "forwards_each",
+        "            mark_to_drop(standard);\n        }\n        arrived",
+        "            mark_to_drop(standard);\n"
+        "            if (meta.is_leaf == 1) { send_up(); }\n        }\n        arrived",
+        "two_racks",
+    ),
+    ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "two_racks"),
+    ("racks_of_two", "count == meta.below", "count == 2", "unequal_racks"),
+)
+_BY_LEVEL = {
+    "ethernet": _ETHERNET,
+    "udp": _UDP_EVERYWHERE,
+    "loss": _LOSS,
+    "slots": _SLOTS,
+    "floats": _FLOATS,
+    "racks": _RACKS,
+}
+MUTANTS = tuple(Mutant(level, *row) for level, rows in _BY_LEVEL.items() for row in rows)
 SKELETON = "skeleton"
 
 

@@ -14,7 +14,7 @@ from hopsum_labs.command import main
 def test_list_names_levels_and_points(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["ethernet", "udp", "loss", "slots"]
+    assert [line.split()[0] for line in lines] == ["ethernet", "udp", "loss", "slots", "floats", "racks"]
     assert lines[0].endswith("(13 points)")
 
 
@@ -34,6 +34,14 @@ def test_grade_shows_rules_and_points(capsys: pytest.CaptureFixture[str]) -> Non
     output = capsys.readouterr().out
     assert "2/2  next_round" in output
     assert output.splitlines()[-1] == "13 of 13 points"
+
+
+def test_without_bmv2_the_message_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["test", "ethernet", "--solution", "--target", "bmv2"]) == 1
+    assert "bmv2 does not start: " in capsys.readouterr().err
 
 
 def test_grade_as_json(capsys: pytest.CaptureFixture[str]) -> None:

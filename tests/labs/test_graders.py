@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopsum_labs.case import LabError
 from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade
-from hopsum_labs.levels import LEVELS, PROGRAM, LabError, Level
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.levels import LEVELS, PROGRAM, Level
+from hopsum_labs.testbed import Testbed, start_embedded
 from hopsum_switch.backend import Backend
 
 from . import mutants
@@ -21,14 +23,14 @@ EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level
 RECORDED = mutants.recorded()
 
 
-def graded(name: str, folder: Path) -> dict[str, Verdict]:
-    """Return the verdict of every case on a recorded program."""
+def graded(name: str, folder: Path, only: str | None = None) -> dict[str, Verdict]:
+    """Return the verdict of every case, or of one, on a recorded program."""
     level = LEVELS[name.partition("/")[0]]
     recorded = RECORDED["programs"][name]
     compiled = Compiled(folder / "program.json", folder / "program.p4info.txtpb")
     compiled.program.write_text(json.dumps(recorded["json"]))
     compiled.p4info.write_text(recorded["p4info"])
-    verdicts = grade(level.cases(), compiled)
+    verdicts = grade([case for case in level.cases() if only in (None, case.name)], compiled)
     return {verdict.case.name: verdict for verdict in verdicts}
 
 
@@ -42,13 +44,14 @@ def test_the_solution_keeps_every_rule(level: Level) -> None:
 def test_the_solution_keeps_every_rule_in_machine_code(level: Level) -> None:
     solution = compiled_solution(level)
     for case in level.cases():
-        with Testbed(solution.program, solution.p4info, backend=Backend.NATIVE) as switch:
+        start = partial(start_embedded, backend=Backend.NATIVE)
+        with Testbed(solution.program, solution.p4info, start) as switch:
             case.check(switch)
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: f"{mutant.level}-{mutant.name}")
 def test_a_broken_rule_is_found(mutant: mutants.Mutant, tmp_path: Path) -> None:
-    verdict = graded(f"{mutant.level}/{mutant.name}", tmp_path)[mutant.breaks]
+    verdict = graded(f"{mutant.level}/{mutant.name}", tmp_path, mutant.breaks)[mutant.breaks]
     assert verdict.reason
     assert verdict.points == 0
 
@@ -95,9 +98,7 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
         list(grade(level.cases(), Compiled(broken, compiled_solution(level).p4info)))
 
 
-def test_without_a_compiler_the_message_says_where_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_the_message_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LabError, match=f"{COMPILER} is not on PATH.*packages.*--solution"):
         compile_program(LEVELS["udp"].solution / f"{PROGRAM}.p4", tmp_path)

@@ -18,7 +18,7 @@ NEVER_S = 2.0
 
 
 def reasons(level: Level, worker: Path) -> str:
-    return " ".join(verdict.reason for verdict in grade_worker(level, worker))
+    return " ".join(filter(None, (verdict.reason for verdict in grade_worker(level, worker))))
 
 
 def changed(level: Level, folder: Path, old: str, new: str) -> Path:
@@ -30,7 +30,7 @@ def changed(level: Level, folder: Path, old: str, new: str) -> Path:
 
 
 def test_levels_with_a_worker() -> None:
-    assert [level.word for level in WITH_A_WORKER] == ["ethernet", "loss"]
+    assert [level.word for level in WITH_A_WORKER] == ["ethernet", "loss", "floats"]
 
 
 @EVERY_LEVEL
@@ -61,6 +61,31 @@ def test_a_short_last_chunk_that_is_not_cut_is_found(level: Level, tmp_path: Pat
 def test_an_exception_is_shown_and_ends_the_case(level: Level, tmp_path: Path) -> None:
     worker = changed(level, tmp_path, "sums = []", "sums = [] if rank else 1 / 0")
     assert "all_reduce of rank 0 raised ZeroDivisionError" in reasons(level, worker)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "code + (random.random() * (high - low) < position - low)",
+            "code + (position - low > (high - low) / 2)",
+            "mean",
+        ),
+        ("code + (random.random() * (high - low) < position - low)", "code + (random.random() < 0.5)", "it returned"),
+        ("code + (random.random() * (high - low) < position - low)", "round(position / 17)", "between"),
+        ("min(max(value, -1.0), 1.0)", "value", ""),
+        ("2 * value / GRANULARITY - workers", "2 * value / GRANULARITY - 1", "it returned"),
+        (
+            "2 * value / GRANULARITY - workers",
+            "2 * value / GRANULARITY - workers + rank * 1e-9",
+            "the same ones as rank 0",
+        ),
+    ],
+)
+def test_wrong_arithmetic_with_floats_is_found(old: str, new: str, reason: str, tmp_path: Path) -> None:
+    found = reasons(LEVELS["floats"], changed(LEVELS["floats"], tmp_path, old, new))
+    assert found
+    assert reason in found
 
 
 def test_a_worker_that_never_sends_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bonus: floats as codes of 4 bits, whose values the switch looks up in a table and adds.
+
+Two of the ideas of THC (Li et al., NSDI 2024): a lookup table on the switch, and stochastic rounding at the workers.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+from scapy.layers.l2 import Ether
+
+from hopsum_labs.case import Case, expect
+from hopsum_labs.cases import ethernet
+from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.packets import (
+    BROADCAST,
+    CODE_VALUES,
+    GRANULARITY,
+    SWITCH_MAC,
+    TYPE_QUANTISED,
+    VALUES,
+    Kind,
+    Quantised,
+    over_ethernet,
+    quantised,
+    summary,
+    worker_mac,
+    worker_port,
+)
+from hopsum_labs.rounds import expect_nothing
+from hopsum_labs.testbed import Testbed
+from hopsum_labs.workers import AllReduce, Network, outcomes_of
+from hopsum_switch.engine import Output
+
+_OTHER_VALUES = tuple(value // 3 for value in CODE_VALUES)
+_STEP = 2 / GRANULARITY
+_GAP = _STEP * max(after - before for before, after in pairwise(CODE_VALUES))
+_CHANCE = 1e-9
+"""How often a right worker fails `unbiased`, at most."""
+
+
+def set_up(switch: ControlPlane, workers: int, values: Sequence[int] = CODE_VALUES) -> None:
+    """Write what the handout's control plane writes; `values` is the lookup table."""
+    ethernet.set_up(switch, workers)
+    for place in range(VALUES):
+        table = f"MyIngress.lookup{place}"
+        for code, value in enumerate(values):
+            switch.insert(f"{table}.values", {"code": code}, f"{table}.set_value", number=value)
+
+
+def _codes(workers: int, seed: int = 0) -> list[list[int]]:
+    """Return codes for each worker in which every code comes up in some place."""
+    return [[(5 * rank + 3 * place + seed) % len(CODE_VALUES) for place in range(VALUES)] for rank in range(workers)]
+
+
+def _sums(codes: Sequence[Sequence[int]], values: Sequence[int] = CODE_VALUES) -> list[int]:
+    return [sum(values[code] for code in column) for column in zip(*codes, strict=True)]
+
+
+def _play(
+    switch: Testbed, codes: Sequence[Sequence[int]], wanted: Sequence[int], when: str, chunk: int = 0
+) -> list[Output]:
+    """Let every rank contribute once; the last one's answers have to be the RESULTs. Return them."""
+    answers: list[Output] = []
+    for rank, each in enumerate(codes):
+        expect_nothing(answers, f"only {rank} of {len(codes)} workers had contributed in {when}")
+        answers = switch.send(worker_port(rank), bytes(quantised(rank, each, chunk=chunk)))
+    ports, came = [worker_port(rank) for rank in range(len(codes))], [answer.port for answer in answers]
+    expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
+    for answer in answers:
+        packet = Ether(answer.frame)
+        is_result = Quantised in packet and packet[Quantised].kind == Kind.RESULT
+        expect(is_result, f"{when}: at port {answer.port} a RESULT (kind 2) was expected; this came: {summary(packet)}")
+        got = [int(value) for value in packet[Quantised].sums]
+        expect(
+            got == list(wanted),
+            f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
+        )
+    return answers
+
+
+def looks_up(switch: Testbed) -> None:
+    """Every code in every place, of one worker."""
+    set_up(switch, 1)
+    for first in range(len(CODE_VALUES)):
+        codes = [[(first + place) % len(CODE_VALUES) for place in range(VALUES)]]
+        _play(switch, codes, _sums(codes), f"codes {codes[0]} of one worker")
+
+
+def any_table(switch: Testbed) -> None:
+    """The entries decide, and a code without an entry is 0."""
+    set_up(switch, 2, _OTHER_VALUES)
+    codes = _codes(2)
+    _play(switch, codes, _sums(codes, _OTHER_VALUES), f"a round with the table {_OTHER_VALUES}")
+    switch.reload()
+    set_up(switch, 2, CODE_VALUES[:8])
+    short = (*CODE_VALUES[:8], *(0 for _ in range(8)))
+    _play(switch, codes, _sums(codes, short), "a round with a table that has no entries for the codes from 8 on")
+
+
+def adds(switch: Testbed) -> None:
+    """Any number of workers, several rounds, and sums of more than 8 bits."""
+    for workers in (1, 2, 3, 8):
+        switch.reload()
+        set_up(switch, workers)
+        for number in range(3):
+            codes = _codes(workers, seed=number)
+            _play(switch, codes, _sums(codes), f"round {number + 1} of {workers} workers", number)
+        codes = [[len(CODE_VALUES) - 1] * VALUES] * workers
+        _play(switch, codes, _sums(codes), f"the largest code of {workers} workers")
+
+
+def result_packet(switch: Testbed) -> None:
+    """The RESULT has sums in place of codes, and the addresses of level 1."""
+    set_up(switch, 2)
+    codes = _codes(2)
+    for answer in _play(switch, codes, _sums(codes), "a round", chunk=77):
+        length = len(answer.frame)
+        wanted_length = 14 + 8 + 2 * VALUES
+        expect(
+            length == wanted_length,
+            f"a RESULT has {wanted_length} bytes: Ethernet, 8 of the header, 16 of sums; this one has {length}",
+        )
+        frame = Ether(answer.frame)
+        got, wanted = (frame.src, frame.dst, frame[Quantised].chunk), (SWITCH_MAC, BROADCAST, 77)
+        expect(got == wanted, f"source, destination and chunk of a RESULT have to be {wanted}; they are {got}")
+
+
+def other_frames(switch: Testbed) -> None:
+    """What is no contribution of this level counts nothing."""
+    set_up(switch, 2)
+    codes = _codes(2)
+    switch.send(worker_port(0), bytes(quantised(0, codes[0])))
+    header = Ether(src=worker_mac(1), dst=SWITCH_MAC, type=TYPE_QUANTISED)
+    strange = (
+        header / Quantised(rank=1, kind=Kind.RESULT, sums=[9] * VALUES),
+        header / Quantised(rank=1, kind=7, sums=[9] * VALUES),
+        over_ethernet(1, [5] * VALUES),
+    )
+    for packet in strange:
+        answers = switch.send(worker_port(1), bytes(packet))
+        expect_nothing(answers, f"this is no contribution of this level: {summary(packet)}")
+    answers = switch.send(worker_port(1), bytes(quantised(1, codes[1])))
+    came = [[int(value) for value in Ether(answer.frame)[Quantised].sums] for answer in answers]
+    expect(
+        came == [_sums(codes)] * 2,
+        f"a round beside other frames: the sums {_sums(codes)} were expected at both workers; these came: {came}",
+    )
+
+
+CASES = (
+    Case("looks_up", "a code counts what the table has for it, in every place", 2, looks_up),
+    Case("any_table", "the control plane's entries are the table; without an entry a code is 0", 1, any_table),
+    Case("adds", "sums of up to 8 workers, round after round, in 16 bits", 3, adds),
+    Case("result_packet", "a RESULT has sums and no codes", 2, result_packet),
+    Case("other_frames", "only contributions count", 1, other_frames),
+)
+
+
+def _summed(all_reduce: AllReduce, switch: Testbed, vectors: Sequence[Sequence[float]], when: str) -> list[list[float]]:
+    """Sum vectors on a fresh switch; return what the ranks returned: as many floats as the vectors have, all alike."""
+    switch.reload()
+    set_up(switch, len(vectors))
+    outcomes = outcomes_of(all_reduce, Network(switch, len(vectors)), vectors, when)
+    for rank, outcome in enumerate(outcomes):
+        lengths = f"{len(vectors[0])} floats, the same ones as rank 0; it returned {outcome[:9]}, {len(outcome)} in all"
+        is_right = len(outcome) == len(vectors[0]) and outcome == outcomes[0]
+        expect(is_right, f"{when}: all_reduce of rank {rank} had to return {lengths}")
+    return outcomes
+
+
+def exact_values(all_reduce: AllReduce, switch: Testbed) -> None:
+    """Values that stand in the table lose nothing; vectors of any length."""
+    for length in (20, 3, 0):
+        vectors = [
+            [CODE_VALUES[(7 * rank + place) % len(CODE_VALUES)] * _STEP - 1 for place in range(length)]
+            for rank in range(3)
+        ]
+        when = f"vectors of {length} values that stand in the table"
+        wanted = [sum(column) for column in zip(*vectors, strict=True)]
+        for outcome in _summed(all_reduce, switch, vectors, when):
+            is_close = all(abs(got - exact) < 1e-6 for got, exact in zip(outcome, wanted, strict=True))
+            expect(is_close, f"{when}: all_reduce had to return {wanted}; it returned {outcome}")
+
+
+def neighbours(all_reduce: AllReduce, switch: Testbed) -> None:
+    """A value becomes one of the two codes around it; what is outside the range becomes the end of the range."""
+    rng = random.Random(1)
+    vectors = [[rng.uniform(-1.0, 1.0) for _ in range(200)] for _ in range(2)]
+    for got, *values in zip(_summed(all_reduce, switch, vectors, "random vectors")[0], *vectors, strict=True):
+        low, high = (sum(_around(value)[side] for value in values) for side in range(2))
+        expect(
+            low - 1e-6 <= got <= high + 1e-6,
+            f"the sum of {values} has to be between {low} and {high}, as each value becomes one of its two neighbours "
+            f"in the table; all_reduce returned {got}",
+        )
+    outside = [[-3.0, 1.5, 1.0, -1.0]]
+    got_outside = _summed(all_reduce, switch, outside, "values outside of -1 to 1")[0]
+    wanted = [-1.0, 1.0, 1.0, -1.0]
+    is_close = all(abs(got - each) < 1e-6 for got, each in zip(got_outside, wanted, strict=True))
+    expect(
+        is_close,
+        f"{outside[0]}: what is outside of -1 to 1 becomes the end, {wanted}; all_reduce returned {got_outside}",
+    )
+
+
+def _around(value: float) -> tuple[float, float]:
+    """Return the neighbours of a value in the table, as floats."""
+    position = (value + 1) / _STEP
+    below = max(each for each in CODE_VALUES if each <= position)
+    above = min(each for each in CODE_VALUES if each >= position)
+    return below * _STEP - 1, above * _STEP - 1
+
+
+def unbiased(all_reduce: AllReduce, switch: Testbed) -> None:
+    """Rounding goes up as often as it has to, so that the mean of many roundings is the value (Hoeffding's bound)."""
+    count = 1600
+    bound = _GAP * math.sqrt(math.log(2 / _CHANCE) / (2 * count))
+    for value in (-0.95, 0.93):
+        outcome = _summed(all_reduce, switch, [[value] * count], f"{count} times {value}")[0]
+        mean = sum(outcome) / count
+        expect(
+            abs(mean - value) <= bound,
+            f"{count} times {value}: the mean of what comes back has to be within {bound:.4f} of it; it is {mean:.4f}. "
+            "Round up with the probability that makes the expected value right.",
+        )
+
+
+WORKER_CASES = (
+    Case("exact_values", "worker.py: values of the table come back exactly, in vectors of any length", 2, exact_values),
+    Case("neighbours", "worker.py: a value becomes one of its neighbours in the table", 1, neighbours),
+    Case("unbiased", "worker.py: rounding is right on average", 2, unbiased),
+)

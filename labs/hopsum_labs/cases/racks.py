@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bonus: leaves that add the workers of their racks, and a spine that adds the racks, with one program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from scapy.layers.l2 import Ether
+
+from hopsum_labs.case import Case, LabError, expect
+from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.packets import (
+    BROADCAST,
+    SWITCH_MAC,
+    Aggregation,
+    Kind,
+    over_ethernet,
+    summary,
+    total,
+    worker_port,
+)
+from hopsum_labs.rounds import expect_nothing, expect_results, vectors
+from hopsum_labs.testbed import Testbed
+from hopsum_switch.engine import Output
+
+UPLINK = 9
+_GROUP = 1
+
+
+def set_up_leaf(switch: ControlPlane, ports: Sequence[int], uplink: int, rack: int) -> None:
+    """Make a switch the leaf of a rack, with its workers at `ports`."""
+    switch.set_default("MyIngress.job", "MyIngress.set_leaf", workers=len(ports), uplink=uplink, rack=rack)
+    switch.set_group(_GROUP, ports)
+
+
+def set_up_spine(switch: ControlPlane, ports: Sequence[int]) -> None:
+    """Make a switch the spine, with its leaves at `ports`."""
+    switch.set_default("MyIngress.job", "MyIngress.set_spine", racks=len(ports))
+    switch.set_group(_GROUP, ports)
+
+
+def set_up_network(planes: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
+    """Write what the handout's control plane writes, on a spine and its leaves. Raises LabError: no such network."""
+    ports = {name: {int(number): end for number, end in network["switches"][name]["ports"].items()} for name in planes}
+    spines = [name for name in planes if all(end in planes for end in ports[name].values())]
+    if len(spines) != 1:
+        raise LabError(f"a spine is needed, which is joined to switches only; {spines or 'none'} is")
+    leaves = [name for name in planes if name not in spines]
+    for rack, name in enumerate(leaves):
+        uplinks = [number for number, end in ports[name].items() if end == spines[0]]
+        if len(uplinks) != 1 or any(end in leaves for end in ports[name].values()):
+            raise LabError(f"switch {name} has to be joined to workers, and to {spines[0]} once")
+        workers = [number for number in ports[name] if number not in uplinks]
+        set_up_leaf(planes[name], workers, uplinks[0], rack)
+    set_up_spine(planes[spines[0]], sorted(ports[spines[0]]))
+
+
+class _Racks:
+    """A spine and a leaf for each rack, joined frame by frame, and what the uplinks carry."""
+
+    def __init__(self, switch: Testbed, sizes: Sequence[int], stack: ExitStack) -> None:
+        self._spine = switch
+        self._leaves = [stack.enter_context(switch.another()) for _ in sizes]
+        self.up = [0] * len(sizes)
+        self.down = [0] * len(sizes)
+        set_up_spine(switch, [worker_port(rack) for rack in range(len(sizes))])
+        for rack, (leaf, size) in enumerate(zip(self._leaves, sizes, strict=True)):
+            set_up_leaf(leaf, [worker_port(place) for place in range(size)], UPLINK, rack)
+
+    def contribute(self, rack: int, place: int, frame: bytes) -> list[tuple[int, Output]]:
+        """Let a worker's frame go to its leaf; return what workers get for it, each with its rack."""
+        arrived: list[tuple[int, Output]] = []
+        for sent in self._leaves[rack].send(worker_port(place), frame):
+            if sent.port != UPLINK:
+                arrived.append((rack, sent))
+                continue
+            self.up[rack] += 1
+            for answer in self._spine.send(worker_port(rack), sent.frame):
+                below = answer.port - worker_port(0)
+                expect(
+                    0 <= below < len(self._leaves),
+                    f"the spine sent a packet out of port {answer.port}: no leaf is there",
+                )
+                self.down[below] += 1
+                arrived += [(below, each) for each in self._leaves[below].send(UPLINK, answer.frame)]
+        return arrived
+
+
+def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
+    """Play rounds over racks of these sizes; every worker has to get every sum, when the last one has contributed."""
+    with ExitStack() as stack:
+        racks = _Racks(switch, sizes, stack)
+        workers = [(rack, place) for rack, size in enumerate(sizes) for place in range(size)]
+        for number in range(rounds):
+            contributions = vectors(len(workers), seed=number)
+            for rank, (rack, place) in enumerate(workers):
+                frame = bytes(over_ethernet(place, contributions[rank], chunk=number))
+                answers = racks.contribute(rack, place, frame)
+                if rank + 1 < len(workers):
+                    why = f"only {rank + 1} of {len(workers)} workers had contributed in round {number + 1}"
+                    expect_nothing([answer for _, answer in answers], why)
+            for rack, size in enumerate(sizes):
+                mine = sorted(answer for below, answer in answers if below == rack)
+                when = f"round {number + 1} of racks with {', '.join(map(str, sizes))} workers, in rack {rack}"
+                expect_results(mine, range(size), total(contributions), when)
+        return racks
+
+
+def leaf_sends_up(switch: Testbed) -> None:
+    """The sum of a rack goes up, round after round."""
+    set_up_leaf(switch, [1, 2, 3], UPLINK, rack=5)
+    for number in range(3):
+        contributions = vectors(3, seed=number)
+        answers: list[Output] = []
+        for rank, values in enumerate(contributions):
+            expect_nothing(answers, f"only {rank} of 3 workers of the rack had contributed")
+            answers = switch.send(worker_port(rank), bytes(over_ethernet(rank, values, chunk=70 + number)))
+        _expect_up(answers, total(contributions), 70 + number, f"round {number + 1} of a rack of three")
+
+
+def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when: str) -> None:
+    ports = [answer.port for answer in answers]
+    expect(ports == [UPLINK], f"{when}: one packet was expected, at the uplink, port {UPLINK}; packets came at {ports}")
+    packet = Ether(answers[0].frame)
+    expect(
+        Aggregation in packet and packet[Aggregation].kind == Kind.CONTRIBUTION,
+        f"{when}: a leaf sends a CONTRIBUTION (kind 1) up; this came: {summary(packet)}",
+    )
+    part = packet[Aggregation]
+    got = (packet.src, part.rank, part.chunk, [int(value) for value in part.values])
+    wanted = (SWITCH_MAC, 5, chunk, list(sums))
+    expect(got == wanted, f"{when}: source, rank (the rack), chunk and values have to be {wanted}; they are {got}")
+
+
+def leaf_hands_down(switch: Testbed) -> None:
+    """A RESULT from above goes to the workers of the rack, unchanged."""
+    set_up_leaf(switch, [1, 2, 3], UPLINK, rack=0)
+    result = over_ethernet(0, range(8), kind=Kind.RESULT, chunk=9)
+    result.src, result.dst = SWITCH_MAC, BROADCAST
+    answers = switch.send(UPLINK, bytes(result))
+    expect_results(answers, range(3), range(8), "a RESULT came from the uplink")
+    changed = [answer.port for answer in answers if answer.frame != bytes(result)]
+    expect(not changed, f"a RESULT from the uplink is passed on unchanged; it was changed at ports {changed}")
+
+
+def only_from_the_right_side(switch: Testbed) -> None:
+    """What comes from the wrong side counts nothing and goes nowhere."""
+    set_up_leaf(switch, [1, 2], UPLINK, rack=5)
+    contributions = vectors(2)
+    expect_nothing(switch.send(1, bytes(over_ethernet(0, contributions[0]))), "rank 1 has not contributed yet")
+    result, from_above = over_ethernet(1, [7] * 8, kind=Kind.RESULT), over_ethernet(1, [7] * 8)
+    expect_nothing(switch.send(2, bytes(result)), "a worker sends no RESULT")
+    expect_nothing(switch.send(UPLINK, bytes(from_above)), "no CONTRIBUTION comes from the spine")
+    answers = switch.send(2, bytes(over_ethernet(1, contributions[1])))
+    _expect_up(answers, total(contributions), 0, "a round beside packets from the wrong side")
+    switch.reload()
+    set_up_spine(switch, [1, 2])
+    expect_nothing(switch.send(1, bytes(result)), "no RESULT comes from a leaf")
+    expect_nothing(switch.send(1, bytes(over_ethernet(0, contributions[0]))), "rack 1 has not contributed yet")
+    answers = switch.send(2, bytes(over_ethernet(1, contributions[1])))
+    expect_results(answers, range(2), total(contributions), "a round at the spine beside a RESULT")
+
+
+def two_racks(switch: Testbed) -> None:
+    """Two racks of four; each uplink carries one packet a round each way."""
+    rounds = 4
+    racks = _play(switch, (4, 4), rounds)
+    expect(
+        racks.up == racks.down == [rounds] * 2,
+        f"in {rounds} rounds each uplink carries {rounds} packets up and {rounds} down; these had {racks.up} up, "
+        f"{racks.down} down",
+    )
+
+
+def unequal_racks(switch: Testbed) -> None:
+    """Three racks with one, three and two workers."""
+    _play(switch, (1, 3, 2), 3)
+
+
+CASES = (
+    Case("leaf_sends_up", "a leaf sends the sum of its rack up, once a round", 2, leaf_sends_up),
+    Case("leaf_hands_down", "a leaf passes a RESULT from the spine on to its workers", 2, leaf_hands_down),
+    Case("only_from_the_right_side", "RESULTs come from above, contributions from below", 2, only_from_the_right_side),
+    Case("two_racks", "all workers of two racks get the sum; uplinks carry one packet a round", 3, two_racks),
+    Case("unequal_racks", "racks have different numbers of workers", 1, unequal_racks),
+)

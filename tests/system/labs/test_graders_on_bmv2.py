@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The course's graders on bmv2: the same verdicts as on the embedded switch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hopsum_labs.command import main
+from hopsum_labs.grading import Compiled, compiled_solution, grade
+from hopsum_labs.levels import LEVELS, Level
+from hopsum_labs.testbed import TARGETS
+
+from ...labs import mutants
+
+pytestmark = pytest.mark.skipif(shutil.which("simple_switch_grpc") is None, reason="simple_switch_grpc is not on PATH")
+EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level: level.word)
+
+
+def verdicts(level: Level, compiled: Compiled, target: str) -> dict[str, bool]:
+    """Return for each case whether its rule was kept."""
+    return {each.case.name: not each.reason for each in grade(level.cases(), compiled, TARGETS[target])}
+
+
+@EVERY_LEVEL
+def test_the_solution_keeps_every_rule(level: Level) -> None:
+    kept = verdicts(level, compiled_solution(level), "bmv2")
+    assert kept == dict.fromkeys(kept, True)
+
+
+@EVERY_LEVEL
+def test_a_program_that_breaks_a_rule_gets_the_same_verdicts(level: Level, tmp_path: Path) -> None:
+    mutant = next(each for each in mutants.MUTANTS if each.level == level.word)
+    recorded = mutants.recorded()["programs"][f"{mutant.level}/{mutant.name}"]
+    compiled = Compiled(tmp_path / "program.json", tmp_path / "program.p4info.txtpb")
+    compiled.program.write_text(json.dumps(recorded["json"]))
+    compiled.p4info.write_text(recorded["p4info"])
+    found = verdicts(level, compiled, "bmv2")
+    assert found == verdicts(level, compiled, "embedded")
+    assert not found[mutant.breaks]
+
+
+def test_the_command_grades_on_bmv2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade", "ethernet", "--solution", "--target", "bmv2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "13 of 13 points"
