@@ -42,7 +42,7 @@ class Engine:
     registers: RegisterStore
     meters: MeterStore
     digests: DigestStore
-    faults: Counter[str]  # what programs should not do, by kind: index_out_of_range; the owner may put another here
+    faults: Counter[str]  # what programs should not do, by kind (`program.ir_objects`); the owner may put another here
     dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
     backend: ClassVar[str] = "interpreter"
