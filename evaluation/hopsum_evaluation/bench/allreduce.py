@@ -41,7 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopsum bench allreduce", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
-        "--rates", default="200mbit,1gbit,unshaped", help="rates of every link, as tc writes them (default %(default)s)"
+        "--rates",
+        default="200mbit,1gbit,2.5gbit,unshaped",
+        help="rates of every link, as tc writes them (default %(default)s)",
     )
     parser.add_argument(
         "--elements",

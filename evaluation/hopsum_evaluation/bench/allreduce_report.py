@@ -132,39 +132,31 @@ def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> 
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the report as a table."""
+    """Print the report as a table for each rate."""
     what = f"{report['elements']:,} float32, {report['workers']} workers, placement {report['placement']}"
-    table = Table(title=f"all-reduce of {what}, medians")
-    for column in (
-        "rate",
-        "subject",
-        "seconds",
-        "(min-max)",
-        "over thc",
-        "MB up",
-        "MB down",
-        "link up/down",
-        "peak MB",
-    ):
-        table.add_column(column, justify="left" if column in ("rate", "subject") else "right")
+    console.print(f"all-reduce of {what}, medians; bits: of an element, in the busiest direction of a link")
     for entry in report["rates"]:
-        thc = entry["subjects"].get("thc")
-        for subject, found in entry["subjects"].items():
-            used = [found["link_utilisation_up"], found["link_utilisation_down"]]
-            table.add_row(
-                entry["rate"],
-                subject,
-                f"{found['seconds']:.3f}",
-                f"({found['seconds_min']:.3f}-{found['seconds_max']:.3f})",
-                f"{found['seconds'] / thc['seconds']:.2f}" if thc else "",
-                f"{found['wire_bytes_up'] / 1e6:.1f}",
-                f"{found['wire_bytes_down'] / 1e6:.1f}",
-                "" if used[0] is None else f"{used[0]:.0%}/{used[1]:.0%}",
-                f"{found['peak_rss_bytes'] / 1e6:.0f}",
-            )
-    console.print(table)
-    for entry in report["rates"]:
-        told = (f"{name} {found['busiest_bits_per_element']:.2f}" for name, found in entry["subjects"].items())
-        console.print(f"{entry['rate']}, bits an element in the busier direction of any link: {', '.join(told)}")
+        console.print(_table(entry))
     where = report["machine"]
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
+
+
+def _table(entry: dict[str, Any]) -> Table:
+    """Return the subjects at one rate, a row each."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in (entry["rate"], "s", "min-max", "of thc", "MB up/down", "bits", "link used", "peak MB"):
+        table.add_column(column, justify="left" if column == entry["rate"] else "right")
+    thc = entry["subjects"].get("thc")
+    for subject, found in entry["subjects"].items():
+        used = [found["link_utilisation_up"], found["link_utilisation_down"]]
+        table.add_row(
+            subject,
+            f"{found['seconds']:.3f}",
+            f"{found['seconds_min']:.2f}-{found['seconds_max']:.2f}",
+            f"{found['seconds'] / thc['seconds']:.2f}" if thc else "",
+            f"{found['wire_bytes_up'] / 1e6:.0f}/{found['wire_bytes_down'] / 1e6:.0f}",
+            f"{found['busiest_bits_per_element']:.2f}",
+            "" if used[0] is None else f"{used[0]:.0%}/{used[1]:.0%}",
+            f"{found['peak_rss_bytes'] / 1e6:.0f}",
+        )
+    return table
