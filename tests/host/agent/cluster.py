@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 from hopsum.agent import Agent
 from hopsum.codec import Codec, best_table
@@ -71,6 +72,8 @@ class Cluster:
     links: list[RecordingLink] = field(default_factory=list)
     code_group: int = LANE_GROUP_CODES
     ops: frozenset[Op] = frozenset(Op)
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Besides `table`, which is plain thc's."""
 
     def __post_init__(self) -> None:
         self.table = best_table(self.workers).values
@@ -85,7 +88,8 @@ class Cluster:
             self.links.append(RecordingLink(link if self.mishaps is None else LossyLink(link, self.mishaps, rng)))
         members = [self._member(rank, local) for rank, local in enumerate(locals_)]
         quorum = self.quorum or self.workers
-        job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, table=self.table, code_group=self.code_group)
+        tables: dict[str, Any] = {"table": self.table, **self.tables}
+        job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, code_group=self.code_group, **tables)
         self.aggregator.add_job(job)
         self.membership = JobMembership(
             "test",
@@ -93,12 +97,12 @@ class Cluster:
             SLOTS,
             WINDOW,
             quorum,
-            self.table,
-            Endpoint(*self.switch.address),
-            tuple(
+            switch=Endpoint(*self.switch.address),
+            workers=tuple(
                 RankEndpoint(rank, Endpoint(*local), Endpoint(*self.switch.address))
                 for rank, local in enumerate(locals_)
             ),
+            **tables,
             code_group=self.code_group,
             ops=self.ops,
         )
