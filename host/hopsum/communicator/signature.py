@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import Codec, CollectiveError, CollectivePhase, OnNonfinite, ReductionContext, Tensors
 from hopsum_wire import Op
+from hopsum_wire._layout import PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
 
 MOST: Final = (1 << 31) - 1
@@ -86,7 +87,9 @@ class Signer:
         ways = [getattr(codec, name, "block") for name in ("rotation", "scale")]
         options = getattr(codec, "facts", "")
         table = f", table {codec.lookup}" if codec.lookup else ""
-        self._facts = f"codec {codec.name}, rotation {ways[0]}, scale {ways[1]}{options}{table}, overlap {overlap}"
+        packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
+        way = f"rotation {ways[0]}, scale {ways[1]}"
+        self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
 
     def sign(self, call: CallSignature) -> Signature:
         """Return the signature of an all-reduce."""

@@ -38,7 +38,7 @@ from hopsum.config import Config, ConfigError
 from hopsum.errors import AllReduceError
 from hopsum.torch.agreement import require_same
 from hopsum_wire import MAX_WORKERS, Op
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, pack_sums
 
 
 def open_collective(
@@ -189,5 +189,5 @@ def unpack_words(op: int, words: NDArray[Any], lanes: NDArray[Any], has_or: bool
     """
     if op == Op.OR and not has_or:
         words = np.packbits(words)
-    summed = words.view(lanes.dtype.newbyteorder("=")).astype(lanes.dtype).reshape(lanes.shape)
-    return summed.view(np.uint8)
+    summed = words.view(lanes.dtype.newbyteorder("=")).astype(lanes.dtype).reshape(lanes.shape).view(np.uint8)
+    return pack_sums(summed) if op == Op.LOOKUP_ADD6 else summed

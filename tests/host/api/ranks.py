@@ -24,6 +24,7 @@ CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "fixed": ("fixed", {}),
     "lossless": ("lossless", {}),
     "thc2": ("thc", {"bits": 2}),
+    "thc6": ("thc", {"result_bits": 6}),
 }
 
 
