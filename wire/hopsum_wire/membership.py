@@ -287,7 +287,7 @@ def _further_shards(root: _Object) -> tuple[JobMembership, ...]:
 
 def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership, number: int) -> None:
     """Raise MembershipError unless a further shard is of the same job, and nothing of it is another shard's place."""
-    for name in ("job", "generation", "quorum", "table", "table16", "code_group"):
+    for name in ("job", "generation", "quorum", "table", "table16", "table6", "code_group"):
         here, there = getattr(first, name), getattr(shard, name)
         if here != there:
             raise root.wrong("further_shards", f"has {name} {there} at shard {number} and {here} at shard 0")
