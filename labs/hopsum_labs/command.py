@@ -54,8 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
         one.add_argument(
             "--target",
             choices=list(TARGETS),
-            default="embedded",
-            help="what runs the program: the embedded switch (the default), or bmv2, which needs simple_switch_grpc",
+            default="native",
+            help="switch that runs the program: the embedded one (native, the default), or bmv2",
         )
         one.set_defaults(run=run)
         if word == "grade":

@@ -66,7 +66,7 @@ def start_bmv2(stack: ExitStack) -> tuple[P4RuntimeDevice, SendFrame]:
     return stack.enter_context(Bmv2Device(switch.address, DEVICE_ID)), send
 
 
-TARGETS: Mapping[str, StartSwitch] = {"embedded": start_embedded, "bmv2": start_bmv2}
+TARGETS: Mapping[str, StartSwitch] = {"native": start_embedded, "bmv2": start_bmv2}
 
 
 class Testbed(ControlPlane):

@@ -269,7 +269,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
     parser.add_argument(
         "--trace-values",
         action="store_true",
-        help="with --trace or --trace-json: also every assignment, and the values in conditions",
+        help="every assignment and the values in conditions as well, in the trace of --trace or --trace-json",
     )
     parser.add_argument(
         "--die-with-parent",

@@ -149,12 +149,18 @@ _VALUES: Final[dict[str, Callable[[random.Random], Any]]] = {
 }
 
 
-def _run(rng: random.Random) -> Any:
-    return pb.Report.Run(first=_VALUES["int"](rng), end=_VALUES["int"](rng))
+def _item(rng: random.Random, field: Any, depth: int) -> Any:
+    """Return one value of a repeated field."""
+    if field.message_type is not None:
+        return _message(rng, field.message_type._concrete_class, {}, depth + 1)
+    return _VALUES["str" if field.type == field.TYPE_STRING else "int"](rng)
 
 
-def _message(rng: random.Random, kind: Any, known: dict[str, Any]) -> Any:
-    """Return a message with any of its fields set to anything; those `known` by name mostly to that."""
+def _message(rng: random.Random, kind: Any, known: dict[str, Any], depth: int = 0) -> Any:
+    """Return a message with any of its fields set to anything; those `known` by name mostly to that.
+
+    A message may repeat messages of its own kind: further down there are few, and then none.
+    """
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         present = getattr(message, field.name)
@@ -167,10 +173,10 @@ def _message(rng: random.Random, kind: Any, known: dict[str, Any]) -> Any:
             for _ in range(rng.choice((1, 3, 200))):
                 present[_VALUES["str"](rng)] = _VALUES[values](rng)
         elif hasattr(present, "extend"):
-            make = _VALUES["int"] if field.message_type is None else _run
-            present.extend(make(rng) for _ in range(rng.choice((1, 16, 17, 500))))
+            count = rng.choice((1, 16, 17, 500)) if not depth else rng.randrange(4) if depth == 1 else 0
+            present.extend(_item(rng, field, depth) for _ in range(count))
         elif field.message_type is not None:
-            present.CopyFrom(_message(rng, type(present), {"ip": f"10.1.0.{rng.randrange(1, 255)}"}))
+            present.CopyFrom(_message(rng, type(present), {"ip": f"10.1.0.{rng.randrange(1, 255)}"}, depth + 1))
         else:
             setattr(message, field.name, _VALUES[type(present).__name__](rng))
     return message

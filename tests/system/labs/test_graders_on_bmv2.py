@@ -39,7 +39,7 @@ def test_a_program_that_breaks_a_rule_gets_the_same_verdicts(level: Level, tmp_p
     compiled.program.write_text(json.dumps(recorded["json"]))
     compiled.p4info.write_text(recorded["p4info"])
     found = verdicts(level, compiled, "bmv2")
-    assert found == verdicts(level, compiled, "embedded")
+    assert found == verdicts(level, compiled, "native")
     assert not found[mutant.breaks]
 
 
