@@ -29,7 +29,7 @@ from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import Event, Op
 from hopsum_wire.membership import membership_document
 
-from ..host.protocol.jobs import TABLE, TABLE16
+from ..host.protocol.jobs import TABLE, TABLE6, TABLE16
 from ..host.protocol.network import Network, Weather, make_task
 from .tree_bed import CLOCK_S, Fabric, endpoint, worker_at
 
@@ -47,7 +47,8 @@ def racks(*sizes: int) -> tuple[LeafGroup, ...]:
 
 
 def spec(*sizes: int, **options: Any) -> TreeSpec:
-    return TreeSpec("tree", racks(*sizes), 4, **{"table": TABLE, "table16": TABLE16, **options})
+    tables = {"table": TABLE, "table16": TABLE16, "table6": TABLE6 if sum(sizes) <= 9 else None}
+    return TreeSpec("tree", racks(*sizes), 4, **{**tables, **options})
 
 
 # ---- through native engines --------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
     fabric.frames.clear()
     fabric.forward_to_spine()
     members = tuple(replace(one, port=1 + at) for at, rack in enumerate(fabric.racks) for one in rack.workers)
-    flat = fabric.controllers[0].create_job(JobSpec("flat", members, 4, TABLE, table16=TABLE16))
+    flat = fabric.controllers[0].create_job(JobSpec("flat", members, 4, TABLE, table16=TABLE16, table6=TABLE6))
     fabric.run(flat.generation, 4, [task], flat=True)
     assert fabric.frames == {link: 4 * frames for link, frames in in_tree.items()}
 
