@@ -37,6 +37,8 @@ class WorkerPool:
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
         self._finished: set[int] = set()
+        self._kept: list[tuple[int, tuple[Any, ...]]] = []
+        """Messages that came while others were gathered, with their ranks."""
         for seat in seats:
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)
@@ -50,6 +52,8 @@ class WorkerPool:
 
         Raises WorkerDiedError when a worker failed or ended, and when nobody says anything for long.
         """
+        if self._kept:
+            return self._kept.pop(0)
         listening = [pipe for rank, pipe in enumerate(self.pipes) if rank not in self._finished]
         ready = wait(listening, timeout=SILENCE_S)
         if not ready:
@@ -67,13 +71,21 @@ class WorkerPool:
         return rank, message
 
     def gather(self, kind: str) -> list[tuple[Any, ...]]:
-        """Return one message of this kind from every worker, in the order of ranks."""
+        """Return one message of this kind from every worker, in the order of ranks.
+
+        What a worker sends after it, while others have not sent theirs, is kept for `receive`.
+        """
         found: dict[int, tuple[Any, ...]] = {}
+        kept = list[tuple[int, tuple[Any, ...]]]()
         while len(found) < len(self.pipes):
             rank, message = self.receive()
-            if message[0] != kind:
+            if rank in found:
+                kept.append((rank, message))
+            elif message[0] != kind:
                 raise WorkerDiedError(f"worker {rank} sent {message[0]!r} instead of {kind!r}")
-            found[rank] = message[1:]
+            else:
+                found[rank] = message[1:]
+        self._kept = kept + self._kept
         return [found[rank] for rank in range(len(self.pipes))]
 
     def send(self, message: Any) -> None:
