@@ -40,7 +40,7 @@ def test_a_codec_whose_sample_differs_is_not_measured(
 
 
 @pytest.mark.parametrize(
-    "options", [["--runs", "4"], ["--elements", "1000"], ["--workers", "18"], ["--codec-backend", "no"]]
+    "options", [["--runs", "4"], ["--elements", "1000"], ["--workers", "300"], ["--codec-backend", "no"]]
 )
 def test_options_that_cannot_be(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
