@@ -46,7 +46,7 @@ def test_manifest_names_every_source_as_it_stands() -> None:
 
 
 def test_every_source_of_the_folder_is_part_of_the_program() -> None:
-    """What no file includes is compiled by nobody, and its changes would go unnoticed."""
+    """A file that no file includes is compiled by nobody, and its changes would go unnoticed."""
     named = set(manifest()["sources"])
     assert named >= {f"tna/{path.name}" for path in (ROOT / "p4" / "tna").glob("*.p4")}
     assert "shared/packed.p4" not in named, "packed results are v1model's"

@@ -41,8 +41,7 @@ class SwitchCapacity(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a job goes: its switch, or spine, with its place there; and the leaves below the spine, or further shards.
-    """
+    """The place of a job: its switch or spine, with its place there; and leaves below the spine, or further shards."""
 
     switch: str
     allocation: Allocation

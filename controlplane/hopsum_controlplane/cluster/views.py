@@ -24,7 +24,7 @@ from hopsum_controlplane.resource_allocator import FreeCapacity
 
 @dataclass(frozen=True)
 class PartView:
-    """What a job over a tree or over shards is on one of its switches; `counters` are its packets there, by event."""
+    """A job over a tree or over shards as it is on one of its switches; `counters` are its packets there, by event."""
 
     switch: str
     job_index: int

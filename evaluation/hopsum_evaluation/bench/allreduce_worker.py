@@ -52,7 +52,7 @@ class AllReducePlan:
     gso: Gso = "auto"
     """Of hopsum's sockets."""
     services: tuple[tuple[str, int], ...] = ()
-    """Where hopsum's workers send to, by shard."""
+    """The addresses that hopsum's workers send to, by shard."""
 
 
 class Measured(NamedTuple):

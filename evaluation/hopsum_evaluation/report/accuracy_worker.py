@@ -45,10 +45,10 @@ _INTERFACE = "eth0"
 
 
 class Reducers(NamedTuple):
-    """What reduces gradients, by scheme; the rest needs nothing that is made beforehand."""
+    """The reducers of gradients, by scheme; the rest needs nothing that is made beforehand."""
 
     sums: dict[str, Communicator]
-    """What sums codes: the switch, or servers in its place."""
+    """The summation of codes: by the switch, or by servers in its place."""
     exchanges: dict[str, TwoShotExchange]
 
 

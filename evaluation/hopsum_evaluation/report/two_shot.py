@@ -61,7 +61,7 @@ def part_elements(elements: int, workers: int) -> int:
 
 
 class TwoShotState:
-    """What the hook keeps of one training."""
+    """The state of the hook in one training."""
 
     def __init__(self, exchange: TwoShotExchange) -> None:
         """Begin without residuals."""

@@ -35,7 +35,7 @@ class KeyValueStore(Protocol):
 
 
 class Meeting:
-    """What ranks of one call say to each other.
+    """The messages between the ranks of one call.
 
     Args:
         name: of the call, the same on all ranks, and of no other call over the same store.

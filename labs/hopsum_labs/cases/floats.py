@@ -40,7 +40,7 @@ _OTHER_VALUES = tuple(value // 3 for value in CODE_VALUES)
 _STEP = 2 / GRANULARITY
 _GAP = _STEP * max(after - before for before, after in pairwise(CODE_VALUES))
 _CHANCE = 1e-9
-"""How often a right worker fails `unbiased`, at most."""
+"""The largest probability that a right worker fails `unbiased`."""
 
 
 def set_up(switch: ControlPlane, workers: int, values: Sequence[int] = CODE_VALUES) -> None:
@@ -131,7 +131,7 @@ def result_packet(switch: Testbed) -> None:
 
 
 def other_frames(switch: Testbed) -> None:
-    """What is no contribution of this level counts nothing."""
+    """A packet that is no contribution of this level counts nothing."""
     set_up(switch, 2)
     codes = _codes(2)
     switch.send(worker_port(0), bytes(quantised(0, codes[0])))

@@ -146,7 +146,7 @@ def leaf_hands_down(switch: Testbed) -> None:
 
 
 def only_from_the_right_side(switch: Testbed) -> None:
-    """What comes from the wrong side counts nothing and goes nowhere."""
+    """A packet from the wrong side counts nothing and goes nowhere."""
     set_up_leaf(switch, [1, 2], UPLINK, rack=5)
     contributions = vectors(2)
     expect_nothing(switch.send(1, bytes(over_ethernet(0, contributions[0]))), "rank 1 has not contributed yet")

@@ -120,7 +120,7 @@ class RegisterInfo:
 
 
 class DigestShape(enum.Enum):
-    """How the members of a digest are packed."""
+    """The packing of a digest's members."""
 
     STRUCT = "struct"
     TUPLE = "tuple"

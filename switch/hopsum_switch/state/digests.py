@@ -20,7 +20,7 @@ _NS = 1000  # in a microsecond
 
 
 class DigestConfig(NamedTuple):
-    """How a digest is gathered, as P4Runtime has it."""
+    """The settings by which a digest is gathered, as P4Runtime has them."""
 
     max_timeout_ns: int  # a sample waits so long for others; 0: not at all
     max_list_size: int  # samples in a list; 0: any number
