@@ -91,8 +91,8 @@ def plain_run(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> R
     words, op = rows.view(np.uint64)[:, :_HEADER_WORDS] if rows.shape[1] % 8 == 0 else None, int(rows[0, _OP_AT])
     if words is None or _DOWN_BYTES[op] != rows.shape[1] - HOPSUM_BYTES:
         return None
-    expected, mask = _pattern(own.generation, own.rank, op)
-    if ((words ^ expected) & mask).any():
+    pattern = result_pattern(own, op)
+    if ((words ^ pattern[:_HEADER_WORDS]) & pattern[_HEADER_WORDS:]).any():
         return None
     headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
     slots = headers["slot"].astype(np.int64)
@@ -167,20 +167,16 @@ def _first_of_each(positions: NDArray[np.int64]) -> NDArray[Any] | slice:
 
 def result_pattern(own: Membership, op: int) -> NDArray[np.uint64]:
     """Return the words of a RESULT's header for this worker, and behind them which bits of these words count."""
-    pattern: NDArray[np.uint64] = np.concatenate(_pattern(own.generation, own.rank, op))
-    return pattern
+    return _pattern(own.generation, own.rank, op)
 
 
 @cache
-def _pattern(generation: int, rank: int, op: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return what headers of RESULTs have in common, and which bits of it, as words."""
-    common = np.zeros(1, HOPSUM_DTYPE)
-    fixed = common.copy()
+def _pattern(generation: int, rank: int, op: int) -> NDArray[np.uint64]:
+    both = np.zeros(2, HOPSUM_DTYPE)
     values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "generation": generation}
     for name, value in {**values, "length": down_bytes(op)}.items():
-        common[name] = value
-        fixed[name] = np.iinfo(HOPSUM_DTYPE[name]).max
-    return common.view(np.uint64), fixed.view(np.uint64)
+        both[name] = value, np.iinfo(HOPSUM_DTYPE[name]).max
+    return both.view(np.uint64)
 
 
 @cache

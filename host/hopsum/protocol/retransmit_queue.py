@@ -35,7 +35,7 @@ from hopsum.protocol.congestion_window import CongestionWindow
 from hopsum.protocol.rtt import RttEstimator
 from hopsum.protocol.worker_state import Timing, WorkerStatistics
 
-_NONE: Final = (1 << 62) - 1
+NO_POSITION: Final = (1 << 62) - 1
 """In place of a position: the slot has none open. Behind all positions."""
 
 
@@ -62,7 +62,7 @@ class RetransmitQueue:
     def __init__(self, slots: int, timing: Timing, statistics: WorkerStatistics) -> None:
         self._timing, self._statistics = timing, statistics
         self._slots = slots
-        self._open = np.full(slots, _NONE, np.int64)
+        self._open = np.full(slots, NO_POSITION, np.int64)
         self._sent = np.zeros(slots, np.int64)
         """Transmissions so far of the open position; this and all below is by slot."""
         self._first_sent_at = np.zeros(slots)
@@ -99,11 +99,11 @@ class RetransmitQueue:
     def oldest(self) -> int | None:
         """Return the oldest position that is open, or None."""
         oldest = int(self._open.min())
-        return None if oldest == _NONE else oldest
+        return None if oldest == NO_POSITION else oldest
 
     def positions(self) -> list[int]:
         """Return all open positions in order."""
-        return sorted(self._open[self._open != _NONE].tolist())
+        return sorted(self._open[self._open != NO_POSITION].tolist())
 
     def sent(self, position: int) -> int:
         """Return how often a position was sent; 0 also if it is not open."""
@@ -128,7 +128,7 @@ class RetransmitQueue:
         slot = position % self._slots
         if self._open[slot] != position:
             return
-        self._open[slot], self._due_at[slot] = _NONE, inf
+        self._open[slot], self._due_at[slot] = NO_POSITION, inf
         sent = int(self._sent[slot])
         self.on_the_way -= sent > 0
         if sent and now is not None:
@@ -138,7 +138,7 @@ class RetransmitQueue:
         """Forget positions that have their results from the switch, in the order in which these came."""
         slots = positions % self._slots
         slots = slots[self._open[slots] == positions]
-        self._open[slots], self._due_at[slots] = _NONE, inf
+        self._open[slots], self._due_at[slots] = NO_POSITION, inf
         sent = self._sent[slots]
         results = int(np.count_nonzero(sent))
         self.on_the_way -= results
@@ -176,7 +176,7 @@ class RetransmitQueue:
     def clear(self) -> None:
         """Forget everything."""
         self.on_the_way, self._again = 0, []
-        self._open[:], self._due_at[:] = _NONE, inf
+        self._open[:], self._due_at[:] = NO_POSITION, inf
 
     def _count(self, results: int, once_sent_at: list[float], now: float) -> None:
         """Take results of the switch; `once_sent_at`: when their chunks were sent, of those that were sent once."""
@@ -189,7 +189,7 @@ class RetransmitQueue:
 
     def _first_time(self) -> NDArray[np.int64]:
         """Return what the window lets through of what was never sent."""
-        waiting = np.sort(self._open[(self._sent == 0) & (self._open != _NONE)])
+        waiting = np.sort(self._open[(self._sent == 0) & (self._open != NO_POSITION)])
         room = self.congestion.size - self.on_the_way
         if room <= 0 and waiting.size and waiting[0] == self.oldest:
             room = 1

@@ -25,9 +25,7 @@ import numpy as np
 from hopsum.codec.backends.jit import filled, inner, kernel, types
 from hopsum.transport import worker_layout as at
 
-_cgutils: Any = import_module("numba.core.cgutils")
 _extending: Any = import_module("numba.extending")
-_ir: Any = import_module("llvmlite.ir")
 
 i64, u64 = np.int64, np.uint64
 
@@ -87,6 +85,7 @@ def _pointer(element: Any) -> Any:
 
 
 _integers, _bits, _seconds = _pointer(types.int64), _pointer(types.uint64), _pointer(types.float64)
+_octets = _pointer(types.uint8)
 
 
 @inner
@@ -97,33 +96,6 @@ def memory(a: Any) -> Any:
         _seconds(a[7]), _seconds(a[8]), _seconds(a[9]), _integers(a[10]), _integers(a[11]), _integers(a[12]),
         _bits(a[13]), _integers(a[14]), _integers(a[15]),
     )  # fmt: skip
-
-
-def _accessor(bits: int, *, write: bool) -> Any:
-    """Return an intrinsic that reads or writes a number at an address."""
-
-    @_extending.intrinsic  # type: ignore[untyped-decorator]
-    def read_at(_: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.inttoptr(arguments[0], _ir.IntType(bits).as_pointer())
-            return builder.zext(builder.load(place), _ir.IntType(64)) if bits < 64 else builder.load(place)
-
-        return types.int64(types.int64), generate
-
-    @_extending.intrinsic  # type: ignore[untyped-decorator]
-    def write_at(_: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kind = _ir.IntType(bits)
-            value_ = builder.trunc(arguments[1], kind) if bits < 64 else arguments[1]
-            builder.store(value_, builder.inttoptr(arguments[0], kind.as_pointer()))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), generate
-
-    return write_at if write else read_at
-
-
-_read8, _write8, _write64 = _accessor(8, write=False), _accessor(8, write=True), _accessor(64, write=True)
 
 
 @inner
@@ -149,7 +121,7 @@ def _is_held(m: Any, position: Any) -> Any:
     if row < 0:
         return position < m.words[at.STREAM_END]
     reduce = row * at.REDUCE_WORDS
-    return _read8(m.reduces[reduce + at.HELD_AT] + position - m.reduces[reduce + at.FIRST]) != 0
+    return _octets(m.reduces[reduce + at.HELD_AT])[position - m.reduces[reduce + at.FIRST]] != 0
 
 
 @inner
@@ -185,7 +157,7 @@ def _settle(m: Any, slot: Any, position: Any) -> None:
     """Forget an open position that has its result (`RetransmitQueue.settle`)."""
     if m.open[slot] != position:
         return
-    m.open[slot], m.due_at[slot] = at.NONE, inf
+    m.open[slot], m.due_at[slot] = at.NO_POSITION, inf
     sent = m.sent[slot]
     if sent == 0:
         return
@@ -226,7 +198,7 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
         return -1
     reduce, pattern = row * at.REDUCE_WORDS, row * 2 * at.HEADER_WORDS
     result_bytes = m.reduces[reduce + at.RESULT_BYTES]
-    if size != result_bytes + at.HEADER_BYTES:
+    if size != result_bytes + at.HOPSUM_BYTES:
         return -1
     for word in range(at.HEADER_WORDS):
         differing = m.headers[first + word] ^ m.patterns[pattern + word]
@@ -237,9 +209,9 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
         return -1
     index = position - m.reduces[reduce + at.FIRST]
     result_at = m.reduces[reduce + at.RESULTS_AT] + index * result_bytes
-    _memcpy(result_at, words[at.BUFFER_AT] + offset + at.HEADER_BYTES, result_bytes)
-    _write64(m.reduces[reduce + at.CONTRIBUTORS_AT] + 8 * index, i64(contributors))
-    _write8(m.reduces[reduce + at.HELD_AT] + index, 1)
+    _memcpy(result_at, words[at.BUFFER_AT] + offset + at.HOPSUM_BYTES, result_bytes)
+    _bits(m.reduces[reduce + at.CONTRIBUTORS_AT])[index] = contributors
+    _octets(m.reduces[reduce + at.HELD_AT])[index] = 1
     m.reduces[reduce + at.MISSING] -= 1
     words[at.RESULTS] += 1
     _settle(m, slot, position)
@@ -261,14 +233,14 @@ def _sort(positions: Any, count: Any) -> None:
 @inner
 def _gather(m: Any) -> Any:
     """Fill `fresh` with all that waits to be sent for the first time; return the room that the window has for it."""
-    words, oldest = m.words, i64(at.NONE)
+    words, oldest = m.words, i64(at.NO_POSITION)
     for slot in range(words[at.SLOTS]):
         oldest = min(oldest, m.open[slot])
     words[at.NEW] = 0
     start = oldest % words[at.SLOTS]
     for step in range(words[at.SLOTS]):
         slot = start + step if start + step < words[at.SLOTS] else start + step - words[at.SLOTS]
-        if m.sent[slot] == 0 and m.open[slot] != at.NONE:
+        if m.sent[slot] == 0 and m.open[slot] != at.NO_POSITION:
             m.fresh[words[at.NEW]] = m.open[slot]
             words[at.NEW] += 1
     _sort(m.fresh, words[at.NEW])
@@ -324,7 +296,7 @@ def _collect(m: Any) -> Any:
             continue
         reduce = row * at.REDUCE_WORDS
         update_bytes = m.reduces[reduce + at.UPDATE_BYTES]
-        most = min(at.SEGMENTS_MAX, at.SEND_BYTES_MAX // update_bytes) if words[at.CUTS] == 1 else 1
+        most = min(at.SEGMENTS_MAX, at.GSO_BYTES_MAX // update_bytes) if words[at.CUTS] == 1 else 1
         if count > 0 and (update_bytes != size or count >= most):
             break
         address = m.reduces[reduce + at.UPDATES_AT] + (position - m.reduces[reduce + at.FIRST]) * update_bytes
@@ -367,7 +339,7 @@ def _take_rows(m: Any) -> None:
     size = words[at.SEGMENT]
     while words[at.REST] < words[at.RECEIVED]:
         given = min(size, words[at.RECEIVED] - words[at.REST])
-        row = _take(m, words[at.REST], given) if size % 8 == 0 and given > at.HEADER_BYTES else -1
+        row = _take(m, words[at.REST], given) if size % 8 == 0 and given > at.HOPSUM_BYTES else -1
         if row < 0:
             words[at.STOP] = at.STOP_REST
             return

@@ -6,6 +6,12 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
+from hopsum.protocol.retransmit_queue import NO_POSITION
+from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX
+from hopsum_wire import HOPSUM_BYTES
+
+__all__ = ["GSO_BYTES_MAX", "HOPSUM_BYTES", "NO_POSITION", "SEGMENTS_MAX"]
+
 # `words`, int64[WORDS]: set before a call
 FD: Final = 0  # of the socket
 WAKER: Final = 1  # eventfd that ends a wait
@@ -81,12 +87,7 @@ RESULT_BYTES: Final = 8
 REDUCE_WORDS: Final = 9
 REDUCES_MAX: Final = 8
 
-HEADER_WORDS: Final = 4
-HEADER_BYTES: Final = 32
-NONE: Final = (1 << 62) - 1
-"""In place of an open position, as in `retransmit_queue`."""
-SEGMENTS_MAX: Final = 64
-SEND_BYTES_MAX: Final = 65507
+HEADER_WORDS: Final = HOPSUM_BYTES // 8
 
 # `socket`, int64[SOCKET_WORDS]: a msghdr (7 words) for each direction, with what it points to
 RX: Final = 0

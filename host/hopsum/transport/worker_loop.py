@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.codec.backends import compiled_is_wanted
 from hopsum.protocol.batch import result_pattern
 from hopsum.protocol.retransmit_queue import Transmissions
 from hopsum.protocol.segments import segments_of
@@ -32,7 +33,6 @@ from hopsum.transport.link import DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.udp_link import SegmentRun, UdpLink, arrays_of
 
-COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
 _CMSG_BYTES: Final = 24
 _log: Final = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class WorkerLoop:
         self.reduces = np.zeros((at.REDUCES_MAX, at.REDUCE_WORDS), np.int64)
         self.patterns = np.zeros((at.REDUCES_MAX, 2 * at.HEADER_WORDS), np.uint64)
         self.everybody = np.zeros(1, np.uint64)
-        train = DATAGRAM_BYTES_MAX // at.HEADER_BYTES
+        train = DATAGRAM_BYTES_MAX // at.HOPSUM_BYTES
         self.fresh, self.pending = np.zeros(max(slots, train), np.int64), np.zeros(2 * slots, np.int64)
         self._vectors = np.zeros(2 * at.SEGMENTS_MAX, np.int64)
         self._socket = self._message_headers()
@@ -189,7 +189,7 @@ class WorkerLoop:
 
 def worker_loop(link: object, slots: int) -> WorkerLoop | None:
     """Return a loop for a worker on a link; None where there is none: another link, or no machine code here."""
-    if not isinstance(link, UdpLink) or os.environ.get(COMPILED_VARIABLE) == "0" or sys.byteorder != "little":
+    if not isinstance(link, UdpLink) or not compiled_is_wanted() or sys.byteorder != "little":
         return None
     try:
         kernel = import_module("hopsum.transport.worker_kernel")

@@ -13,6 +13,7 @@ sums of squares are exact in float64 up to one fixed order, and every other floa
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
@@ -22,6 +23,12 @@ from hopsum.codec.base import CodecError
 
 _MODULES: Final = {"numpy": "reference", "numba": "compiled"}
 BACKENDS: Final = ("auto", *_MODULES)
+COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
+
+
+def compiled_is_wanted() -> bool:
+    """Return whether vector code and compiled loops may be used: HOPSUM_COMPILED=0 turns them off."""
+    return os.environ.get(COMPILED_VARIABLE) != "0"
 
 
 def load_kernels(backend: str, threads: int = 1) -> Kernels:

@@ -8,7 +8,6 @@ where a measurement finds no gain, and with HOPSUM_COMPILED=0.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -17,10 +16,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hopsum.codec.backends import compiled_decode, compiled_thc
+from hopsum.codec.backends import compiled_decode, compiled_is_wanted, compiled_thc
 from hopsum.codec.backends.kernels import THC_BLOCK, TableSteps
 
-COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
 _BLOCKS: Final = 32
 _TURNS: Final = 5
 _log = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ class BlockKernels(NamedTuple):
 def block_kernels(root_mean_square: Kernel) -> BlockKernels:
     """Return the faster kernel of each kind on this machine; `root_mean_square` is the plain loop of ranges."""
     loops = BlockKernels(root_mean_square, compiled_thc.encode8, compiled_decode.decode8, compiled_decode.dequantize8)
-    if os.environ.get(COMPILED_VARIABLE) == "0":
+    if not compiled_is_wanted():
         return loops
     try:
         vectors = import_module("hopsum.codec.backends.vectors")
