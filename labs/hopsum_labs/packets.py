@@ -30,16 +30,23 @@ class Kind(IntEnum):
     RESULT = 2
 
 
-class Aggregation(Packet):
-    """The header `aggregation_t` and the values behind it."""
-
-    name = "Aggregation"
-    fields_desc = (
+def _header() -> list[Any]:
+    """Return the fields that both kinds of header begin with."""
+    return [
         ByteEnumField("kind", Kind.CONTRIBUTION, {int(kind): kind.name for kind in Kind}),
         ByteField("rank", 0),
         ByteField("slot", 0),
         ByteField("version", 0),
         IntField("chunk", 0),
+    ]
+
+
+class Aggregation(Packet):
+    """The header `aggregation_t` and the values behind it."""
+
+    name = "Aggregation"
+    fields_desc = (
+        *_header(),
         FieldListField("values", [0] * VALUES, IntField("value", 0), count_from=lambda _: VALUES),
     )
 
@@ -58,11 +65,7 @@ class Quantised(Packet):
 
     name = "Quantised"
     fields_desc = (
-        ByteEnumField("kind", Kind.CONTRIBUTION, {int(kind): kind.name for kind in Kind}),
-        ByteField("rank", 0),
-        ByteField("slot", 0),
-        ByteField("version", 0),
-        IntField("chunk", 0),
+        *_header(),
         ConditionalField(
             FieldListField("codes", [0] * VALUES, BitField("code", 0, 4), count_from=lambda _: VALUES), _is_contribution
         ),

@@ -187,6 +187,17 @@ def two(agent: Agent) -> dict[str, Any]:
     return {"books": [ledger.close() for _, _, ledger in pairs], "steps": [state.steps for _, state, _ in pairs]}
 
 
+def beside_plain(module: nn.Module, plain: nn.Module, ledger: Ledger, batch: Any) -> bool:
+    """Take a step on a DDP with the hook and on one without; return whether all gradients are equal, bit by bit."""
+    ledger.owe([batch])
+    for each in (module, plain):
+        each.zero_grad()
+        backward(each, batch)
+    ledger.pay()
+    pairs = zip(module.parameters(), plain.parameters(), strict=True)
+    return all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs)  # type: ignore[arg-type]
+
+
 def warm_up(agent: Agent) -> dict[str, Any]:
     """Three steps beside a DDP without a hook; then a state that was saved after two of them goes on."""
     before = agent.statistics.allreduces
@@ -194,14 +205,7 @@ def warm_up(agent: Agent) -> dict[str, Any]:
     plain = DistributedDataParallel(copy.deepcopy(module.module), bucket_cap_mb=CAP_MB)
     alike, exchanges, saved = [], [], io.BytesIO()
     for step in range(6):
-        batch = draw(agent.rank, step)
-        ledger.owe([batch])
-        for each in (module, plain):
-            each.zero_grad()
-            backward(each, batch)
-        ledger.pay()
-        pairs = zip(module.parameters(), plain.parameters(), strict=True)
-        alike.append(all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs))  # type: ignore[arg-type]
+        alike.append(beside_plain(module, plain, ledger, draw(agent.rank, step)))
         exchanges.append(agent.statistics.allreduces - before)
         if step == 1:
             torch.save(state.state_dict(), saved)
@@ -226,16 +230,9 @@ def auto(agent: Agent) -> dict[str, Any]:
         assert state.trial is not None
         state.trial._clock = lambda now=now: now[0]
         for step in range(20):
-            batch = draw(agent.rank, step)
-            ledger.owe([batch])
-            for each in (module, plain):
-                each.zero_grad()
-                backward(each, batch)
-            ledger.pay()
+            alike.append(beside_plain(module, plain, ledger, draw(agent.rank, step)))
             ways.append(state.trial.compresses)
             now[0] += seconds[agent.rank][not state.trial.compresses]
-            pairs = zip(module.parameters(), plain.parameters(), strict=True)
-            alike.append(all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs))  # type: ignore[arg-type]
         statistics = state.compression_stats()
         books.append(
             {**ledger.close(), "ways": ways, "alike": alike, "step_s": state.trial.step_s,
