@@ -32,6 +32,8 @@ _TITLES: Final = {
     "switch": "summed by a switch as fast as its links (assumed)",
     "embedded": "embedded switch, a link per worker",
     "server": "embedded switch behind one link (server)",
+    "hosts": "embedded switch on every host (hosts)",
+    "": "rings",
 }
 _GREY: Final = "#666666"
 _RATES: Final = tuple(10 ** (7 + step / 16) for step in range(65))
@@ -72,7 +74,7 @@ def draw(found: Forecast, against: str) -> Figure:
     limits = (min(*heights, 1.0) / 1.1, max(*heights, 1.0) * 1.2)
     for panel, aggregator, curves in zip(panels, aggregators or [""], drawn, strict=True):
         _fill(panel, curves, bound, limits, asked)
-        panel.set_title(_TITLES.get(aggregator, "rings"), fontsize=10)
+        panel.set_title(_TITLES[aggregator], fontsize=10)
         panel.set_xlabel("rate of a worker's link" if against == "rate" else "workers", fontsize=9)
         _ticks(panel, against)
     panels[0].set_ylabel("step: times as fast as with ring fp32", fontsize=9)

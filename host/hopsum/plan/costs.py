@@ -11,15 +11,17 @@ update                       of the embedded switch: one UPDATE with its share o
 ring_fp32, ring_fp16         of a byte that a worker of a ring all-reduce sends, with the one that it receives
 two_shot_4, two_shot_8       of an element that a worker of a two-shot all-reduce quantises, adds up and reads
 
-The shipped figures are those of docs/performance.md and docs/lossless.md, nothing else: of the machine that they were
-measured on. Two of them are conclusions: ring_fp32 and ring_fp16 take gloo's unshaped all-reduces, and that both cores
-were busy all the time.
+The shipped figures are shipped_costs.json, as `hopsum plan --calibrate` wrote it on the machine that each figure names.
+Two of them are conclusions: ring_fp32 and ring_fp16 take gloo's unshaped all-reduces, and that both cores were busy all
+the time.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
@@ -101,63 +103,26 @@ def costs_from_json(text: str, where: str) -> Costs:
     Raises:
         PlanError: no such object; the message begins with `where`.
     """
-    try:
-        read = json.loads(text)
-        figures = {str(name): Cost(float(each["seconds"]), str(each["origin"])) for name, each in read.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PlanError(
-            f'{where}: no costs: a JSON object of name: {{"seconds": NUMBER, "origin": TEXT}} is needed '
-            f"({type(error).__name__}: {error}); --calibrate FILE writes one"
-        ) from error
+    figures = _figures_from_json(text, where)
     try:
         return shipped_costs().replace(figures)
     except PlanError as error:
         raise PlanError(f"{where}: {error}") from error
 
 
+def _figures_from_json(text: str, where: str) -> dict[str, Cost]:
+    try:
+        read = json.loads(text)
+        return {str(name): Cost(float(each["seconds"]), str(each["origin"])) for name, each in read.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PlanError(
+            f'{where}: no costs: a JSON object of name: {{"seconds": NUMBER, "origin": TEXT}} is needed '
+            f"({type(error).__name__}: {error}); --calibrate FILE writes one"
+        ) from error
+
+
+@cache
 def shipped_costs() -> Costs:
-    """Return the figures of docs/performance.md and docs/lossless.md."""
-    codec = "docs/performance.md, `hopsum bench codec`: one core of a two-core AMD EPYC virtual machine, numba"
-    lossless = "docs/lossless.md, `hopsum bench lossless`: one thread, numba, a busy two-core virtual machine"
-    net = "docs/performance.md, `hopsum bench allreduce`: two cores of an Intel Xeon virtual machine, 4 workers"
-    forms = "docs/performance.md, forms of thc and two-shots: shares of thc's rates, one core of a busy virtual machine"
-    rates = {"thc": (367e6, 674e6), "uhc": (401e6, 650e6), "fixed": (650e6, 1329e6)}
-    figures = {
-        f"{way}_{name}": Cost(1 / rate, codec)
-        for name, both in rates.items()
-        for way, rate in zip(("encode", "decode"), both, strict=True)
-    }
-    for way, (thin_s, thick_s) in {"encode": (0.035, 0.194), "decode": (0.011, 0.078)}.items():
-        base, member = _line(thin_s / _LOSSLESS_ELEMENTS, 0.01, thick_s / _LOSSLESS_ELEMENTS, 0.20)
-        figures[f"{way}_lossless"], figures[f"{way}_lossless_member"] = Cost(base, lossless), Cost(member, lossless)
-    encode, decode = (figures[f"{way}_thc"].seconds for way in ("encode", "decode"))
-    for name, seconds in {
-        "encode_thc_paired": encode / _PAIRED_ENCODE,
-        "decode_thc_paired": decode / _PAIRED_DECODE,
-        "decode_packed": decode / _UNPACK,
-        "two_shot_4": encode / _TWO_SHOT_4,
-        "two_shot_8": encode / _TWO_SHOT_8,
-    }.items():
-        figures[name] = Cost(seconds, forms)
-    ring = f"{net}: gloo unshaped, taking both cores for busy"
-    return Costs(
-        figures
-        | {
-            "chunk": Cost(3.85e-6, net),
-            "place": Cost(0.016 / 25e6, net),
-            "update": Cost(2.25e-6, net),
-            "ring_fp32": Cost(0.23 * 2 / 4 / 157e6, ring),
-            "ring_fp16": Cost(0.34 * 2 / 4 / 78.5e6, ring),
-        }
-    )
-
-
-_LOSSLESS_ELEMENTS: Final = 1 << 24
-_PAIRED_ENCODE, _PAIRED_DECODE, _UNPACK, _TWO_SHOT_4, _TWO_SHOT_8 = 1.1, 1.4, 4.4, 0.23, 0.31
-"""Rates over thc's: of encoding and of decoding by bits=2, of unpacking over decoding, of two-shots over encoding."""
-
-
-def _line(low: float, low_density: float, high: float, high_density: float) -> tuple[float, float]:
-    """Return a line through two points: its value at a density of 0, and its slope."""
-    slope = (high - low) / (high_density - low_density)
-    return low - slope * low_density, slope
+    """Return the figures of shipped_costs.json, which docs/planning.md lists."""
+    file = files("hopsum.plan") / "shipped_costs.json"
+    return Costs(_figures_from_json(file.read_text(), str(file)))

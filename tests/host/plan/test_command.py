@@ -51,7 +51,7 @@ def test_json_has_every_method_and_adds_up(capsys: pytest.CaptureFixture[str]) -
         assert each["allreduce_s"] >= max(each["busy_s"].values())
     assert found["switch thc"]["binds"] == "link down"
     assert found["switch thc"]["speedup_over_ring_fp32"] > found["switch thc"]["speedup_over_ring_fp16"] > 1
-    assert report["costs"]["encode_thc"]["origin"].startswith("docs/performance.md")
+    assert report["costs"]["encode_thc"]["origin"].startswith("`hopsum plan --calibrate`")
     assert report["job"]["workers"] == 4
 
 

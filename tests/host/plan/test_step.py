@@ -25,8 +25,9 @@ from hopsum.plan import (
 )
 from hopsum.plan.step import AGGREGATORS, COMPUTE, codec_cpu_s, predict_two_shot
 
-PERFORMANCE = (Path(__file__).resolve().parents[3] / "docs" / "performance.md").read_text()
+PLANNING = (Path(__file__).resolve().parents[3] / "docs" / "planning.md").read_text()
 COSTS = shipped_costs()
+SLOW_SWITCH = COSTS.replace({"update": Cost(4e-6, "made up")})
 JOB = PlannedJob(elements=25_000_000, workers=4, compute_s=0.2, link_bits_per_s=1e9)
 
 
@@ -81,34 +82,25 @@ def predicted(rate: float, subject: str) -> float:
     return (thc(job, "embedded") if subject.startswith("thc") else predict_ring(job, COSTS, subject)).allreduce_s
 
 
-def documented() -> list[tuple[float, str, float]]:
-    """Return rate, subject and seconds of the table under "All-reduce"."""
-    section = PERFORMANCE.partition("## All-reduce")[2]
+def documented() -> list[tuple[float, str, float, float]]:
+    """Return rate, subject, predicted and measured seconds of the table in docs/planning.md."""
     rates = {"200 Mbit/s": 200e6, "1 Gbit/s": 1e9, "not shaped": 1e13}
     found = []
     for name, rate in rates.items():
-        row = re.search(rf"^\| {name} \|(.+)$", section, re.MULTILINE)
-        assert row is not None
-        cells = [float(cell.split()[0]) for cell in row[1].split("|")[:4]]
-        found += [(rate, subject, seconds) for subject, seconds in zip(SUBJECTS, cells, strict=True)]
+        rows = re.search(rf"^\| {name}, predicted \|(.+)\|\n\| measured \|(.+)\|$", PLANNING, re.MULTILINE)
+        assert rows is not None
+        both = [[float(cell.strip().removesuffix(" s")) for cell in row.split("|")] for row in rows.groups()]
+        found += [(rate, subject, *pair) for subject, pair in zip(SUBJECTS, zip(*both, strict=True), strict=True)]
     return found
 
 
-@pytest.mark.parametrize(("rate", "subject", "seconds"), documented())
-def test_documented_all_reduces_are_predicted_within_a_quarter(rate: float, subject: str, seconds: float) -> None:
-    """On one machine of two cores. Costs of the network come from the same table; bytes, links and overlap do not."""
-    assert predicted(rate, subject) == pytest.approx(seconds, rel=0.25)
-
-
-def test_the_documented_predictions_are_these() -> None:
-    """The table of docs/planning.md, whose measured rows are those of docs/performance.md."""
-    page = (Path(__file__).resolve().parents[3] / "docs" / "planning.md").read_text()
-    rows = re.findall(r"^\| [^|]+, predicted \|(.+)\|\n\| measured \|(.+)\|$", page, re.MULTILINE)
-    printed = [
-        (cell.strip(), other.strip()) for row in rows for cell, other in zip(*(r.split("|") for r in row), strict=True)
-    ]
-    expected = [(f"{predicted(rate, subject):.2f} s", f"{seconds:.2f} s") for rate, subject, seconds in documented()]
-    assert printed == expected
+@pytest.mark.parametrize(("rate", "subject", "printed", "measured"), documented())
+def test_documented_all_reduces_are_predicted_within_a_quarter(
+    rate: float, subject: str, printed: float, measured: float
+) -> None:
+    """On one machine of two cores. Costs of the network come from unshaped all-reduces; bytes and links do not."""
+    assert predicted(rate, subject) == pytest.approx(printed, abs=0.005)
+    assert predicted(rate, subject) == pytest.approx(measured, rel=0.25)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -119,7 +111,9 @@ def test_a_faster_link_never_takes_longer(aggregator: str) -> None:
 
 
 def test_who_adds_decides() -> None:
-    switch, embedded, server, _ = (thc(JOB, aggregator) for aggregator in AGGREGATORS)
+    switch, embedded, server, _ = (
+        predict_summed(JOB, SLOW_SWITCH, codec_of(JOB.workers), aggregator) for aggregator in AGGREGATORS
+    )
     assert switch.allreduce_s < embedded.allreduce_s < server.allreduce_s
     assert server.busy_s["server out"] == pytest.approx(JOB.workers * server.busy_s["link down"])
     assert server.busy_s["server in"] == pytest.approx(JOB.workers * server.busy_s["link up"])
@@ -220,7 +214,7 @@ def test_more_workers_cost_a_server_and_not_a_switch() -> None:
 
 def test_winning_rates_are_where_the_all_reduces_cross() -> None:
     def ours(job: PlannedJob) -> Prediction:
-        return thc(job, "embedded")
+        return predict_summed(job, SLOW_SWITCH, codec_of(job.workers), "embedded")
 
     def theirs(job: PlannedJob) -> Prediction:
         return predict_ring(job, COSTS, "fp16")
