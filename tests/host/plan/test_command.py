@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from hopsum.plan import PlanError
+from hopsum.plan import PlanError, PlannedJob, shipped_costs
 from hopsum.plan.step import AGGREGATORS
 from hopsum_cli.main import main
 from hopsum_evaluation.plan import module
-from hopsum_evaluation.plan.forecast import CODECS
+from hopsum_evaluation.plan.forecast import CODECS, forecast
+from hopsum_evaluation.plan.plot import draw
 from hopsum_evaluation.plan.report import said_ranges
 from hopsum_evaluation.plan.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 
@@ -202,6 +203,14 @@ def test_bad_input_has_one_message(
     monkeypatch.chdir(tmp_path)
     assert message in refused(capsys, "plan", *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_panel_of_the_plot_names_its_aggregator() -> None:
+    job = PlannedJob(elements=1_000_000, workers=4, compute_s=0.2, link_bits_per_s=1e9)
+    figure = draw(forecast(job, shipped_costs(), ["thc"], AGGREGATORS), "rate")
+    titles = [panel.get_title() for panel in figure.axes]
+    assert len(set(titles)) == len(AGGREGATORS)
+    assert "rings" not in titles
 
 
 def test_plots_without_matplotlib_name_the_extra(
