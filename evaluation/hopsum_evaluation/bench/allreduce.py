@@ -83,6 +83,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="many datagrams per system call of hopsum's workers (default %(default)s: where the kernel can)",
     )  # fmt: skip
     parser.add_argument(
+        "--error-feedback", action="store_true", help="error feedback in hopsum's workers, as training has it"
+    )
+    parser.add_argument(
         "--timeline", action="store_true", help="draw the work of codec and network of rank 0 on stderr"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
@@ -107,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
         rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects,
-        options.gso, options.placement,
+        options.gso, options.placement, options.error_feedback,
     )  # fmt: skip
     start = time.perf_counter()
     try:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent
+from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, Span
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
@@ -53,6 +54,8 @@ class AllReducePlan:
     """Of hopsum's sockets."""
     services: tuple[tuple[str, int], ...] = ()
     """The addresses that hopsum's workers send to, by shard."""
+    error_feedback: bool = False
+    """Of hopsum's workers, for each vector."""
 
 
 class Measured(NamedTuple):
@@ -104,12 +107,13 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     ) as agent:
         agent.allreduce(np.ones(1024, np.float32))
         vector = vector_of(plan, seat.rank)
+        feedback = feedback_of(plan)
         pipe.send(("ready", memory_of_this()["rss"]))
         while pipe.recv() is not None:
             spans.clear()
             before = agent.statistics.traffic
             clock = Clock()
-            reduce_in_place(agent, np.array_split(vector, plan.buckets))
+            reduce_in_place(agent, np.array_split(vector, plan.buckets), feedback)
             seconds, cpu = clock.read()
             retransmits = (agent.statistics.traffic - before).retransmits
             peak = memory_of_this()["peak"]
@@ -118,10 +122,20 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
             pipe.send(("done", *Measured(seconds, cpu, mean, peak, list(spans), retransmits)))
 
 
-def reduce_in_place(agent: Agent, buckets: Sequence[NDArray[np.float32]]) -> None:
+def feedback_of(plan: AllReducePlan) -> list[ErrorFeedback | None]:
+    """Return the error feedback of each bucket."""
+    sizes = [len(each) for each in np.array_split(np.empty(plan.elements, np.bool_), plan.buckets)]
+    return [ErrorFeedback(size) if plan.error_feedback else None for size in sizes]
+
+
+def reduce_in_place(
+    agent: Agent, buckets: Sequence[NDArray[np.float32]], feedback: Sequence[ErrorFeedback | None]
+) -> None:
     """Put the means in the place of the vectors, as DDP does with its buckets."""
     with agent.group():
-        futures: deque[Future[AllReduceResult]] = deque(agent.submit(bucket, out=bucket) for bucket in buckets)
+        futures: deque[Future[AllReduceResult]] = deque(
+            agent.submit(bucket, feedback=kept, out=bucket) for bucket, kept in zip(buckets, feedback, strict=True)
+        )
     while futures:
         futures.popleft().result()
 

@@ -130,7 +130,7 @@ class AllReduceEngine:
         self.network.thread.start()
         try:
             while not self._closed:
-                busy = self._end_failed() if self._failure is not None else self._send_next() or self._take_next()
+                busy = self._end_failed() if self._failure is not None else self._work()
                 self._listen(block=not busy)
         except BaseException as error:  # no codec's and not the network's: those end an all-reduce
             self._failure = error
@@ -139,6 +139,17 @@ class AllReduceEngine:
         finally:
             self.network.stop()
             self._end_closed()
+
+    def _work(self) -> bool:
+        """Send or take; say whether anything was done.
+
+        Sums are read first while the network has another vector's codes: each vector that is not read keeps its sums,
+        and its error feedback a second vector. Else what the network waits for goes first.
+        """
+        sealed = [task.arrived is not None for task in self._tasks if task.sealed]
+        if any(sealed) and not all(sealed):
+            return self._take_next(oldest=True)
+        return self._send_next() or self._take_next()
 
     def over(self) -> HopsumError:
         """Return what an all-reduce ends with that comes after a failed one, or after the generation's end."""
@@ -285,12 +296,12 @@ class AllReduceEngine:
             task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
         )
 
-    def _take_next(self) -> bool:
-        """Hand one task its results: first one that has more to send, the network may be waiting for it."""
+    def _take_next(self, *, oldest: bool = False) -> bool:
+        """Hand one task its results: the oldest, or first one that has more to send."""
         arrived = [task for task in self._tasks if task.arrived is not None]
         if not arrived:
             return False
-        self._take(min(arrived, key=lambda task: task.sealed))
+        self._take(arrived[0] if oldest else min(arrived, key=lambda task: task.sealed))
         return True
 
     def _take(self, task: Task) -> None:

@@ -26,19 +26,28 @@ class StepFeedback(ErrorFeedback):
         super().__init__(elements)
         self._before = self.residual
 
-    def commit(self, delivered: NDArray[np.float32] | None) -> None:
-        """Settle, and keep the residual from before: it is the spare vector, so this costs nothing."""
-        self._before = self.residual
-        super().commit(delivered)
+    def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Begin an all-reduce; the one before it can no longer be undone."""
+        self._forget()
+        return super().compensate(x)
 
     def rollback(self) -> None:
         """Withdraw: there is nothing to undo."""
         super().rollback()
-        self._before = self.residual
+        self._forget()
 
     def undo(self, elements: slice = slice(None)) -> None:
         """Put these elements of the residual back to what they were before the last all-reduce."""
         self.residual[elements] = self._before[elements]
+
+    def _let_go(self, before: NDArray[np.float32]) -> None:
+        """Keep the residual from before, for `undo`."""
+        self._before = before
+
+    def _forget(self) -> None:
+        if self._before is not self.residual:
+            self._spares.give(self._before)
+        self._before = self.residual
 
 
 class _Place(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, StepFeedback
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
 
@@ -79,6 +79,24 @@ def test_the_last_allreduce_can_be_undone() -> None:
     feedback.rollback()
     feedback.undo()
     assert feedback.residual.tolist() == [1, 2, 3, 4]
+
+
+def test_what_can_be_undone_is_nobody_elses() -> None:
+    """Error feedbacks of one length share vectors, but not the one that an undo needs."""
+    first, second = StepFeedback(4), StepFeedback(4)
+    for value in (1, 2):
+        for feedback in (first, second):
+            feedback.compensate(np.full(4, value, np.float32))
+            feedback.commit(None)
+    first.undo()
+    assert first.residual.tolist() == [1.0] * 4
+    second.compensate(np.full(4, 5, np.float32))
+    second.rollback()
+    second.undo()  # nothing is left to undo
+    assert second.residual.tolist() == [3.0] * 4
+    third = StepFeedback(4)
+    third.compensate(np.full(4, 9, np.float32))
+    assert (first.residual.tolist(), second.residual.tolist()) == ([1.0] * 4, [3.0] * 4)
 
 
 def test_reading_clearing_and_scaling() -> None:
