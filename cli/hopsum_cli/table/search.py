@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
     parser.add_argument("--lane-bits", type=int, default=8, help="bits of a sum (default %(default)s)")
     parser.add_argument(
-        "--error-feedback", action="store_true", help="count on error feedback: what is truncated is sent later"
+        "--error-feedback", action="store_true", help="error feedback is counted on: what is truncated is sent later"
     )
 
 
