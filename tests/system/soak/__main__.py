@@ -3,6 +3,7 @@
 
 python -m tests.system.soak --updates 1000000              quorum 4, then quorum 3
 python -m tests.system.soak --updates 1000000 --quorum 3
+python -m tests.system.soak --updates 1000000 --transport  quorum 4, compiled loops; HOPSUM_COMPILED=0: without them
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import time
 
 from .ledger import close
+from .member import Member, TransportMember
 from .rig import WORKERS, bench, make_soak
 
 
@@ -23,10 +25,15 @@ def main() -> None:
     parser.add_argument("--quorum", type=int, choices=range(1, WORKERS + 1), help="one only; else 4 and 3")
     parser.add_argument("--loss", type=float, default=0.05, help="probability, each way")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transport", action="store_true", help="whole transports as members; they have no peers")
     options = parser.parse_args()
-    for quorum in [options.quorum] if options.quorum else [WORKERS, WORKERS - 1]:
+    member = TransportMember if options.transport else Member
+    if options.transport and options.quorum not in (None, WORKERS):
+        parser.error(f"--transport --quorum {options.quorum}: without peers a quorum of {WORKERS} is needed")
+    quorums = [WORKERS] if options.transport else [options.quorum] if options.quorum else [WORKERS, WORKERS - 1]
+    for quorum in quorums:
         began = time.monotonic()
-        with bench(quorum, options.loss, options.seed) as stage:
+        with bench(quorum, options.loss, options.seed, member) as stage:
             soak = make_soak(stage, options.seed, lambda line: print(line, flush=True))
             soak.run(options.updates)
             figures = close(soak, options.loss)

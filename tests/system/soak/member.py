@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One worker of a soak: the project's own, on a UDP socket, and what it may get from its peers.
 
+`Member` has the worker alone, and sends and receives one datagram at a time. `TransportMember` has what an agent has.
+
 With a quorum below the number of workers a slot can move on before everybody has its RESULT. A worker that is told so
 (STALE about a round that it lacks) asks its peers; here that is a look into their hands. The RESULT that one of them
 got is given to the worker as if it had come from the switch.
@@ -13,6 +15,8 @@ import struct
 from collections.abc import Callable
 
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import Kind
 
 RECEIVE_BUFFER_BYTES = 4 << 20
@@ -57,6 +61,10 @@ class Member:
         """Return the socket's descriptor, so that select takes a member."""
         return self.socket.fileno()
 
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
     def turn(self, now: float, peers: list[Member]) -> int:
         """Send what is to be sent, take what has come; return how many datagrams came."""
         self.worker.handle_timer(now)
@@ -100,3 +108,49 @@ class Member:
         found = [peer.kept[place] for peer in peers if place in peer.kept]
         assert found, f"rank {self.rank} lacks {place} (slot, round), the switch has moved on, and no peer has it"
         return found[0][:_RANK_AT] + self.rank.to_bytes(2, "big") + found[0][_RANK_AT + 2 :]
+
+
+class TransportMember(Member):
+    """A member with the worker's whole transport on its socket, compiled loop included. It has no peers."""
+
+    def __init__(self, rank: int, switch: tuple[str, int]) -> None:
+        self.rank = rank
+        self.link = UdpLink(("127.0.0.1", 0), switch)
+        self.sent = self.received = self.asked = 0
+        self.kept, self.done = {}, {}
+
+    def join(self, membership: Membership, timing: Timing, is_settled: Callable[[Place], bool]) -> None:
+        """Begin a generation."""
+        self.transport = Transport(self.link, membership, timing)
+        self.worker = self.transport.worker
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """IPv4 address and UDP port."""
+        return self.link.local
+
+    def fileno(self) -> int:
+        """Return the link's descriptor."""
+        return self.link.fileno()
+
+    def turn(self, now: float, peers: list[Member]) -> int:
+        """Take one step, without waiting; return how many datagrams came."""
+        before = self.received
+        for event in self.transport.step(0.0):
+            assert isinstance(event, AllReduceDone), f"rank {self.rank}: {event.error}"
+            self.done[event.handle - 1] = event
+        self._count()
+        return self.received - before
+
+    def receive(self) -> list[bytes]:
+        """Return datagrams that have come."""
+        arrived = [bytes(row) for rows in self.link.receive_rows(0.0) for row in rows]
+        self._count()
+        return arrived
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.link.close()
+
+    def _count(self) -> None:
+        self.sent, self.received = self.link.statistics.datagrams_sent, self.link.statistics.datagrams_received

@@ -36,6 +36,8 @@ WORKERS, SLOTS, CHUNKS, AHEAD = 4, 64, 256, 3
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 TIMING = Timing(retransmit_s=0.05, backoff=1.5, retransmit_max_s=0.4, deadline_s=300.0)
 STANDSTILL_S = 60.0
+LOOK_S = 0.005
+"""A transport may have found, at the end of a step, that a datagram is due: its next step sends it."""
 OPS = (
     Op.LOOKUP_ADD8, Op.MAX32, Op.LOOKUP_ADD8, Op.ADD32, Op.LOOKUP_ADD8, Op.OR, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16,
     Op.LOOKUP_ADD8, Op.ADD8, Op.LOOKUP_ADD6, Op.ADD16,
@@ -55,8 +57,8 @@ class Bench:
 
 
 @contextmanager
-def bench(quorum: int, loss: float, seed: int) -> Iterator[Bench]:
-    """Start a switch with a job of all members; all of it ends with the block."""
+def bench(quorum: int, loss: float, seed: int, member: type[Member] = Member) -> Iterator[Bench]:
+    """Start a switch with a job of all members, of one class; all of it ends with the block."""
     json, p4info = compiled_program()
     extra = "--backend", "native", "--seed", str(seed)
     with ExitStack() as stack:
@@ -68,8 +70,8 @@ def bench(quorum: int, loss: float, seed: int) -> Iterator[Bench]:
         for rank in range(WORKERS):
             port = rank + 1
             host, _, number = management.bind_udp(port, "127.0.0.1:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}").rpartition(":")
-            members.append(Member(rank, (host, int(number))))
-            stack.callback(members[-1].socket.close)
+            members.append(member(rank, (host, int(number))))
+            stack.callback(members[-1].close)
             endpoints.append(WorkerEndpoint(rank, port, f"02:00:00:00:01:{port:02x}", *members[-1].address))
         controller = SwitchController(device, SWITCH)
         tables = {"table16": TABLE16, "table6": TABLE6}
@@ -112,7 +114,7 @@ class Soak:
             assert now < moved_at + STANDSTILL_S, f"no all-reduce ended in {STANDSTILL_S} s: {self._where()}"
             if not arrived:
                 timers = [timer for member in members if (timer := member.worker.get_timer()) is not None]
-                select.select(members, [], [], max(0.0, min(timers, default=now) - now))
+                select.select(members, [], [], max(0.0, min([*timers, now + LOOK_S]) - now))
             if sent >= updates * len(self.memory_kib) // 100 and len(self.memory_kib) < 100:
                 self.memory_kib.append(resident_kib(self.bench.switch.process.pid))
                 self.report(f"{sent:>9,} of {updates:,} sent, {self.settled * CHUNKS:,} rounds: {self._where()}")

@@ -15,6 +15,7 @@ from hopsum.protocol.worker import AllReduceDone
 from hopsum_wire import Op
 
 from .ledger import close
+from .member import TransportMember
 from .payloads import PATTERNS, Payloads
 from .rig import SLOTS, WORKERS, bench, make_soak
 
@@ -39,6 +40,19 @@ def test_every_worker_ends_with_the_same_sums(quorum: int) -> None:
     else:
         assert len(figures.contributors) == WORKERS, "the last one to come differs from round to round"
         assert figures.asked > 0
+
+
+@pytest.mark.parametrize("compiled", ["1", "0"])
+def test_compiled_loops_and_python_end_with_the_same_sums(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's whole transport and the switch's UDP ports, both with and both without their compiled loops."""
+    monkeypatch.setenv("HOPSUM_COMPILED", compiled)
+    with bench(WORKERS, LOSS, seed=7, member=TransportMember) as stage:
+        soak = make_soak(stage, seed=7)
+        soak.run(UPDATES // 4)
+        figures = close(soak, LOSS)
+    assert figures.sent >= UPDATES // 4
+    assert figures.again > 0
+    assert figures.contributors.keys() == {(1 << WORKERS) - 1}
 
 
 def test_a_wrong_result_is_seen() -> None:
