@@ -14,6 +14,7 @@ from hopsum_wire import Op, down_bytes, up_bytes
 _INSTEAD: Final = {
     Op.LOOKUP_ADD8: "use a codec without a lookup table",
     Op.LOOKUP_ADD16: "leave table16 out",
+    Op.ADD32: "leave digits out: take the codec without digits",
     Op.LOOKUP_ADD6: "leave table6 out: take the codec without result_bits=6",
 }
 
@@ -21,7 +22,7 @@ _INSTEAD: Final = {
 def validate_capabilities(device: Device, spec: JobSpec) -> None:
     """Raise ControlPlaneError when a job like this can never be on the switch, however much room there is."""
     target = device.capabilities.target
-    for op in spec.tables:
+    for op in spec.ops:
         if op not in device.capabilities.ops:
             raise _wrong(device, spec, f"the program of {target} has no {op.name}", _INSTEAD[op])
     if (spec.leaves or spec.parent is not None) and not device.program.trees:

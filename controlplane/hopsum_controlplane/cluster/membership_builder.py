@@ -85,8 +85,8 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
         if workers:
             racks[leaf.name] = LeafGroup(workers, link.leaf_port, link.spine_port)
     request = record.request
-    tables = (request.table, request.table16)
-    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, *tables, table6=request.table6)
+    tables = {name: getattr(request, name) for name in ("table", "table16", "table6", "digits")}
+    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, **tables)
     top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
     return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
 
@@ -152,5 +152,6 @@ def _tree(spine: Job, leaves: list[Job]) -> TreeJob:
         if job.spec.parent is not None
     ]
     first = leaves[0].spec
-    spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, first.table, first.table16, table6=first.table6)
+    tables = {name: getattr(first, name) for name in ("table", "table16", "table6", "digits")}
+    spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, **tables)
     return TreeJob(spec, spine, tuple(leaves))

@@ -136,9 +136,7 @@ def resume_from_json(text: str) -> Resume:
 def _resume(values: dict[str, Any]) -> Resume:
     decided = tuple(Decided(**{**each, "ranks": tuple(each["ranks"])}) for each in values["decided"])
     further = tuple(map(_resume, values.get("further_shards", ())))
-    return Resume(
-        **{**values, "replaced": tuple(values["replaced"]), "decided": decided, "further_shards": further}
-    )
+    return Resume(**{**values, "replaced": tuple(values["replaced"]), "decided": decided, "further_shards": further})
 
 
 def _spec(values: dict[str, Any]) -> JobSpec:
@@ -150,6 +148,7 @@ def _spec(values: dict[str, Any]) -> JobSpec:
 
 
 def _tables(values: dict[str, Any]) -> dict[str, tuple[int, ...] | None]:
-    """Return the lookup tables of a request or specification; databases of before packed results have no `table6`."""
-    found = {name: values[name] for name in ("table", "table16")} | {"table6": values.get("table6")}
+    """Return the tables and digits of a request or specification; older databases have no `table6` or `digits`."""
+    found = {name: values[name] for name in ("table", "table16")}
+    found |= {name: values.get(name) for name in ("table6", "digits")}
     return {name: None if table is None else tuple(table) for name, table in found.items()}

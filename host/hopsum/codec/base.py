@@ -35,6 +35,8 @@ OnNonfinite = Literal["raise", "skip"]
 ON_NONFINITE: Final = ("raise", "skip")
 TABLE_NAMES: Final = {Op.LOOKUP_ADD8: "table", Op.LOOKUP_ADD16: "table16", Op.LOOKUP_ADD6: "table6"}
 """The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
+DIGITS: Final = "digits"
+"""The same of lanes of ADD32 that carry digits."""
 
 
 class CodecError(HopsumError):
@@ -177,7 +179,13 @@ class Codec(Protocol):
 
 
 def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
-    """Return the lookup table that a job of this codec needs, as the job's `table`, `table16` or `table6`."""
+    """Return what a job of this codec is made with: its lookup table, as `table`, `table16` or `table6`, or `digits`.
+
+    `digits` are the elements of a lane of 32 bits and the largest value of one, see digits.py.
+    """
+    digits: tuple[int, int] | None = getattr(codec, "digits", None)
+    if digits is not None:
+        return {DIGITS: digits}
     return {} if codec.lookup is None else {TABLE_NAMES[codec.op]: codec.lookup}
 
 

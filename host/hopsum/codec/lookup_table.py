@@ -36,16 +36,15 @@ class LookupTable:
     """
 
     values: tuple[int, ...]
-    """[2^bits], bits in 1..8, or [3]: strictly increasing from 0 to the granularity."""
+    """[2 to 256]: strictly increasing from 0 to the granularity."""
     truncated: float
     """p: expected fraction of N(0, 1) coordinates beyond the bound."""
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in pairwise(self.values))
-        known = len(self.values) == 3 or len(self.values) in {1 << bits for bits in range(1, MAX_BITS + 1)}
-        if not known or self.values[0] != 0 or not rising:
+        if not 2 <= len(self.values) <= 1 << MAX_BITS or self.values[0] != 0 or not rising:
             raise CodecError(
-                f"a table has 2, 3, 4, 8, ... or {1 << MAX_BITS} strictly increasing integers from 0, "
+                f"a table has 2 to {1 << MAX_BITS} strictly increasing integers from 0, "
                 f"not the {len(self.values)} values {self.values}"
             )
         require_fraction(self.truncated)

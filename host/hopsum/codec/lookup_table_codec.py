@@ -15,6 +15,8 @@ to the table's values. The inverse rotation turns the sum of the values into the
 
     result_bits=6      the switch packs lanes of 8 bits into 6, in RESULT alone: sums are at most 63
 
+    digits=k           k blocks of 256 elements in a chunk of ADD32, each a digit of every lane (digits.py)
+
 A block whose own root mean square exceeds r is clipped to it, coordinate by coordinate: what lies beyond +-t r stays
 in the error feedback. That happens to a worker whose ranges came too late for the quorum, and with scale="tensor".
 
@@ -33,7 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form, Kernels, TableSteps
+from hopsum.codec.backends.kernels import (
+    DIGIT_LANE_BITS,
+    FRACTION_BITS,
+    MAX_SHIFT,
+    THC_BLOCK,
+    BlockKeys,
+    Form,
+    Kernels,
+    TableSteps,
+)
 from hopsum.codec.base import (
     CodecError,
     ReductionContext,
@@ -44,6 +55,7 @@ from hopsum.codec.base import (
     require_vector,
     require_workers,
 )
+from hopsum.codec.digits import finest_granularity, pack_digits, split_digits
 from hopsum.codec.hashing import ACROSS, ROTATION, ROUNDING, derive_key
 from hopsum.codec.pairs import CHUNK_BLOCKS, pair_payloads, pair_table, split_payloads, split_sums
 from hopsum.codec.range_codec import RangeCodec
@@ -64,9 +76,11 @@ MIN_BOUND: Final = 0.25
 """Of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
 CODE_BITS: Final = 4
 """Of codes that the switch looks up; wider ones travel as the values that they are."""
-_RUN_BLOCKS: Final = 512
-"""Of paired codes and of packed results: a byte each, 512 KiB, between the kernels and the payloads."""
-_OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
+_RUN_ELEMENTS: Final = 512 * THC_BLOCK
+"""Of paired codes, digits and packed results: a byte each, 512 KiB, between the kernels and the payloads."""
+_OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16} | {
+    (DIGIT_LANE_BITS, False): Op.ADD32
+}
 
 
 class LookupTableCodec(RangeCodec):
@@ -84,6 +98,7 @@ class LookupTableCodec(RangeCodec):
         code_group: int = LANE_GROUP_CODES,
         paired: bool = False,
         result_bits: int | None = None,
+        digits: int | None = None,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
@@ -92,6 +107,7 @@ class LookupTableCodec(RangeCodec):
             code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
             paired: whether two codes of up to 4 values share a symbol (pairs.py); lanes have 8 bits then.
             result_bits: of a sum in RESULT; those of the lane if left out, or 6.
+            digits: elements of a lane of 32 bits, in place of lanes of `lane_bits`; T[z] = z then.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
@@ -102,13 +118,17 @@ class LookupTableCodec(RangeCodec):
         if paired and lane_bits != LANE_BITS[0]:
             raise CodecError(f"paired codes in lanes of {lane_bits} bits: their lanes have {LANE_BITS[0]} bits")
         packed = require_result_bits(result_bits, lane_bits, paired)
-        _require_table(workers, table, PAIRED_SUM_BITS if paired else PACKED_LANE_BITS if packed else lane_bits)
+        if digits is None:
+            _require_table(workers, table, PAIRED_SUM_BITS if paired else PACKED_LANE_BITS if packed else lane_bits)
+        else:
+            _require_digits(workers, table, digits)
+            lane_bits = DIGIT_LANE_BITS
         self.workers = workers
         self.table = table
         self.granularity, self.bound = table.granularity, table.bound
         self.rotation, self.scale, self.lane_bits = rotation, scale, lane_bits
         self.result_bits = PACKED_LANE_BITS if packed else lane_bits
-        looked_up = table.bits <= CODE_BITS
+        looked_up = table.bits <= CODE_BITS and digits is None
         if packed and not looked_up:
             raise CodecError(
                 f"result_bits={result_bits} with codes of {table.bits} bits: the switch packs sums of codes that it "
@@ -118,7 +138,9 @@ class LookupTableCodec(RangeCodec):
         self.code_group = code_group
         self.op = Op.LOOKUP_ADD6 if packed else _OPS[lane_bits, looked_up]
         self.block_elements = self._form.block_elements
-        self.chunk_blocks = CHUNK_BLOCKS if paired else 1
+        self.chunk_blocks = digits or (CHUNK_BLOCKS if paired else 1)
+        self.digits = None if digits is None else (digits, self.granularity)
+        self._radix = workers * self.granularity + 1
         self.lookup: tuple[int, ...] | None = None
         if looked_up:
             self.lookup = pair_table(table.values) if paired else table.switch_values
@@ -168,7 +190,9 @@ class LookupTableCodec(RangeCodec):
                 own_codes = codes[rows.start - run.start : rows.stop - run.start]
                 keys = _keys(context, rows.start)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
-            if self.chunk_blocks > 1:
+            if self.digits is not None:
+                payloads[chunks] = pack_digits(codes, self.chunk_blocks, self._radix)
+            elif self.chunk_blocks > 1:
                 payloads[chunks] = pair_payloads(codes)
         return payloads
 
@@ -291,7 +315,9 @@ class LookupTableCodec(RangeCodec):
 
     def _runs(self, blocks: int) -> list[slice]:
         """Return runs of blocks to work on at a time: all at once, or as many as leave bytes between in a cache."""
-        step = max(blocks, 1) if self.chunk_blocks == 1 and self.op != Op.LOOKUP_ADD6 else _RUN_BLOCKS
+        step = _RUN_ELEMENTS // self.block_elements // self.chunk_blocks * self.chunk_blocks
+        if self.chunk_blocks == 1 and self.op != Op.LOOKUP_ADD6:
+            step = max(blocks, 1)
         return [slice(start, min(start + step, blocks)) for start in range(0, blocks, step)]
 
     def _chunks(self, rows: slice) -> slice:
@@ -299,14 +325,15 @@ class LookupTableCodec(RangeCodec):
         return slice(rows.start // self.chunk_blocks, blocks_of(rows.stop, self.chunk_blocks))
 
     def _sums(self, results: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
-        """Return the sums of these blocks, uint8[rows, 1024]."""
+        """Return the sums of these blocks, uint8[rows, 1024], or bytes[rows, 256] of digits."""
         if self.op == Op.LOOKUP_ADD6:
             return unpack_sums(results[rows])
         if self.chunk_blocks == 1:
             return results[rows]
         chunks = self._chunks(rows)
         first = rows.start - chunks.start * self.chunk_blocks
-        return split_sums(results[chunks])[first : first + rows.stop - rows.start]
+        sums = split_sums(results[chunks]) if self.digits is None else self._split(results[chunks])
+        return sums[first : first + rows.stop - rows.start]
 
     def _own_codes(self, payloads: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
         """Return the payloads of these blocks, each by itself."""
@@ -314,10 +341,15 @@ class LookupTableCodec(RangeCodec):
             return payloads[rows]
         chunks = self._chunks(rows)
         first = rows.start - chunks.start * self.chunk_blocks
-        return split_payloads(payloads[chunks])[first : first + rows.stop - rows.start]
+        codes = split_payloads(payloads[chunks]) if self.digits is None else self._split(payloads[chunks])
+        return codes[first : first + rows.stop - rows.start]
+
+    def _split(self, payloads: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the digits of chunks, a row for each block."""
+        return split_digits(payloads, self.chunk_blocks, self._radix)
 
     def _room_for_codes(self, chunks: slice) -> NDArray[np.uint8]:
-        """Return room for the payloads of blocks before they are paired; a block that is not there has codes 0."""
+        """Return room for the codes of blocks before they share chunks; a block that is not there has codes 0."""
         return np.zeros(((chunks.stop - chunks.start) * self.chunk_blocks, self._form.up_bytes), np.uint8)
 
     def _result(self, elements: int) -> NDArray[np.float32]:
@@ -408,6 +440,21 @@ def _require_table(workers: int, table: LookupTable, lane_bits: int) -> None:
         )
 
 
+def _require_digits(workers: int, table: LookupTable, digits: int) -> None:
+    finest = finest_granularity(workers, digits)
+    if table.granularity > finest:
+        raise CodecError(
+            f"digits={digits}: the sum of {workers} workers * granularity {table.granularity} = "
+            f"{workers * table.granularity} is no digit, of which {digits} share a lane of {DIGIT_LANE_BITS} bits; the "
+            f"granularity is at most {finest}: leave the table out to get one that fits"
+        )
+    if table.granularity != len(table.values) - 1:
+        raise CodecError(
+            f"digits={digits} with a table of {len(table.values)} values up to {table.granularity}: values travel as "
+            "they are, so a table has all of them; leave it out"
+        )
+
+
 def _keys(context: ReductionContext, first: int) -> BlockKeys:
     rotation = derive_key(context.seed, context.step, ROTATION)
     return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
@@ -417,9 +464,7 @@ def _across_key(context: ReductionContext) -> int:
     return derive_key(context.seed, context.step, ACROSS)
 
 
-def _within(
-    parts: list[tuple[int, NDArray[np.float32]]], run: slice
-) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+def _within(parts: list[tuple[int, NDArray[np.float32]]], run: slice) -> Iterator[tuple[slice, NDArray[np.float32]]]:
     """Yield the blocks of a run, part by part, with their numbers."""
     for first, part in parts:
         start, stop = max(first, run.start), min(first + len(part), run.stop)

@@ -25,7 +25,15 @@ from hopsum.codec.lookup_table import (
     truncation_bound,
     truncation_error,
 )
-from hopsum.codec.table_search import PAIRED_BITS, TablePoint, best_table, most_workers, paired_table, pareto_front
+from hopsum.codec.table_search import (
+    PAIRED_BITS,
+    TablePoint,
+    best_table,
+    even_table,
+    most_workers,
+    paired_table,
+    pareto_front,
+)
 
 __all__ = [
     "PAIRED_BITS",
@@ -34,6 +42,7 @@ __all__ = [
     "TablePoint",
     "best_table",
     "cell_errors",
+    "even_table",
     "expected_nmse",
     "most_workers",
     "optimal_table",

@@ -37,7 +37,8 @@ PAIRED_BITS: Final = 2
 """Of a paired code, see pairs.py."""
 PAIRED_SUM_BITS: Final = 4
 """Of a sum of values of paired codes: half a lane of 8 bits."""
-_THREE: Final = (0, 1, 2)
+_THREE_G: Final = 2
+"""The granularity of a table of 3 values."""
 _EQUAL: Final = 1e-9
 _EIGHTHS: Final = range(1, 161)
 """p = 2^(-eighths/8): from 0.92 to 2^-20."""
@@ -91,14 +92,19 @@ def paired_table(workers: int, error_feedback: bool = True) -> LookupTable:
     """
     if workers <= most_workers(PAIRED_BITS, PAIRED_SUM_BITS):
         return best_table(workers, PAIRED_SUM_BITS, PAIRED_BITS, error_feedback)
-    most = _lane_max(PAIRED_SUM_BITS) // _THREE[-1]
+    most = _lane_max(PAIRED_SUM_BITS) // _THREE_G
     if workers > most:
         raise CodecError(
             f"{workers} workers with bits={PAIRED_BITS}: half a lane holds the sum of at most {most} with codes of 3 "
             f"values, of {most_workers(PAIRED_BITS, PAIRED_SUM_BITS)} with codes of 4; take bits=4"
         )
-    counted = 1 if error_feedback else workers
-    tables = [LookupTable(_THREE, _truncated(eighths)) for eighths in _EIGHTHS]
+    return even_table(_THREE_G, 1 if error_feedback else workers)
+
+
+@cache
+def even_table(granularity: int, counted: int) -> LookupTable:
+    """Return the table of all integers up to a granularity, with the truncation of least `expected_nmse`."""
+    tables = [LookupTable(tuple(range(granularity + 1)), _truncated(eighths)) for eighths in _EIGHTHS]
     return tables[_first_of_least([expected_nmse(table, counted) for table in tables])]
 
 

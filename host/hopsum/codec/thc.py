@@ -12,14 +12,17 @@ Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the b
 `bits=2` puts two codes of 2 bits into a symbol, and two sums into a lane (pairs.py).
 `result_bits=6` makes results three quarters as long: the table's sum stays below 64 for all workers, and the switch
 packs four lanes into three bytes (`hopsum_wire.payload`).
+`digits=k` puts k elements into a lane of 32 bits, the same bits up and down (digits.py): the switch adds the values
+themselves, all integers up to the largest whose sum over all workers is a digit.
 """
 
 from __future__ import annotations
 
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
+from hopsum.codec.digits import finest_granularity
 from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec, require_lane_bits, require_result_bits
-from hopsum.codec.table import PAIRED_BITS, LookupTable, best_table, paired_table, require_switch_table
+from hopsum.codec.table import PAIRED_BITS, LookupTable, best_table, even_table, paired_table, require_switch_table
 from hopsum_wire import LANE_GROUP_CODES
 
 __all__ = ["HUGE", "TINY", "Thc"]
@@ -46,6 +49,7 @@ class Thc(LookupTableCodec):
         kernels: Kernels | None = None,
         code_group: int = LANE_GROUP_CODES,
         result_bits: int | None = None,
+        digits: int | None = None,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
@@ -55,13 +59,15 @@ class Thc(LookupTableCodec):
             bits: of a code on the wire, 4 or 2. Two codes of 2 bits share a symbol, and their sums a lane of 8 bits
                 (pairs.py): half of the bytes up and down, for up to 7 workers, and a larger error.
             error_feedback: whether the table is the best one for ranks that keep error feedback, see table_search.py;
-                if left out, it is with `bits=2`.
+                if left out, it is with `bits=2` and with `digits`.
             lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
             rotation: "block", "full" or "none"; see lookup_table_codec.py.
             scale: "block" or "tensor"; see lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
             result_bits: of a sum in a result, 6 for packed results: 8 bits if left out, or `lane_bits`. With 6, up to
                 4 workers have tables of 16 values, up to 9 of 8, up to 21 of 4, up to 63 of 2.
+            digits: elements that share a lane of 32 bits (ADD32): 32 / digits bits an element, up and down. Neither
+                `bits`, `lane_bits` nor `result_bits` go with it.
 
         Raises:
             CodecError: an unknown option, or the sum of `workers` table values may overflow a lane.
@@ -72,10 +78,19 @@ class Thc(LookupTableCodec):
             raise CodecError(f"thc with codes of {bits} bits: {PAIRED_BITS} or {WIRE_BITS}")
         paired = bits == PAIRED_BITS
         require_result_bits(result_bits, lane_bits, paired)
-        if table is None:
-            kept = paired if error_feedback is None else error_feedback
+        if digits is not None and (bits, lane_bits, result_bits) != (WIRE_BITS, 8, None):
+            raise CodecError(
+                f"thc:digits={digits} with bits={bits}, lane_bits={lane_bits}, result_bits={result_bits}: digits alone "
+                "say how an element travels; leave the others out"
+            )
+        coarse = paired or digits is not None
+        kept = coarse if error_feedback is None else error_feedback
+        if digits is not None:
+            table = table or even_table(finest_granularity(workers, digits), 1 if kept else workers)
+        elif table is None:
             table = paired_table(workers, kept) if paired else best_table(workers, result_bits or lane_bits, None, kept)
-        require_switch_table(table)
+        if digits is None:
+            require_switch_table(table)
         super().__init__(
             workers,
             table,
@@ -86,5 +101,6 @@ class Thc(LookupTableCodec):
             code_group=code_group,
             paired=paired,
             result_bits=result_bits,
+            digits=digits,
         )
         self.bits = bits

@@ -88,8 +88,10 @@ class Signer:
         options = getattr(codec, "facts", "")
         table = f", table {codec.lookup}" if codec.lookup else ""
         packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
+        digits = getattr(codec, "digits", None)
+        shared = f", {digits[0]} digits of values up to {digits[1]} in a lane" if digits else ""
         way = f"rotation {ways[0]}, scale {ways[1]}"
-        self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
+        self._facts = f"codec {codec.name}, {way}{options}{table}{packed}{shared}, overlap {overlap}"
 
     def sign(self, call: CallSignature) -> Signature:
         """Return the signature of an all-reduce."""

@@ -36,6 +36,7 @@ class JobsClient:
         table: Sequence[int] | None = None,
         table16: Sequence[int] | None = None,
         table6: Sequence[int] | None = None,
+        digits: Sequence[int] | None = None,
         quorum: int | None = None,
         min_quorum: int | None = None,
         switch: str | None = None,
@@ -49,7 +50,7 @@ class JobsClient:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
         Args:
-            table, table16, table6: of the codec, see `hopsum.codec.job_tables`; None for codecs that look nothing up.
+            table, table16, table6, digits: of the codec, see `hopsum.codec.job_tables`; None for what it has not.
             quorum: workers that complete a sum; all if left out. min_quorum: that a flush completes it with; 1.
             switch: by name; the controller chooses if left out.
             lease_s: how long a silent worker is waited for; the controller's if left out.
@@ -64,6 +65,7 @@ class JobsClient:
             table=table,
             table16=table16,
             table6=table6,
+            digits=digits,
             quorum=quorum,
             min_quorum=min_quorum,
             switch=switch,

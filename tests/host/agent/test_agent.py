@@ -120,6 +120,7 @@ def test_a_switch_without_the_operation_is_told_before_anything_is_sent(stack: E
     ("spelled", "message"),
     [
         ("thc:result_bits=6", r"for codec thc with these options: its table6 is None, the codec's \(0, 3, 5, .*, 21\)"),
+        ("thc:digits=6", r"for codec thc with these options: its digits is None, the codec's \(6, 13\)"),
         ("thc:bits=2", r"for codec thc with these options: its table is \(0, 10, .*\), the codec's \(0, 1, 2, 3, 16, "),
     ],
 )
@@ -135,14 +136,36 @@ def test_packed_results_end_with_the_mean_of_a_simulated_switch(stack: ExitStack
     codec = make_codec("thc:result_bits=6", workers=3, backend="numpy")
     cluster = Cluster(stack, 3, mishaps=LOSSY, tables=job_tables(codec))
     vectors = normal(3, 40_000, seed=8)
-    futures = [
-        agent.submit(x, step=5) for agent, x in zip(cluster.agents("thc:result_bits=6"), vectors, strict=True)
-    ]
+    futures = [agent.submit(x, step=5) for agent, x in zip(cluster.agents("thc:result_bits=6"), vectors, strict=True)]
     found = {future.result(WAIT_S).mean.tobytes() for future in futures}
     wanted = simulate_allreduce(codec, vectors, seed=0, step=5)
     assert wanted is not None
     assert found == {wanted[0].tobytes()}
     assert {header.length for header in cluster.links[0].headers if header.op == Op.LOOKUP_ADD6} == {512}
+
+
+def test_digits_end_with_the_mean_of_a_simulated_switch(stack: ExitStack) -> None:
+    """Over sockets that lose and repeat datagrams; the last chunk is not full, and neither is its last block."""
+    codec = make_codec("thc:digits=7", workers=3, backend="numpy")
+    cluster = Cluster(stack, 3, mishaps=LOSSY, tables=job_tables(codec))
+    vectors = normal(3, 40_000, seed=8)
+    futures = [agent.submit(x, step=5) for agent, x in zip(cluster.agents("thc:digits=7"), vectors, strict=True)]
+    found = {future.result(WAIT_S).mean.tobytes() for future in futures}
+    wanted = simulate_allreduce(codec, vectors, seed=0, step=5)
+    assert wanted is not None
+    assert found == {wanted[0].tobytes()}
+    sent = {(header.slot, header.round) for header in cluster.links[0].headers if header.op == Op.ADD32}
+    assert len(sent) == -(-40_000 // (7 * 256))
+
+
+def test_ranks_with_other_digits_than_the_job_are_refused_with_the_numbers(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 3, tables={"digits": (6, 13)})
+    with pytest.raises(CodecError, match=r"its digits is \(6, 13\), the codec's \(7, 7\)"):
+        cluster.agent(0, "thc:digits=7")
+    cluster = Cluster(stack, 1, ops=frozenset(Op) - {Op.ADD32})
+    with pytest.raises(CodecError, match="thc sums by ADD32, and the switch of job 'test' only by LOOKUP_ADD8"):
+        cluster.agent(0, "thc:digits=6")
+    assert not cluster.links[0].headers
 
 
 def test_ranks_round_apart_and_steps_too(stack: ExitStack) -> None:

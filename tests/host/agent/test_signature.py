@@ -156,7 +156,8 @@ def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
     kinds += [make_codec("thc", workers=3, backend="numpy", bits=2)]
     tables = {"table": best_table(3, 6), "backend": "numpy"}
     kinds += [make_codec("thc", workers=3, result_bits=bits, **tables) for bits in (6, 8)]
+    kinds += [make_codec("thc", workers=3, backend="numpy", digits=digits) for digits in (6, 7)]
     kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
     digests = {Signer(codec, ReductionContext(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}
-    assert len(digests) == 7
+    assert len(digests) == 9
     assert replace(call, more=True) != call

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from hopsum.codec import make_codec
+from hopsum.codec.backends import load_kernels
 from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import expected_nmse
+from hopsum.codec.thc import Thc
+from hopsum.plan.traffic import summed_traffic
 from hopsum_wire import Op
 
 from .vectors import Floats, nmse, normal
@@ -81,6 +84,19 @@ def test_expected_errors(workers: int) -> None:
         lanes = {Op.LOOKUP_ADD8: "8", Op.ADD8: "8", Op.LOOKUP_ADD16: "16", Op.ADD16: "16"}[codec.op]
         cells.append(f"{expected_nmse(codec.table, workers):.1e} ({codec.table.bits}, {lanes})")
     require_row([str(workers), *cells])
+
+
+@pytest.mark.parametrize(("workers", "digits"), [(4, 8), (8, 5), (8, 6), (8, 7), (16, 6), (16, 7), (32, 6)])
+def test_the_table_of_digits_is_what_the_codec_has(workers: int, digits: int) -> None:
+    kept, left = (
+        Thc(workers, digits=digits, error_feedback=each, kernels=load_kernels("numpy")) for each in (True, False)
+    )
+    traffic = summed_traffic(kept, 1 << 20, 1, 1.0)
+    assert traffic.up_bytes == traffic.down_bytes
+    bits = [32 / digits, 8 * traffic.up_bytes / (1 << 20)]
+    errors = [(kept, 1), (kept, workers), (left, workers)]
+    cells = [f"{workers}", f"{digits}", f"{len(kept.table.values)}", *(f"{each:.2f}" for each in bits)]
+    require_row([*cells, *(f"{expected_nmse(codec.table, counted):.3f}" for codec, counted in errors)])
 
 
 def require_row(cells: list[str]) -> None:

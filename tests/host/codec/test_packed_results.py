@@ -109,7 +109,7 @@ def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> No
     """The bytes do not depend on how many blocks are worked on at a time."""
     x, found = layered(9 * 1024 + 5), []
     for blocks in (1, 4, 512):
-        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_BLOCKS", blocks)
+        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_ELEMENTS", 1024 * blocks)
         means = simulate_allreduce(packed(2), [x, -x[::-1].copy()], seed=1, step=1)
         assert means is not None
         found.append(means[0].tobytes())

@@ -33,9 +33,7 @@ def paired(workers: int, backend: str = "numpy", **options: Any) -> RangeCodec:
     return made
 
 
-def begin(
-    codec: RangeCodec, vectors: list[NDArray[np.float32]], kept: list[ErrorFeedback]
-) -> list[RangeReduction]:
+def begin(codec: RangeCodec, vectors: list[NDArray[np.float32]], kept: list[ErrorFeedback]) -> list[RangeReduction]:
     return [
         codec.start(x, ReductionContext(1, 2, rank), feedback)
         for rank, (x, feedback) in enumerate(zip(vectors, kept, strict=True))
@@ -142,7 +140,7 @@ def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> No
     """The bytes do not depend on how many blocks are worked on at a time."""
     x, found = layered(9 * 1024 + 5), []
     for blocks in (2, 4, 512):
-        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_BLOCKS", blocks)
+        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_ELEMENTS", 1024 * blocks)
         codec, kept = paired(2), [ErrorFeedback(x.size) for _ in range(2)]
         means = simulate_allreduce(codec, [x, -x[::-1].copy()], seed=1, step=1, feedback=kept)
         assert means is not None

@@ -125,7 +125,14 @@ def test_a_mirrored_table_is_chosen_the_same_way_everywhere() -> None:
 
 @pytest.mark.parametrize(
     ("values", "truncated"),
-    [(UNIFORM[:-1], 0.01), ((1, *range(2, 17)), 0.01), ((0, 0, *range(2, 16)), 0.01), (UNIFORM, 0.0), (UNIFORM, 1.0)],
+    [
+        ((0,), 0.01),
+        (tuple(range(257)), 0.01),
+        ((1, *range(2, 17)), 0.01),
+        ((0, 0, *range(2, 16)), 0.01),
+        (UNIFORM, 0.0),
+        (UNIFORM, 1.0),
+    ],
 )
 def test_what_is_no_table_is_refused(values: tuple[int, ...], truncated: float) -> None:
     with pytest.raises(CodecError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,14 @@ def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> 
         first, end = take(turns, own, lanes.shape[0])
 
 
+_ENCODE: Final = {8: compiled_thc.encode8, 16: compiled_thc.encode16, 32: compiled_thc.encode32}
+_DECODE: Final = {8: compiled_decode.decode8, 16: compiled_decode.decode16, 32: compiled_decode.decode32}
+_DEQUANTIZE: Final = {
+    8: compiled_decode.dequantize8, 16: compiled_decode.dequantize16, 32: compiled_decode.dequantize32,
+}  # fmt: skip
+"""Plain loops by the bits of a lane."""
+
+
 def _group(form: Form) -> int:
     """Return the codes of a group, 0 for lanes, as kernels take it."""
     return form.group_codes if form.packed else 0
@@ -144,7 +152,7 @@ class NumbaKernels:
         out: NDArray[np.uint8],
     ) -> None:
         """See `Kernels`."""
-        encode = compiled_thc.encode8 if form.lane_bits == 8 else compiled_thc.encode16
+        encode = _ENCODE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
             encode = self._blocks.encode8
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
@@ -163,7 +171,7 @@ class NumbaKernels:
         subtract: bool,
     ) -> None:
         """See `Kernels`."""
-        dequantize = compiled_decode.dequantize8 if form.lane_bits == 8 else compiled_decode.dequantize16
+        dequantize = _DEQUANTIZE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
             dequantize = self._blocks.dequantize8
         rotation = _key(keys.rotation, keys.first)
@@ -183,7 +191,7 @@ class NumbaKernels:
     ) -> NDArray[np.int32]:
         """See `Kernels`."""
         peaks = np.empty(len(lanes), np.int32)
-        decode = compiled_decode.decode8 if form.lane_bits == 8 else compiled_decode.decode16
+        decode = _DECODE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
             decode = self._blocks.decode8
         given = (lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first))

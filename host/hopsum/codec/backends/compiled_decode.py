@@ -64,11 +64,11 @@ def to_codes(payload: Any, group: Any, codes: Any) -> None:
         _unpack(payload, 64, codes)
     elif group:
         _unpack(payload, group, codes)
-    elif codes.shape[0] == 1024:
-        codes[:] = payload
-    else:
+    elif codes.shape[0] == 512:
         for j in range(512):
             codes[j] = payload[2 * j + 1]
+    else:
+        codes[:] = payload
 
 
 @inner
@@ -125,6 +125,14 @@ def peak(sums: Any) -> Any:
     """Return the largest of 1024 sums."""
     most = u8(0)
     for j in range(1024):
+        most = max(most, sums[j])
+    return i32(most)
+
+
+@inner
+def _peak256(sums: Any) -> Any:
+    most = u8(0)
+    for j in range(256):
         most = max(most, sums[j])
     return i32(most)
 
@@ -194,7 +202,37 @@ def dequantize16(
     _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 512)
 
 
+@kernel(*RESTORE)
+def dequantize32(
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
+    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
+) -> None:  # fmt: skip
+    """Decode digits of one worker, blocks of 256."""
+    table = (g, base, extra_codes, extra_gaps)
+    _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 256)
+
+
 DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
+
+
+@inner
+def _decode(
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
+    peaks: Any, elements: Any,
+) -> None:  # fmt: skip
+    a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
+    lanes = np.zeros(32, u32)
+    first, end = take(turns, own, sums.shape[0])
+    while first < end:
+        for block in range(first, end):
+            peaks[block] = peak(sums[block]) if elements == 1024 else _peak256(sums[block])
+            _centre(sums[block], i16(counts[block] * g), a)
+            if rotated:
+                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+            else:
+                wide[:] = a
+            _store(wide, factors[block], lanes, out[block])
+        first, end = take(turns, own, sums.shape[0])
 
 
 @kernel(*DECODE)
@@ -203,19 +241,16 @@ def decode8(
     peaks: Any,
 ) -> None:  # fmt: skip
     """Decode sums, blocks of 1024."""
-    a, b, wide = np.empty(1024, i16), np.empty(1024, i16), np.empty(1024, i32)
-    lanes = np.zeros(32, u32)
-    first, end = take(turns, own, sums.shape[0])
-    while first < end:
-        for block in range(first, end):
-            peaks[block] = peak(sums[block])
-            _centre(sums[block], i16(counts[block] * g), a)
-            if rotated:
-                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
-            else:
-                wide[:] = a
-            _store(wide, factors[block], lanes, out[block])
-        first, end = take(turns, own, sums.shape[0])
+    _decode(sums, counts, factors, g, rotated, rotation, turns, own, out, peaks, 1024)
+
+
+@kernel(*DECODE)
+def decode32(
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
+    peaks: Any,
+) -> None:  # fmt: skip
+    """Decode sums of digits, blocks of 256."""
+    _decode(sums, counts, factors, g, rotated, rotation, turns, own, out, peaks, 256)
 
 
 @kernel(*DECODE)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of the numba encoder and decoder: turns of threads, random bits, the Hadamard transform of one block.
 
-Strides of 16 and more are passes of radix 8 (and one of radix 4 in blocks of 512). The four small strides
+Strides of 16 and more are passes of radix 8 (and one of radix 4 or 2 in blocks of 512 or 256). The four small strides
 de-interleave (pairs in, halves out), which SIMD does well and which leaves the order of coordinates that the wire
 has. Sizes are those of the arrays, which kernels make of constant size.
 
@@ -92,14 +92,25 @@ def radix4(a: Any, base: Any, stride: Any) -> None:
 
 
 @inner
+def radix2(a: Any, base: Any, stride: Any) -> None:
+    """Do one stage in place: `stride`."""
+    for j in range(base, base + stride):
+        a0, a1 = a[j], a[j + stride]
+        a[j], a[j + stride] = a0 + a1, a0 - a1
+
+
+@inner
 def middle_strides(a: Any) -> None:
-    """Do the stages of strides 16 to 64 (blocks of 1024) or 16 and 32 (blocks of 512)."""
+    """Do the stages of strides 16 to 64 (blocks of 1024), 16 and 32 (blocks of 512), or 16 (blocks of 256)."""
     if a.shape[0] == 1024:
         for base in range(0, 1024, 128):
             radix8(a, base, 16)
-    else:
+    elif a.shape[0] == 512:
         for base in range(0, 512, 64):
             radix4(a, base, 16)
+    else:
+        for base in range(0, 256, 32):
+            radix2(a, base, 16)
 
 
 @inner

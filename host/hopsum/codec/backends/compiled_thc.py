@@ -41,11 +41,12 @@ def fill_strides(strides: Any) -> None:
 def fractions(key: Any, strides: Any, u: Any) -> None:
     """Fill u, int32[B], with 16 random bits for each element."""
     low, high = u32(key), u32(key >> u64(32))
-    for half in range(u.shape[0] // 512):
-        for lane in range(256):
-            bits = mixed(u32(strides[256 * half + lane] + low), high)
-            u[512 * half + lane] = i32(bits & u32(0xFFFF))
-            u[512 * half + 256 + lane] = i32(bits >> u32(16))
+    width = 256 if u.shape[0] >= 512 else 128
+    for half in range(u.shape[0] // (2 * width)):
+        for lane in range(width):
+            bits = mixed(u32(strides[width * half + lane] + low), high)
+            u[2 * width * half + lane] = i32(bits & u32(0xFFFF))
+            u[2 * width * half + width + lane] = i32(bits >> u32(16))
 
 
 @inner
@@ -161,12 +162,12 @@ def to_payload(codes: Any, group: Any, out: Any) -> None:
         _pack(codes, 64, out)
     elif group:
         _pack(codes, group, out)
-    elif codes.shape[0] == 1024:
-        out[:] = codes
-    else:
+    elif codes.shape[0] == 512:
         for j in range(512):
             out[2 * j] = u8(0)
             out[2 * j + 1] = codes[j]
+    else:
+        out[:] = codes
 
 
 @inner
@@ -219,3 +220,13 @@ def encode16(
     """Encode blocks of 512."""
     table = (widths, starts, below, lengths, g, identity)
     _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 512)
+
+
+@kernel(*ENCODE)
+def encode32(
+    x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
+    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+) -> None:  # fmt: skip
+    """Encode blocks of 256, which become digits."""
+    table = (widths, starts, below, lengths, g, identity)
+    _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 256)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a codec backend, and the definition that all backends share.
 
-thc and uhc, one block of B elements x (1024 where lanes have 8 bits, 512 where they have 16: one chunk) with range r
-and a table T with granularity g, bound t >= 1/4:
+thc and uhc, one block of B elements x (1024 where lanes have 8 bits, 512 where they have 16: one chunk; 256 where
+lanes of 32 bits carry digits, a block each) with range r and a table T with granularity g, bound t >= 1/4:
 
     v[e] = rint(x[e] * scale) * sign[e]           int32; scale = g/(2t) * 2^16/sqrt(B) / (r 2^k)
     y    = H v                                    int32, H the B x B Hadamard matrix of +1 and -1: exact
@@ -30,6 +30,7 @@ float because nothing bounds x, coordinates in element order, and x' = float32(2
 
 Random bits (hashing.py): sign of element e is bit e div 32 of lane e mod 32 of the block's rotation key; u of
 elements j and j + 256 of half h (512 elements) are the low and high 16 bits of lane 256 h + j of the rounding key.
+Where B = 256, u of elements j and j + 128 are the low and high 16 bits of lane j.
 
 fixed, one block of 256 elements with range r (largest magnitude): i[e] = rint(clamp(x[e] * 2^s)), big-endian
 int32; decode is float32(float64(sum) / (c 2^s)), one division and one conversion.
@@ -49,6 +50,8 @@ from hopsum_wire import LANE_GROUP_CODES
 THC_BLOCK: Final = 1024
 """Elements of a chunk with lanes of 8 bits."""
 FIXED_BLOCK: Final = 256
+DIGIT_LANE_BITS: Final = 32
+"""Of a lane that carries digits."""
 FRACTION_BITS: Final = 16
 """Of a coordinate on the table's scale, and of its random number."""
 INPUT_BITS: Final = FRACTION_BITS - 5
@@ -61,7 +64,8 @@ class Form(NamedTuple):
     """The format of a block of thc or uhc on the wire."""
 
     lane_bits: int = 8
-    """8 or 16; decides the size of blocks."""
+    """8, 16 or 32; decides the size of blocks. A lane of 32 bits carries digits of several blocks (digits.py), and what
+    kernels see of a block is a byte for each element: its digits, or sums of them."""
     packed: bool = True
     """True: payloads are 4-bit codes to look up. False: payloads are lanes, and codes are values."""
     rotated: bool = True
@@ -76,8 +80,15 @@ class Form(NamedTuple):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes of a chunk's UPDATE payload; those of a RESULT are 1024."""
+        """Bytes of a block's UPDATE payload; those of a RESULT are 1024. Of digits: bytes of a block, either way."""
+        if self.lane_bits == DIGIT_LANE_BITS:
+            return self.block_elements
         return self.block_elements // 2 if self.packed else THC_BLOCK
+
+    @property
+    def lane_dtype(self) -> str:
+        """Type of an element of what kernels see as lanes."""
+        return ">u2" if self.lane_bits == 16 else "u1"
 
 
 class BlockKeys(NamedTuple):

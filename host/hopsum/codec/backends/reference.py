@@ -130,7 +130,7 @@ def _runs(blocks: int) -> Iterator[slice]:
 
 def _lanes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
     """Return lanes in element order, [blocks, B]."""
-    return np.ascontiguousarray(payloads).view(f">u{form.lane_bits // 8}")
+    return np.ascontiguousarray(payloads).view(form.lane_dtype)
 
 
 def _codes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
@@ -142,7 +142,7 @@ def _codes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
 def _to_payload(codes: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
     if form.packed:
         return pack_codes(codes, form.lane_bits, form.group_codes)
-    return codes.astype(f">u{form.lane_bits // 8}").view(np.uint8)
+    return codes.astype(form.lane_dtype).view(np.uint8)
 
 
 def _coordinates(
@@ -182,7 +182,7 @@ def _signs(keys: BlockKeys, shape: tuple[int, ...]) -> NDArray[np.int32]:
 
 def _fractions(keys: NDArray[np.uint64], elements: int) -> NDArray[np.int32]:
     """Return 16 random bits per element, int32[blocks, B]."""
-    bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, 256)
+    bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, min(elements, 512) // 2)
     pair = np.concatenate((bits & np.uint32(0xFFFF), bits >> np.uint32(16)), axis=2)
     return pair.astype(np.int32).reshape(len(keys), elements)
 

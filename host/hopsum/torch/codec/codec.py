@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codec `thc` on torch tensors: what hopsum.codec's `Thc` does with one range per block and lanes of 8 bits, with
-`bits=2` and `result_bits=6` too.
+`bits=2`, `result_bits=6` and `digits` too.
 
 Payloads, ranges and means are the same bytes, so ranks with and without a GPU can be in one job. Vectors stay on
 their device; what travels is payloads. A range is a float32 of a tensor here, and +inf says that a block must not
@@ -16,13 +16,14 @@ With error feedback `TorchFeedback` (feedback.py) takes the place of `ranges`, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import INPUT_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
 from hopsum.codec.base import CodecError, ReductionContext, blocks_of
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.lookup_table_codec import HUGE, TINY
@@ -30,8 +31,15 @@ from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.table import LookupTable
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
-from hopsum.torch.codec.forms import pair_payloads, split_payloads, split_sums, unpack_sums
-from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
+from hopsum.torch.codec.forms import (
+    pack_digits,
+    pair_payloads,
+    split_digits,
+    split_payloads,
+    split_sums,
+    unpack_sums,
+)
+from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, even_table, load_torch_kernels
 from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -44,7 +52,6 @@ class TorchThc:
     """See the module. Holds parameters only: any thread may use it. The switch needs `lookup` in the job."""
 
     name = "thc"
-    block_elements = THC_BLOCK
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class TorchThc:
         table: LookupTable | None = None,
         bits: int = 4,
         result_bits: int | None = None,
+        digits: int | None = None,
         device: torch.device | str = "cpu",
         backend: str = "auto",
     ) -> None:
@@ -60,21 +68,28 @@ class TorchThc:
 
         Args:
             table: of up to 16 values, of up to 4 with `bits=2`; as `Thc` chooses it if left out.
-            bits, result_bits: as for `Thc`.
+            bits, result_bits, digits: as for `Thc`.
             device: where all tensors are.
-            backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed.
+            backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed. Digits are made by
+                torch's own operations on any device.
 
         Raises:
             CodecError: the sum of `workers` table values may overflow a lane, the table does not fit the kernels, or
                 there is no such backend or device here, or it failed its check.
         """
         self.workers, self.bits = workers, bits
-        twin = Thc(workers, table=table, bits=bits, result_bits=result_bits, kernels=load_kernels("numpy"))
+        twin = Thc(
+            workers, table=table, bits=bits, result_bits=result_bits, digits=digits, kernels=load_kernels("numpy")
+        )
         self.table, self.op, self.chunk_blocks = twin.table, twin.op, twin.chunk_blocks
-        assert twin.lookup is not None
-        self.lookup = twin.lookup
+        self.block_elements, self.lookup, self.digits = twin.block_elements, twin.lookup, twin.digits
+        self._radix = workers * self.table.granularity + 1
         self.device = _device(device)
-        self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
+        if digits is None:
+            self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
+        else:
+            self.device_table = even_table(self.table.granularity, self.device)
+            backend = _without_triton(backend)
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
         if self.device.type == "cuda" and self.backend != TorchReferenceKernels.name:
@@ -103,9 +118,9 @@ class TorchThc:
     def encode(
         self, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: ReductionContext
     ) -> torch.Tensor:
-        """Return UPDATE payloads, uint8[chunks, 512], a new tensor. Waits for the device, to check the ranges.
+        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new tensor. Waits for the device, to check the ranges.
 
-        A chunk has one block, or two with `bits=2`.
+        A chunk has one block, or two with `bits=2`, or one for each digit.
 
         Args:
             x: float32[elements], contiguous and finite; only read.
@@ -117,13 +132,14 @@ class TorchThc:
             CodecError: tensors of another type, shape or device, or ranges of a bucket that must be skipped.
         """
         require_vector(x, self.device)
-        blocks = blocks_of(x.numel(), THC_BLOCK)
+        blocks = blocks_of(x.numel(), self.block_elements)
         require_tensor(own, torch.float32, (blocks,), self.device, "own ranges")
         self._require_shared(shared, blocks)
         require_finite_ranges(own, "own ranges")
         scales, shifts = self.scales(own, shared)
         rows = self._chunks(blocks) * self.chunk_blocks
-        codes = torch.empty((rows, _UP_BYTES), dtype=torch.uint8, device=self.device)
+        row_bytes = _UP_BYTES if self.digits is None else self.block_elements
+        codes = torch.empty((rows, row_bytes), dtype=torch.uint8, device=self.device)
         codes[blocks:] = 0  # of a block that is not there
 
         def encode(rows: slice, part: torch.Tensor) -> None:
@@ -131,6 +147,8 @@ class TorchThc:
             self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, codes[rows])
 
         self.by_rows(encode, x)
+        if self.digits is not None:
+            return pack_digits(codes, self.chunk_blocks, self._radix)
         return codes if self.chunk_blocks == 1 else pair_payloads(codes)
 
     def decode(
@@ -154,7 +172,7 @@ class TorchThc:
             CodecError: tensors of another type, shape or device, impossible contributors, or sums that the table
                 cannot make.
         """
-        blocks = blocks_of(elements, THC_BLOCK)
+        blocks = blocks_of(elements, self.block_elements)
         down_bytes = SHAPES[self.op].down_bytes
         require_tensor(results, torch.uint8, (self._chunks(blocks), down_bytes), self.device, "results")
         require_tensor(contributors, torch.int64, (blocks,), self.device, "contributors")
@@ -218,8 +236,8 @@ class TorchThc:
         self, payloads: torch.Tensor, shared: torch.Tensor, elements: int, included: torch.Tensor | None
     ) -> torch.Tensor:
         """Check what a contribution is made from, and return its factors, float32[blocks]."""
-        blocks = blocks_of(elements, THC_BLOCK)
-        require_tensor(payloads, torch.uint8, (self._chunks(blocks), _UP_BYTES), self.device, "payloads")
+        blocks = blocks_of(elements, self.block_elements)
+        require_tensor(payloads, torch.uint8, (self._chunks(blocks), SHAPES[self.op].up_bytes), self.device, "payloads")
         self._require_shared(shared, blocks)
         factors = self._factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
         if included is not None:
@@ -227,36 +245,39 @@ class TorchThc:
             factors *= included
         return factors
 
-    @staticmethod
-    def by_rows(work: Callable[[slice, torch.Tensor], None], x: torch.Tensor, *, write: bool = False) -> None:
-        """Hand the blocks of x to work: whole ones as rows [blocks, 1024] of x itself, a rest as a padded copy.
+    def by_rows(self, work: Callable[[slice, torch.Tensor], None], x: torch.Tensor, *, write: bool = False) -> None:
+        """Hand the blocks of x to work: whole ones as rows [blocks, B] of x itself, a rest as a padded copy.
 
         Args:
             work: takes numbers of blocks, and their rows.
             x: float32[elements].
             write: whether the rest is copied back.
         """
-        x = x.detach()
-        whole, rest = divmod(x.numel(), THC_BLOCK)
+        x, block = x.detach(), self.block_elements
+        whole, rest = divmod(x.numel(), block)
         if whole:
-            work(slice(0, whole), x[: whole * THC_BLOCK].view(whole, THC_BLOCK))
+            work(slice(0, whole), x[: whole * block].view(whole, block))
         if rest:
-            tail = _padded(x[whole * THC_BLOCK :])
+            tail = _padded(x[whole * block :], block)
             work(slice(whole, whole + 1), tail)
             if write:
-                x[whole * THC_BLOCK :] = tail[0, :rest]
+                x[whole * block :] = tail[0, :rest]
 
     def _chunks(self, blocks: int) -> int:
         return blocks_of(blocks, self.chunk_blocks)
 
     def _own_codes(self, payloads: torch.Tensor) -> torch.Tensor:
         """Return the payloads of each block by itself."""
+        if self.digits is not None:
+            return split_digits(payloads, self.chunk_blocks, self._radix)
         return payloads if self.chunk_blocks == 1 else split_payloads(payloads)
 
     def _sums(self, results: torch.Tensor) -> torch.Tensor:
-        """Return the sums of each block, uint8[blocks or more, 1024]."""
+        """Return the sums of each block, uint8[blocks or more, B]."""
         if self.op == Op.LOOKUP_ADD6:
             return unpack_sums(results)
+        if self.digits is not None:
+            return split_digits(results, self.chunk_blocks, self._radix)
         return results if self.chunk_blocks == 1 else split_sums(results)
 
     def _require_shared(self, shared: torch.Tensor, blocks: int) -> None:
@@ -299,7 +320,7 @@ class TorchThc:
 
         The shift k is the least with own <= shared 2^k, in float64 as in numpy.
         """
-        unit = self.table.granularity / (2 * self.table.bound) * 2.0**INPUT_BITS
+        unit = self.table.granularity / (2 * self.table.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
         used = torch.where(shared < TINY, torch.inf, shared.double())
         part, exponent = torch.frexp(own.double() / used)
         shifts = torch.where(part == 0.5, exponent - 1, exponent).clamp(0, MAX_SHIFT).int()
@@ -308,7 +329,7 @@ class TorchThc:
 
     def _factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
-        unit = self.table.bound / (32 * self.table.granularity)
+        unit = self.table.bound / (math.sqrt(self.block_elements) * self.table.granularity)
         used = torch.where(shared < TINY, 0.0, shared.double())
         return (used * unit / counts).float()
 
@@ -326,8 +347,15 @@ def _device(device: torch.device | str) -> torch.device:
         raise CodecError(f"device {device}: torch cannot use it ({str(error).splitlines()[0]})") from error
 
 
-def _padded(rest: torch.Tensor) -> torch.Tensor:
-    row = torch.zeros((1, THC_BLOCK), dtype=torch.float32, device=rest.device)
+def _without_triton(backend: str) -> str:
+    """Return the backend of digits, which have no Triton kernels. Raises CodecError where those are asked for."""
+    if backend == "triton":
+        raise CodecError(f"backend 'triton' with digits: take {TorchReferenceKernels.name!r} or 'auto'")
+    return TorchReferenceKernels.name if backend == "auto" else backend
+
+
+def _padded(rest: torch.Tensor, block_elements: int) -> torch.Tensor:
+    row = torch.zeros((1, block_elements), dtype=torch.float32, device=rest.device)
     row[0, : rest.numel()] = rest
     return row
 

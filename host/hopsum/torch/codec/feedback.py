@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import torch
 
-from hopsum.codec.backends.kernels import THC_BLOCK
 from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.torch.codec.checks import require_device, require_vector
 from hopsum.torch.codec.codec import TorchThc, bounded
@@ -50,8 +49,11 @@ class TorchFeedback:
             raise CodecError(f"vector of {x.numel()} elements for an error feedback of {self.residual.numel()}")
         if self._pending is not None:
             raise CodecError("the vector before is neither committed nor rolled back; finish its all-reduce first")
-        whole, rest = divmod(x.numel(), THC_BLOCK)
-        rows = [each[: whole * THC_BLOCK].view(whole, THC_BLOCK) for each in (x, self.residual, self._spare)]
+        whole, rest = divmod(x.numel(), codec.block_elements)
+        rows = [
+            each[: whole * codec.block_elements].view(whole, codec.block_elements)
+            for each in (x, self.residual, self._spare)
+        ]
         parts = [codec.kernels.compensate(*rows)]
         if rest:
             torch.add(x[-rest:], self.residual[-rest:], out=self._spare[-rest:])
@@ -71,7 +73,7 @@ class TorchFeedback:
 
         Args:
             codec: that made the payloads.
-            payloads: uint8[chunks, 512]; None: nothing was delivered.
+            payloads: uint8[chunks, up_bytes(op)]; None: nothing was delivered.
             shared: the ranges it encoded with.
             context: and the context.
             included: bool[blocks], which blocks are in a sum; all if left out.

@@ -34,12 +34,12 @@ class TorchReferenceKernels:
         out = torch.empty(len(x), dtype=torch.float32, device=x.device)
         for run in _runs(x):
             lanes = torch.zeros((run.stop - run.start, 16), dtype=torch.float64, device=x.device)
-            for row in range(0, THC_BLOCK, 16):
+            for row in range(0, x.shape[1], 16):
                 part = x[run, row : row + 16].double()
                 lanes += part * part
             for half in (8, 4, 2, 1):
                 lanes = lanes[:, :half] + lanes[:, half : 2 * half]
-            out[run] = (lanes[:, 0] / THC_BLOCK).sqrt().float()
+            out[run] = (lanes[:, 0] / x.shape[1]).sqrt().float()
         return out
 
     def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
@@ -59,14 +59,18 @@ class TorchReferenceKernels:
         """Round by looking up the upper neighbour of every cell of the table's grid."""
         top = table.granularity << FRACTION_BITS
         for run in _runs(x):
-            v = torch.round(x[run] * scales[run, None]).to(torch.int32) * _signs(keys, run, x.device)
+            v = torch.round(x[run] * scales[run, None]).to(torch.int32) * _signs(keys, run, x)
             shift = shifts[run, None]
             most = ((top >> 1) >> shift) + 1
             q = torch.maximum(torch.minimum(_to_wire(_hadamard(v)), most), -most) << shift
             q = q.add_(top >> 1).clamp_(0, top)
+            u = _fractions(keys, run, x)
+            if x.shape[1] != THC_BLOCK:
+                out[run] = ((q + u) >> FRACTION_BITS).to(torch.uint8)
+                continue
             cell = table.cells[(q >> FRACTION_BITS).long()]
             width = cell & 0xFF
-            codes = q + _fractions(keys, run, x.device) * width + (width + POSITION - cell)
+            codes = q + u * width + (width + POSITION - cell)
             codes = _right(codes, 28)
             out[run] = _pack(codes.to(torch.uint8))
 
@@ -89,7 +93,7 @@ class TorchReferenceKernels:
         for run in _runs(lanes):
             sums, centre = lanes[run].to(torch.int32), counts[run, None] * granularity
             beyond |= (sums > centre).any().to(torch.int32)
-            x = _hadamard(_from_wire(2 * sums - centre)) * _signs(keys, run, lanes.device)
+            x = _hadamard(_from_wire(2 * sums - centre)) * _signs(keys, run, out)
             torch.mul(x.float(), factors[run, None], out=out[run])
         return beyond
 
@@ -98,8 +102,10 @@ class TorchReferenceKernels:
     ) -> None:
         """Look up, then decode a sum of one."""
         for run in _runs(payloads):
-            lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
-            self.thc_lookup(payloads[run], table, lanes)
+            lanes = payloads[run]
+            if out.shape[1] == THC_BLOCK:
+                lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
+                self.thc_lookup(payloads[run], table, lanes)
             ones = torch.ones(len(lanes), dtype=torch.int32, device=payloads.device)
             shifted = keys._replace(first=keys.first + run.start)
             self.thc_decode(lanes, ones, factors[run], table.granularity, shifted, out[run])
@@ -150,35 +156,39 @@ def _right(value: torch.Tensor, shift: int, bits: int = 32) -> torch.Tensor:
     return (value >> shift) & ((1 << (bits - shift)) - 1)
 
 
-def _signs(keys: BlockKeys, run: slice, device: torch.device) -> torch.Tensor:
-    """Return +1 and -1, int32[blocks, 1024]: -1 where the bit is set."""
-    shifts = torch.arange(32, dtype=torch.int32, device=device)[None, :, None]
+def _signs(keys: BlockKeys, run: slice, like: torch.Tensor) -> torch.Tensor:
+    """Return +1 and -1 for rows like these, int32[blocks, B]: -1 where the bit is set."""
+    elements, device = like.shape[1], like.device
+    shifts = torch.arange(elements // 32, dtype=torch.int32, device=device)[None, :, None]
     bits = _lane_bits(keys.rotation + keys.first, run, 32, device)[:, None, :] >> shifts
-    return (1 - 2 * (bits & 1)).reshape(-1, THC_BLOCK)
+    return (1 - 2 * (bits & 1)).reshape(-1, elements)
 
 
-def _fractions(keys: BlockKeys, run: slice, device: torch.device) -> torch.Tensor:
-    """Return 16 random bits per element, int32[blocks, 1024]."""
-    bits = _lane_bits(keys.rounding + keys.first, run, 512, device).reshape(-1, 2, 1, 256)
-    return torch.cat((bits & 0xFFFF, _right(bits, 16)), dim=2).reshape(-1, THC_BLOCK)
+def _fractions(keys: BlockKeys, run: slice, like: torch.Tensor) -> torch.Tensor:
+    """Return 16 random bits per element of rows like these, int32[blocks, B]."""
+    elements = like.shape[1]
+    bits = _lane_bits(keys.rounding + keys.first, run, elements // 2, like.device)
+    bits = bits.reshape(-1, max(1, elements // 512), 1, min(elements, 512) // 2)
+    return torch.cat((bits & 0xFFFF, _right(bits, 16)), dim=2).reshape(-1, elements)
 
 
 def _hadamard(v: torch.Tensor) -> torch.Tensor:
-    """Return H v for each row of int32[blocks, 1024], in the natural (Sylvester) order."""
-    stride = THC_BLOCK // 2
+    """Return H v for each row of int32[blocks, B], in the natural (Sylvester) order."""
+    shape = v.shape
+    stride = shape[1] // 2
     while stride:
         pair = v.reshape(len(v), -1, 2, stride)
         v = torch.stack((pair[:, :, 0] + pair[:, :, 1], pair[:, :, 0] - pair[:, :, 1]), dim=2)
         stride //= 2
-    return v.reshape(-1, THC_BLOCK)
+    return v.reshape(shape)
 
 
 def _to_wire(y: torch.Tensor) -> torch.Tensor:
-    return y.reshape(-1, 64, 16).transpose(1, 2).reshape(-1, THC_BLOCK)
+    return y.reshape(len(y), -1, 16).transpose(1, 2).reshape(y.shape)
 
 
 def _from_wire(w: torch.Tensor) -> torch.Tensor:
-    return w.reshape(-1, 16, 64).transpose(1, 2).reshape(-1, THC_BLOCK)
+    return w.reshape(len(w), 16, -1).transpose(1, 2).reshape(w.shape)
 
 
 def _pack(codes: torch.Tensor) -> torch.Tensor:
