@@ -47,7 +47,7 @@ WORKERS = 4
 _BUCKETS = 8
 _RUN_CHUNKS = 512
 """Chunks that a codec unpacks at a time."""
-_SPELLED = {"thc_paired": "thc:bits=2"}
+_SPELLED = {"thc_paired": "thc:bits=2", "thc_digits": "thc:digits=6"}
 _DENSITIES = (0.01, 0.20)
 _QUIET = 1.0
 """Load of this process alone."""

@@ -133,9 +133,15 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str,
 
 def codec_cpu_s(costs: Costs, codec: Codec, elements: int, union_density: float) -> float:
     """Return the seconds of one core to encode and to decode a vector. Raises PlanError as `Costs.codec_s` does."""
-    paired = isinstance(codec, RangeCodec) and codec.chunk_blocks > 1
-    seconds = sum(costs.codec_s(f"{codec.name}_paired" if paired else codec.name, elements, union_density))
+    seconds = sum(costs.codec_s(f"{codec.name}{_form(codec)}", elements, union_density))
     return seconds + (elements * costs["decode_packed"].seconds if codec.op == Op.LOOKUP_ADD6 else 0.0)
+
+
+def _form(codec: Codec) -> str:
+    """Return what stands behind the codec's name in the names of its costs."""
+    if not isinstance(codec, RangeCodec) or codec.chunk_blocks == 1:
+        return ""
+    return "_paired" if codec.lookup is not None else "_digits"
 
 
 def winning_rates(
