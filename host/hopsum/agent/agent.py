@@ -304,12 +304,15 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
                 f"codec {made.name} sums by {made.op.name}, and {switch} of job {membership.job!r} only by "
                 f"{', '.join(op.name for op in sorted(shard.ops))}: take another codec, or other lanes"
             )
-    for name, table in job_tables(made).items():
-        found = getattr(membership, name)
-        if found != table:
+    for number, shard in enumerate(membership.shards):
+        for name, table in job_tables(made).items():
+            if (found := getattr(shard, name)) == table:
+                continue
+            where = f" at shard {number}" if membership.further_shards else ""
             raise CodecError(
-                f"job {membership.job!r} was not made for codec {made.name} with these options: its {name} is {found}, "
-                f"the codec's {table}. Make the job with `hopsum job create NAME --codec {made.name}:OPTION=VALUE` "
+                f"job {membership.job!r} was not made for codec {made.name} with these options: its {name}{where} is "
+                f"{found}, the codec's {table}. Make the job with "
+                f"`hopsum job create NAME --codec {made.name}:OPTION=VALUE` "
                 "(in Python: hopsum.codec.job_tables(codec)), or take the codec that it was made for"
             )
     if made.lookup is not None and made.code_group != membership.code_group:

@@ -19,6 +19,7 @@ from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import ShardEndpoint
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership
 
 from .world import TABLE, Cluster, Worker, switch_config
@@ -122,6 +123,29 @@ def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> N
         three.controller.create_job(JobRequest("train", 2, 100, shards=3))
     assert "up to 64 slots" in str(refused.value)
     assert {each.slots_used for each in three.controller.switches()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("op", "options"), [(Op.LOOKUP_ADD6, {"table6": tuple(range(16))}), (Op.ADD32, {"digits": (6, 13)})]
+)
+def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out(
+    tmp_path: Path, op: Op, options: dict[str, Any]
+) -> None:
+    lacking = Capabilities("fake", ops=tuple(each for each in Op if each is not op))
+    configs = tuple(switch_config(number) for number in (1, 2, 3))
+    devices = {config.name: FakeDevice(capabilities=lacking if config.name == "s2" else None) for config in configs}
+    cluster = Cluster(tmp_path, configs, devices)
+    cluster.start()
+    why = rf"s2: job 'train': the program of fake has no {op.name}"
+    for asked in ({"shards": 2, "shard_switches": ("s1", "s2")}, {"shards": 3}):
+        with pytest.raises(ResourceExhaustedError, match=why):
+            cluster.controller.create_job(JobRequest("train", 2, 16, **asked, **options))
+    assert not cluster.controller.jobs()
+    assert {each.slots_used for each in cluster.controller.switches()} == {0}
+    crew = run(cluster, 2, **options)
+    assert cluster.controller.job("train").switches == ("s1", "s3")
+    (name, given) = next(iter(options.items()))
+    assert [getattr(shard, name) for shard in membership(cluster, crew[0]).shards] == [given, given]
 
 
 def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:

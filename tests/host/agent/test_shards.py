@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent
-from hopsum.codec import ErrorFeedback
+from hopsum.codec import CodecError, ErrorFeedback, job_tables, make_codec
 from hopsum.errors import AllReduceTimeoutError, WorkersReplacedError
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane.cluster.decision import Report, decide
 from hopsum_oracle.aggregator import JobConfig
-from hopsum_wire import Kind
+from hopsum_wire import Kind, Op
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership, MembershipError, format_membership, parse_membership
 
@@ -44,10 +45,13 @@ def vectors(step: int) -> list[NDArray[np.float32]]:
 
 
 def clusters(
-    stack: ExitStack, shards: int, *, peers: bool = False, quorum: int = 0, lossy: bool = False
+    stack: ExitStack, shards: int, *, peers: bool = False, quorum: int = 0, lossy: bool = False, codec: str = "fixed"
 ) -> list[Cluster]:
     mishaps = Mishaps(drop=0.05, duplicate=0.05, reorder=0.05) if lossy else None
-    made = [Cluster(stack, WORKERS, quorum=quorum, mishaps=mishaps, seed=shard) for shard in range(shards)]
+    tables = job_tables(make_codec(codec, workers=WORKERS, backend="numpy"))
+    made = [
+        Cluster(stack, WORKERS, quorum=quorum, mishaps=mishaps, seed=shard, tables=tables) for shard in range(shards)
+    ]
     return [with_side_channels(each) for each in made] if peers else made
 
 
@@ -79,11 +83,50 @@ def summed(agents: list[Agent], steps: int) -> tuple[list[bytes], list[bytes]]:
     return means, [own.residual.tobytes() for own in feedback]
 
 
-@pytest.mark.parametrize("codec", ["thc", "fixed", "lossless"])
+FORMS = ("thc:result_bits=6", "thc:bits=2", "thc:digits=6")
+
+
+@pytest.mark.parametrize("codec", ["thc", "fixed", "lossless", *FORMS])
 def test_shards_sum_what_one_switch_sums(stack: ExitStack, codec: str) -> None:
-    alone = summed(agents_of(stack, clusters(stack, 1), codec), 2)
+    alone = summed(agents_of(stack, clusters(stack, 1, codec=codec), codec), 2)
     for shards in (2, 3):
-        assert summed(agents_of(stack, clusters(stack, shards), codec), 2) == alone
+        assert summed(agents_of(stack, clusters(stack, shards, codec=codec), codec), 2) == alone
+
+
+@pytest.mark.parametrize("codec", FORMS)
+def test_shards_that_lose_datagrams_sum_what_one_switch_sums(stack: ExitStack, codec: str) -> None:
+    alone = summed(agents_of(stack, clusters(stack, 1, codec=codec), codec), 1)
+    assert summed(agents_of(stack, clusters(stack, 2, codec=codec, lossy=True), codec), 1) == alone
+
+
+@pytest.mark.parametrize(
+    ("codec", "name", "other"),
+    [("thc:result_bits=6", "table6", (*range(15), 21)), ("thc:digits=6", "digits", (6, 12))],
+)
+def test_shards_with_differing_tables_are_refused_before_anything_is_sent(
+    stack: ExitStack, codec: str, name: str, other: tuple[int, ...]
+) -> None:
+    """By the reader of the membership, and by an agent that was handed one: a shard's sums would be misread."""
+    made = clusters(stack, 2, codec=codec)
+    own = getattr(made[0].membership, name)
+    first, second = (replace(each.membership, **{name: table}) for each, table in zip(made, (own, other), strict=True))
+    differing = replace(first, further_shards=(second,))
+    with pytest.raises(MembershipError, match=f"has {name} {re.escape(str(other))} at shard 1 and .* at shard 0"):
+        parse_membership(format_membership(differing))
+    links = [each.links[0] for each in made]
+    with pytest.raises(CodecError, match=f"its {name} at shard 1 is {re.escape(str(other))}, the codec's"):
+        Agent(differing, 0, codec=codec, link=links)
+    assert not any(link.headers for link in links)
+
+
+@pytest.mark.parametrize(("codec", "op"), [("thc:result_bits=6", Op.LOOKUP_ADD6), ("thc:digits=6", Op.ADD32)])
+def test_a_shard_without_the_operation_is_told_before_anything_is_sent(stack: ExitStack, codec: str, op: Op) -> None:
+    made = clusters(stack, 2, codec=codec)
+    made[1].membership = replace(made[1].membership, ops=frozenset(Op) - {op})
+    host, port = made[1].switch.address
+    with pytest.raises(CodecError, match=rf"sums by {op.name}, and switch {host}:{port} of job 'test' only by"):
+        Agent(membership_of(made), 0, codec=codec, link=[each.links[0] for each in made])
+    assert not any(each.links[0].headers for each in made)
 
 
 def test_shards_over_sockets_with_the_compiled_loop(stack: ExitStack) -> None:
