@@ -19,6 +19,7 @@ from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import LookupTable, expected_nmse, paired_table
+from hopsum.codec.thc import Thc
 from hopsum_controlplane.lanes import check_lane_overflow
 from hopsum_wire import CODE_GROUPS, Op, pack_codes, unpack_codes
 
@@ -148,7 +149,7 @@ def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> No
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize(("workers", "kept"), [(4, False), (4, True), (7, False)])
+@pytest.mark.parametrize(("workers", "kept"), [(4, False), (4, True), (7, False), (7, True)])
 def test_the_error_of_the_mean_is_that_of_theory(workers: int, kept: bool) -> None:
     codec = paired(workers, error_feedback=kept)
     x = normal(64 * 1024)
@@ -165,6 +166,20 @@ def test_the_figures_of_the_tables() -> None:
     assert expected_nmse(paired_table(4, error_feedback=False), 4) == pytest.approx(0.0760, abs=5e-4)
     assert expected_nmse(paired_table(4), 1) == pytest.approx(0.1767, abs=5e-4)
     assert expected_nmse(paired_table(4), 1) < expected_nmse(paired_table(4, error_feedback=False), 1)
+
+
+@pytest.mark.parametrize("workers", [6, 7])
+def test_three_values_serve_error_feedback_or_the_mean(workers: int) -> None:
+    """No truncation has a smaller error of one worker than the table for error feedback, or of the mean without."""
+    for kept, counted in ((True, 1), (False, workers)):
+        found = paired_table(workers, kept)
+        assert found.values == (0, 1, 2)
+        others = [LookupTable((0, 1, 2), 2.0 ** (-eighths / 8)) for eighths in range(1, 161)]
+        least = min(expected_nmse(table, counted) for table in others)
+        assert expected_nmse(found, counted) == pytest.approx(least, rel=1e-9)
+    made = paired(workers)
+    assert isinstance(made, Thc)
+    assert made.table == paired_table(workers, True)
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
