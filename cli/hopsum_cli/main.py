@@ -91,6 +91,11 @@ COMMANDS = {
         "hopsum_evaluation.bench.allreduce",
         "demo",
     ),
+    "bench accuracy": Command(
+        "time trainings to a target over shaped links, beside other schemes (root)",
+        "hopsum_evaluation.report.accuracy_bench",
+        "demo",
+    ),
     "bench dataplane": Command(
         "measure codes per second of the embedded switch and of bmv2", "hopsum_evaluation.bench.dataplane", "demo"
     ),

@@ -13,14 +13,14 @@ from statistics import mean
 from typing import Any, Final, NamedTuple
 
 from hopsum_evaluation.report.accuracy_figures import curves, figures_of, seconds_to_target
-from hopsum_evaluation.report.accuracy_plan import MODELS, Course
+from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.settings import NotRunError, Result, Settings, Tell
 from hopsum_evaluation.report.shown import Shown
 
 RATE: Final = "200mbit"
-BATCH: Final = 32
-TEXT_BATCH: Final = 8
+BATCH: Final = FULL["cnn"].batch
+TEXT_BATCH: Final = FULL["transformer"].batch
 PAIRED: Final = "thc:bits=2"
 """The setting that `hopsum plan` says is fastest at RATE."""
 PACKED: Final = "thc:result_bits=6"
@@ -132,10 +132,11 @@ def _courses(settings: Settings) -> tuple[Course, ...]:
     all_of_them = (*others, "thc", "thc-ps", PACKED, PAIRED)
     rates = settings.pick({RATE: 2}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3})
     small = ("fp32", "topk", "two-shot-4", "thc", "thc-ps", PAIRED)
-    cnn = Course(_CNN, settings.pick(4, 64, 64), BATCH, settings.pick(2, 4, 4), rates,
-                 settings.pick(small, ("fp32", "fp16", "thc"), all_of_them))  # fmt: skip
-    text = Course(_TEXT, settings.pick(2, 0, 240), TEXT_BATCH, settings.pick(2, 0, 10), {RATE: settings.pick(2, 0, 3)},
-                  settings.pick(("fp32", "thc"), (), all_of_them))  # fmt: skip
+    whole, text_whole = FULL[_CNN], FULL[_TEXT]
+    cnn = Course(_CNN, settings.pick(4, whole.steps, whole.steps), BATCH, settings.pick(2, whole.every, whole.every),
+                 rates, settings.pick(small, ("fp32", "fp16", "thc"), all_of_them))  # fmt: skip
+    text = Course(_TEXT, settings.pick(2, 0, text_whole.steps), TEXT_BATCH, settings.pick(2, 0, text_whole.every),
+                  {RATE: settings.pick(2, 0, 3)}, settings.pick(("fp32", "thc"), (), all_of_them))  # fmt: skip
     return (cnn, text) if text.steps and find_spec("pydoc_data") is not None else (cnn,)
 
 

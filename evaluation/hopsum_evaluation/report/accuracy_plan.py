@@ -65,6 +65,18 @@ class Course:
     schemes: Sequence[str]
 
 
+class CourseLength(NamedTuple):
+    """How long a model is trained, at full length."""
+
+    steps: int
+    batch: int
+    every: int
+
+
+FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
+"""By model; `every` as in Course."""
+
+
 @dataclass(frozen=True, slots=True)
 class AccuracyPlan:
     """The settings that all workers of one pool have in common."""
@@ -74,6 +86,8 @@ class AccuracyPlan:
     codecs: tuple[str, ...]
     """Of the jobs at the switch, each a scheme of its name."""
     folder: Path
+    services: tuple[tuple[str, int], ...] = ()
+    """The addresses that workers send to, by shard."""
 
 
 class TrainingOrder(NamedTuple):

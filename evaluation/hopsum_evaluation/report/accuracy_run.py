@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,16 +19,17 @@ from typing import Any
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
-from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, write_membership
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, Ready, TrainingOrder, TrainingRun, work
 from hopsum_evaluation.report.settings import NotRunError, Tell
 from hopsum_topologies import Star
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.seat import Seat
-from hopsum_topologies.testbed import SWITCH, native_testbed
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 WINDOW = 512
+Keep = Callable[[dict[str, Any]], None]
 _END_S = 20.0
 
 
@@ -39,6 +41,8 @@ class Trainings:
     courses: Sequence[Course]
     seeds: Sequence[int]
     """One per repeat; as many as any rate of a course needs."""
+    placement: str = "fabric"
+    """Of the switches, as `hopsum bench allreduce` has it."""
 
     @property
     def codecs(self) -> tuple[str, ...]:
@@ -52,8 +56,12 @@ class Trainings:
         return sum(sum(course.rates.values()) * len(course.schemes) for course in self.courses)
 
 
-def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
-    """Return what `run` returns, done by a process of its own. Raises NotRunError with what went wrong there."""
+def run_apart(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
+    """Return what `run` returns, done by a process of its own. Raises NotRunError with what went wrong there.
+
+    Args:
+        keep: is given the figures of each training as soon as it is over.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(trainings, theirs))
@@ -64,6 +72,8 @@ def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
             kind, *rest = ours.recv()
             if kind == "told":
                 tell(rest[0], rest[1])
+            elif kind == "ran":
+                keep(rest[0])
             elif kind == "failed":
                 raise NotRunError(rest[0])
             else:
@@ -81,32 +91,40 @@ def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
 
 def _run(trainings: Trainings, pipe: Connection) -> None:
     try:
-        pipe.send(("found", run(trainings, lambda done, now: pipe.send(("told", done, now)))))
+        found = run(
+            trainings,
+            lambda done, now: pipe.send(("told", done, now)),
+            lambda each: pipe.send(("ran", each)),
+        )
+        pipe.send(("found", found))
     except (ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
 
 
-def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
-    """Do all trainings, schemes taking turns; return their figures.
+def run(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
+    """Do all trainings, schemes taking turns; return their figures. Each run's are kept as soon as it is over.
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
     """
     codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}  # compiled once, here
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
-        star = stack.enter_context(Star(trainings.workers))
-        stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
+        star = stack.enter_context(Star(hosts_of(trainings.placement, trainings.workers)))
         tell(0.0, f"starting the switch and {trainings.workers} workers")
-        testbed = stack.enter_context(native_testbed(trainings.workers, star=star))
+        switches = start_switches(stack, trainings.placement, star, trainings.workers)
+        seats = seats_of(star, switches, trainings.workers)
+        jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
         models = tuple(course.model for course in trainings.courses)
-        plan = AccuracyPlan(trainings.workers, models, trainings.codecs, folder)
-        pool = stack.enter_context(WorkerPool(testbed.seats, work, plan))
-        controller = SwitchController(testbed.device, SWITCH)
+        services = tuple(switch.service for switch in switches)
+        plan = AccuracyPlan(trainings.workers, models, trainings.codecs, folder, services)
+        pool = stack.enter_context(WorkerPool(seats, work, plan))
         for number, codec in enumerate(codecs.values()):
-            name = f"report{number}"
-            join_job(stack, controller, pool, testbed.seats, name, WINDOW, job_tables(codec), folder)
+            path = folder / f"report{number}.json"
+            bound = [places for (places,) in pool.gather("bound")]
+            jobs.create(path.stem, bound, WINDOW, job_tables(codec), path, time.time())
+            pool.send(str(path))
         ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
-        runs = _train_all(trainings, star, pool, tell)
+        runs = _train_all(trainings, star, pool, tell, keep)
         pool.send(None)
         pool.gather("finished")
     trained = {
@@ -116,29 +134,7 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
     return {"models": trained, "runs": runs}
 
 
-def join_job(
-    stack: ExitStack,
-    controller: SwitchController,
-    pool: WorkerPool,
-    seats: Sequence[Seat],
-    name: str,
-    window: int,
-    tables: dict[str, Any],
-    folder: Path,
-) -> None:
-    """Make the job of a pool and tell its workers."""
-    bound = pool.gather("bound")
-    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
-    job = controller.create_job(
-        JobSpec(name, endpoints, window, **tables)
-    )
-    stack.callback(controller.delete_job, job)
-    path = folder / f"{name}.json"
-    write_membership(job, path, {seat.rank: seat.switch for seat in seats})
-    pool.send(str(path))
-
-
-def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -> list[dict[str, Any]]:
+def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, keep: Keep) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for course in trainings.courses:
         for rate, repeats in course.rates.items():
@@ -153,6 +149,7 @@ def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -
                         "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
                         "repeat": repeat, **gather_trained(pool)[0]._asdict(),
                     })  # fmt: skip
+                    keep(runs[-1])
     return runs
 
 

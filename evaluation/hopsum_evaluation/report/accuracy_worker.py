@@ -56,7 +56,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     """Be one worker, in the namespace where it belongs."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
-    joined = [_join(seat, pipe) for _ in plan.codecs]
+    joined = [_join(seat, plan, pipe) for _ in plan.codecs]
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
@@ -64,8 +64,8 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     with ExitStack() as stack:
         servers = SoftwareServers(make_codec("thc", workers=plan.workers))
         sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
-        for codec, (membership, link) in zip(plan.codecs, joined, strict=True):
-            sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=link))
+        for codec, (membership, links) in zip(plan.codecs, joined, strict=True):
+            sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=links))
         exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
         for exchange in exchanges.values():
             stack.callback(exchange.close)
@@ -78,12 +78,12 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     dist.destroy_process_group()
 
 
-def _join(seat: Seat, pipe: Connection) -> tuple[str, UdpLink]:
-    """Return the membership file of a job, and the link over which this worker takes part."""
-    link = UdpLink((seat.ip, 0), seat.switch, gso="auto")
-    pipe.send(("bound", link.local))
+def _join(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> tuple[str, list[UdpLink]]:
+    """Return the membership file of a job, and the links over which this worker takes part, one for each shard."""
+    links = [UdpLink((seat.ip, 0), service, gso="auto") for service in plan.services]
+    pipe.send(("bound", [link.local for link in links]))
     membership: str = pipe.recv()
-    return membership, link
+    return membership, links
 
 
 def _ready(learning: Learning) -> Ready:

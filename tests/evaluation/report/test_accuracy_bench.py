@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum bench accuracy`: the choice before the trainings, and ratios of made-up ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum.plan import shipped_costs
+from hopsum_evaluation.report import accuracy, accuracy_bench
+from hopsum_evaluation.report.accuracy_choice import MOST_WORKER_NMSE, planned_settings
+from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.report.accuracy_ratios import BEST, end_ratios, reached_s, time_ratios
+from hopsum_evaluation.report.accuracy_run import Trainings
+from hopsum_evaluation.report.interval import interval
+
+OURS = "thc:bits=2"
+CNN = MODELS["cnn"]
+
+
+def training(scheme: str, repeat: int, seconds: float | None, last: float = 0.95) -> dict[str, Any]:
+    """Return a training that reaches the target after so many seconds, or never."""
+    at = 0.5 if seconds is None else CNN.target
+    return {"model": "cnn", "scheme": scheme, "repeat": repeat, "step_s": 0.1,
+            "points": [[4, 0.1, 0.2], [8, seconds or 1.0, at], [12, 9.0, last]] if seconds else
+            [[4, 0.1, 0.2], [8, 9.0, 0.5]]}  # fmt: skip
+
+
+def trainings() -> list[dict[str, Any]]:
+    runs = []
+    for repeat, ours_s in enumerate((1.0, 2.0, 4.0)):
+        runs += [
+            training(OURS, repeat, ours_s),
+            training("fp32", repeat, ours_s * (5 + repeat), 0.97),
+            training("powersgd", repeat, ours_s * 1.5 if repeat else ours_s * 9),
+            training("fp16", repeat, None if repeat == 1 else ours_s * 2),
+        ]
+    return runs
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+
+
+def test_ratios_are_of_the_same_seed_with_students_interval() -> None:
+    found = time_ratios(CNN, trainings(), OURS)
+    assert found["fp32"] == interval([5.0, 6.0, 7.0])
+    assert isnan(found["fp16"].mean), "one seed missed the target"
+    assert found[BEST] == interval([2.0, 1.5, 1.5]), "the fastest of those that reached it, seed by seed"
+    assert end_ratios(trainings(), OURS)["fp32"] == pytest.approx(interval([0.02] * 3))
+    alone = time_ratios(CNN, [run for run in trainings() if run["repeat"] == 0], OURS)
+    assert (alone["fp32"].mean, alone["fp32"].low) == (5.0, None)
+
+
+def test_a_target_that_was_missed_is_told_with_the_seeds() -> None:
+    assert reached_s(CNN, [training("fp16", 0, None), training("fp16", 1, 2.0)]) == "missed by 1 of 2"
+    missed = [training(OURS, 0, None), training("fp32", 0, 1.0)]
+    assert isnan(time_ratios(CNN, missed, OURS)[BEST].mean)
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("placement", ["fabric", "server", "hosts"])
+def test_the_plan_chooses_the_fastest_of_what_error_feedback_makes_up_for(placement: str) -> None:
+    found = planned_settings(1_000_000, 4, 200e6, placement, shipped_costs())
+    allowed = [each for each in found if each.allowed]
+    assert found[: len(allowed)] == allowed
+    assert allowed[0].codec == OURS
+    assert allowed[0].allreduce_s == min(each.allreduce_s for each in allowed)
+    assert {each.codec for each in found if not each.allowed} == {"thc:digits=10", "thc:digits=13"}
+    assert all(each.allowed == (each.worker_nmse <= MOST_WORKER_NMSE) for each in found)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_more_workers_than_pairs_allow_get_another_setting() -> None:
+    assert planned_settings(1_000_000, 8, 20e6, "fabric", shipped_costs())[0].codec == "thc:digits=6"
+    assert planned_settings(1_000_000, 8, 1e12, "fabric", shipped_costs())[0].codec == "thc", "links do not bind"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, path: Path, *arguments: str) -> tuple[int, Trainings, dict[str, Any]]:
+    """Run the command with made-up trainings; return its status, what it trained, and what the file had before."""
+    asked: list[tuple[Trainings, dict[str, Any]]] = []
+
+    def train(given: Trainings, tell: Callable[..., None], keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        asked.append((given, json.loads(path.read_text())))
+        for each in trainings():
+            keep(each)
+        return {}
+
+    monkeypatch.setattr(accuracy_bench, "unavailable", lambda: None)
+    monkeypatch.setattr("hopsum_evaluation.report.accuracy_run.run_apart", train)
+    status = accuracy_bench.main(["--output", str(path), *arguments])
+    return status, *asked[0]
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_the_choice_is_written_down_before_the_first_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "found.json"
+    status, given, before = run(monkeypatch, path, "--seeds", "3", "--placement", "hosts", "--scale", "0.5")
+    assert status == 0
+    assert (before["ours"], before["chosen_by"], before["runs"]) == (OURS, "plan", [])
+    assert before["choice"]["options"][0]["codec"] == before["choice"]["codec"] == OURS
+    (course,) = given.courses
+    assert (given.placement, len(given.seeds), course.rates, course.steps) == ("hosts", 3, {"200000000bit": 3}, 32)
+    assert course.schemes == (OURS, "fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
+    after = json.loads(path.read_text())
+    assert after == {**before, "runs": after["runs"]}
+    assert len(after["runs"]) == len(trainings())
+    text = " ".join(capsys.readouterr().out.split())
+    best = interval([2.0, 1.5, 1.5])
+    assert "hopsum's setting is thc:bits=2, chosen by plan" in text
+    assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_setting_may_be_given_and_the_file_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = ("--codec", "thc:digits=6", "--others", "fp32,thc", "--seeds", "2")
+    _, asked, before = run(monkeypatch, tmp_path / "found.json", *given)
+    assert (before["ours"], before["chosen_by"], before["choice"]["codec"]) == ("thc:digits=6", "--codec", OURS)
+    assert asked.courses[0].schemes == ("thc:digits=6", "fp32", "thc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "0"], "at least one seed"),
+        (["--scale", "2"], "a scale above 0 and up to 1"),
+        (["--others", "fp64"], "fp64: of fp32"),
+        (["--rate", "fast"], "'fast' is no rate"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        accuracy_bench.main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_two_workers_train_over_hosts_with_switches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gradient of both schemes passes the links; each rank's embedded switch sums its share."""
+    if reason := accuracy.unavailable():
+        pytest.skip(reason)
+    path = tmp_path / "found.json"
+    given = ["--workers=2", "--seeds=1", "--scale=0.04", "--placement=hosts", "--others=two-shot-4"]
+    assert accuracy_bench.main([*given, "--codec=thc:digits=6", "--output", str(path)]) == 0
+    found = json.loads(path.read_text())
+    assert [run["scheme"] for run in found["runs"]] == ["thc:digits=6", "two-shot-4"]
+    for each in found["runs"]:
+        assert each["bits_per_s"] == 200e6
+        bits = 32 / 6 if each["scheme"] == "thc:digits=6" else 4
+        assert each["reduce_s"] > 0.8 * bits * found["parameters"] / 200e6
+        assert [step for step, *_ in each["points"]] == [3]
+    assert "convolutional network, links of 200 Mbit/s, placement hosts, 2 workers" in " ".join(
+        capsys.readouterr().out.split()
+    )
