@@ -80,6 +80,7 @@ SYSTEM = (
     "system/ptf",
     "evaluation/report",
     "host/hosts/test_hosts.py",
+    "host/hosts/test_worker_switch.py",
     "host/rpc/test_cluster.py",
     "host/rpc/test_dead_connections.py",
     "host/rpc/test_generations.py",

@@ -43,7 +43,10 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
-    Section("run training jobs and switches", ("switch", "controller", "job", "top", "doctor", "shell", "switch-ctl")),
+    Section(
+        "run training jobs and switches",
+        ("switch", "controller", "worker-switch", "job", "top", "doctor", "shell", "switch-ctl"),
+    ),
     Section("try hopsum", ("demo", "selftest", "topology", "packet", "ptf", "lab")),
     Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
     Section("set up", ("completion",)),
@@ -62,6 +65,11 @@ COMMANDS = {
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "controller": Command(
         "run the controller: jobs, slots and leases on switches", "hopsum_cli.controller", "controller"
+    ),
+    "worker-switch": Command(
+        "run a switch beside a worker; it registers with the controller",
+        "hopsum_cli.worker_switch",
+        "switch,controller",
     ),
     "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job"),
     "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top"),

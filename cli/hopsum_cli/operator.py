@@ -16,7 +16,7 @@ from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.context import complete
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import read_admin_token
+from hopsum_controlplane.service.access import read_token
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import ControllerSnapshot
 
@@ -45,7 +45,7 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
     """
     token_file = complete(options).admin_token_file
     try:
-        token = "" if not token_file else read_admin_token(Path(token_file))
+        token = "" if not token_file else read_token(Path(token_file), "admin_token_file")
     except ControlPlaneError as error:
         raise HopsumError(str(error)) from error
     with Channel(address_of(options)) as channel:

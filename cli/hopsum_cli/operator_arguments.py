@@ -12,8 +12,11 @@ from pathlib import Path
 from hopsum_cli.context import DEFAULT_CONTROLLER, variable
 
 
-def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --controller, --admin-token-file and the options of TLS to a parser; None where they are left out."""
+def add_operator_arguments(parser: argparse.ArgumentParser, *, administrator: bool = True) -> None:
+    """Add --controller, --admin-token-file and the options of TLS to a parser; None where they are left out.
+
+    Without `administrator` the command has no --admin-token-file.
+    """
     group = parser.add_argument_group(
         "controller", "Options left out come from the environment, then from [context] of ~/.config/hopsum/config.toml."
     )
@@ -22,12 +25,15 @@ def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"address of the controller, or unix:PATH ({variable('controller')}; default {DEFAULT_CONTROLLER})",
     )
-    group.add_argument(
-        "--admin-token-file",
-        type=Path,
-        metavar="PATH",
-        help=f"file with the administrator's token ({variable('admin_token_file')})",
-    )
+    if administrator:
+        group.add_argument(
+            "--admin-token-file",
+            type=Path,
+            metavar="PATH",
+            help=f"file with the administrator's token ({variable('admin_token_file')})",
+        )
+    else:
+        parser.set_defaults(admin_token_file=None)
     group.add_argument(
         "--ca-file",
         metavar="PATH",

@@ -23,6 +23,8 @@ from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict
 
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
+HOSTS: Final = "hosts"
+"""Of --shards: a shard on every host whose switch has registered."""
 _CODES: Final = 16
 _DIGITS: Final = 2
 
@@ -73,8 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=_shards,
         default=1,
-        metavar="N|NAME,NAME,...",
-        help="aggregate over switches side by side, each with a share of every vector: their number, or their names",
+        metavar="N|NAME,NAME,...|hosts",
+        help="aggregate over switches side by side, each with a share of every vector: their number, their names, or "
+        "`hosts` for all that registered (hopsum worker-switch)",
     )
     parser.add_argument(
         "--tree",
@@ -114,7 +117,8 @@ def run(options: argparse.Namespace) -> int:
             tree=options.tree,
             codec=codec.name,
             codec_options=codec.options,
-            shards=options.shards,
+            shards=1 if options.shards == HOSTS else options.shards,
+            hosts=options.shards == HOSTS,
         )
         write(made.token)
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
@@ -169,8 +173,10 @@ def _places(values: dict[str, Any], *, is_sharded: bool) -> str:
     return "; ".join([*others, f"{then}{last}"])
 
 
-def _shards(text: str) -> int | tuple[str, ...]:
-    """Return a number of shards, or the names of their switches."""
+def _shards(text: str) -> int | str | tuple[str, ...]:
+    """Return a number of shards, the names of their switches, or HOSTS."""
+    if text == HOSTS:
+        return HOSTS
     return int(text) if text.isdecimal() else tuple(name.strip() for name in text.split(","))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.config import ClusterConfig, PortRule, SwitchConfig, load_config
-from hopsum_controlplane.cluster.device_factory import device_factories, pipelines
+from hopsum_controlplane.cluster.device_factory import device_factories, pipelines, registrable
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
     InvalidRequestError,
@@ -67,4 +67,5 @@ __all__ = [
     "device_factories",
     "load_config",
     "pipelines",
+    "registrable",
 ]

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
 from hopsum_controlplane.cluster.config import ClusterConfig
@@ -29,18 +30,17 @@ from hopsum_controlplane.cluster.errors import (
 from hopsum_controlplane.cluster.history import JobHistories
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, switches_of
-from hopsum_controlplane.cluster.placement import SwitchCapacity
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase, ShardSeat
+from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
-from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
+from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
+from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
 from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
 from hopsum_wire.watch.words import switch_path
@@ -62,6 +62,7 @@ class ClusterController:
     that do not are over, entries of nobody are a problem of that switch unless `remove_existing`. With `pipeline` the
     switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
     `clock` gives unix seconds, for generations; `monotonic` those of leases.
+    `registered` drives the switches of `registry`.
 
     Raises ClusterConfigError when configuration, devices and database do not fit together, and StoreError.
     """
@@ -76,10 +77,10 @@ class ClusterController:
         monotonic: Callable[[], float] = time.monotonic,
         random: RandomSource = secrets,
         pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
+        registered: Registrable | None = None,
         remove_existing: bool = False,
     ) -> None:
         config.check()
-        self._config = config
         self._monotonic = monotonic
         self._random = random
         self._store = store
@@ -89,10 +90,11 @@ class ClusterController:
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the generation that a worker waits for the end of whose predecessor has left it, and since when."""
         self._disputes = agreement.Disputes()
-        timing = {"clock": clock, "monotonic": monotonic}
+        options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "remove_existing": remove_existing}
         self._reconcilers = SwitchReconcilers(
-            config, devices, self._cache, pipeline=pipeline, remove_existing=remove_existing, **timing
+            config, devices, self._cache, pipeline=pipeline, registered=registered, **options
         )
+        self.registry = SwitchRegistry(config, self._cache, self._reconcilers, monotonic)
         self._histories = JobHistories(self._cache, self._reconcilers.conditions, self._lease_s, monotonic)
         for record in self._cache.records():
             for member in record.members:
@@ -100,6 +102,11 @@ class ClusterController:
         for reconciler in self._reconcilers.values():
             reconciler.reconcile()
         self._follow_trees()
+
+    @property
+    def _config(self) -> ClusterConfig:
+        """Return the configuration, with the switches that registered by now."""
+        return self._reconcilers.config
 
     def create_job(self, request: JobRequest) -> CreatedJob:
         """Make a job: its slots are reserved, and its members can join with the token.
@@ -111,9 +118,10 @@ class ClusterController:
         token = new_token(self._random)
         with self._cache.changed:
             self._cache.check_new(request.name)
+            request = self.registry.spread(request)
             for name in request.shard_switches or (() if request.switch is None else (request.switch,)):
                 self._known_switch(name)
-            switches = [self._capacity(request, reconciler) for reconciler in self._reconcilers.values()]
+            switches = self._reconcilers.capacities(request, self.registry.obstacle)
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             self._cache.add(record)
@@ -192,7 +200,7 @@ class ClusterController:
         with self._cache.changed:
             record = self._with_token(request.job, request.token)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
-            at, leaf, further = self._stand(record, request, rank)
+            at, leaf, further = placement.stand(record, request, rank, self._config)
             secret = member_secret(request.token, record.name, rank, request.incarnation)
             member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
             settings = tuple(sorted(request.settings.items()))
@@ -330,6 +338,7 @@ class ClusterController:
             self._excused_s = now_s = self._monotonic()
             for record in self._cache.records():
                 self._leases.excuse(record, away_s, now_s + self._lease_s(record))
+        self.registry.excuse(away_s)
 
     def tick(self) -> None:
         """Give silent members up, try again what failed, compare switches with the database where it is time.
@@ -338,7 +347,7 @@ class ClusterController:
         again.
         """
         self.expire()
-        for name in self._reconcilers:
+        for name in self.switch_names:
             self.reconcile(name)
         self._follow_trees()
 
@@ -354,12 +363,22 @@ class ClusterController:
                 for rank in self._leases.expired(record, now_s):
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
+        self.registry.expire()
 
     def reconcile(self, switch: str) -> None:
-        """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up."""
-        self._known_switch(switch)
-        self._reconcilers[switch].reconcile()
-        self._histories.observe_switch(switch)
+        """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up.
+
+        Nothing is to be done for a switch that has been forgotten.
+        """
+        found = self._reconcilers.get(switch)
+        if found is not None:
+            found.reconcile()
+            self._histories.observe_switch(switch)
+
+    @property
+    def switch_names(self) -> tuple[str, ...]:
+        """Return the names of all switches there are now."""
+        return tuple(self._reconcilers)
 
     def close(self) -> None:
         """Close devices and store. What stands on the switches stays, for the next one to adopt."""
@@ -411,27 +430,6 @@ class ClusterController:
     def _known_switch(self, name: str) -> None:
         if name not in self._reconcilers:
             raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
-
-    def _capacity(self, request: JobRequest, reconciler: SwitchReconciler) -> SwitchCapacity:
-        allocator = placement.allocator_from_records(reconciler.config, self._cache.records(reconciler.config.name))
-        trial = request.trial()
-        bare = replace(trial, table=None, table16=None, table6=None)
-        obstacles = (reconciler.refusal(trial), reconciler.refusal(bare))
-        return SwitchCapacity(reconciler.config, allocator, *obstacles)
-
-    def _stand(
-        self, record: JobRecord, request: JoinRequest, rank: int
-    ) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
-        """Return where a member stands, at which leaf of a tree, and where at further shards.
-
-        Raises InvalidRequestError.
-        """
-        if record.branches and not record.is_sharded:
-            leaf, link = placement.leaf_of(request, leaves_of(record, self._config))
-            return placement.endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
-        switches = [self._config.switch(name) for name in record.switches]
-        first, *further = placement.shard_seats(request, rank, switches)
-        return first.endpoint, "", tuple(further)
 
     def _follow_trees(self) -> None:
         for record in self._cache.records():
@@ -494,4 +492,5 @@ class ClusterController:
         read = reconciler.drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
         allocator = placement.allocator_from_records(reconciler.config, records)
-        return views.of_switch(reconciler, allocator.free_capacity, len(records), read)
+        left_s = self.registry.lease_left_s(reconciler.config.name) if reconciler.config.registered else None
+        return views.of_switch(reconciler, allocator.free_capacity, len(records), read, left_s)

@@ -12,6 +12,7 @@
   tls_key = "/etc/hopsum/server.key"
   tls_client_ca = "/etc/hopsum/clients.pem"
   admin_token_file = "/etc/hopsum/admin.token"
+  switch_token_file = "/etc/hopsum/switch.token"   # lets switches register that have this token
 
   [[switch]]
   name = "leaf1"
@@ -85,7 +86,8 @@ class SwitchConfig:
     workers send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers
     the one with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is its workers'
     Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's output, for a
-    driver whose program is not installed with this package.
+    driver whose program is not installed with this package. `registered` switches came by themselves, and are in no
+    file.
     """
 
     name: str
@@ -99,6 +101,7 @@ class SwitchConfig:
     election_id: int = CONTROLLER_ELECTION_ID[0]
     l2_forwarding: bool = False
     program: Path | None = None
+    registered: bool = False
 
     @property
     def service(self) -> tuple[str, int]:
@@ -152,6 +155,7 @@ class ClusterConfig:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     admin_token_file: Path | None = None
+    switch_token_file: Path | None = None
 
     def switch(self, name: str) -> SwitchConfig:
         """Return the switch of this name. Raises ClusterConfigError when there is none."""
@@ -171,8 +175,9 @@ class ClusterConfig:
 
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong."""
-        if not self.switches:
-            raise _wrong("no switches", "write a table [[switch]] for each")
+        if not self.switches and self.switch_token_file is None:
+            hint = "write a table [[switch]] for each, or give switch_token_file, so that switches can register"
+            raise _wrong("no switches", hint)
         for switch in self.switches:
             switch.check()
         for what in ("name", "endpoint"):

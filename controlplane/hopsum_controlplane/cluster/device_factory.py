@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
+from hopsum_controlplane.cluster.switch_reconcilers import Registrable
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
@@ -36,6 +37,11 @@ def device_factories(
         )
         for switch in config.switches
     }
+
+
+def registrable(pipeline: PipelineConfig, *, owner: int = 0, **timeouts: float) -> Registrable:
+    """Return how switches are driven that register while a controller runs: all have `pipeline`."""
+    return Registrable(lambda switch: _device_factory(switch, pipeline, owner, timeouts), pipeline)
 
 
 def _device_factory(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hopsum_controlplane.cluster.errors import JobExistsError, UnknownJobError
-from hopsum_controlplane.cluster.records import JobRecord, JobState
+from hopsum_controlplane.cluster.records import JobRecord, JobState, RegisteredSwitch
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.generations import GenerationAllocator
 
@@ -48,6 +48,7 @@ class JobStateCache:
         self.changed = threading.Condition(threading.RLock())
         self._store = store
         self._records = {record.name: record for record in stored.records}
+        self._switches = {switch.name: switch for switch in stored.switches}
         self._digests = frozenset[bytes]().union(*map(_digests, stored.records))
         self._watchers: list[Callable[[str], None]] = []
         self._monotonic = monotonic
@@ -138,6 +139,28 @@ class JobStateCache:
                 watcher(name)
         _report(before, after)
         return after
+
+    def switches(self) -> tuple[RegisteredSwitch, ...]:
+        """Return the switches that registered, in the order of their names."""
+        with self.changed:
+            return tuple(self._switches[name] for name in sorted(self._switches))
+
+    def switch(self, name: str) -> RegisteredSwitch | None:
+        """Return a switch that registered, None when there is none of this name."""
+        with self.changed:
+            return self._switches.get(name)
+
+    def put_switch(self, switch: RegisteredSwitch) -> None:
+        """Write a switch that registered, in the place of the one with its name."""
+        with self.changed:
+            self._store.put_switch(switch)
+            self._switches[switch.name] = switch
+
+    def remove_switch(self, name: str) -> None:
+        """Strike a switch out that registered."""
+        with self.changed:
+            self._store.remove_switch(name)
+            del self._switches[name]
 
     def observe_generation(self, generation: int) -> None:
         """Count a generation as taken: it was found on a switch."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
-from hopsum_controlplane.cluster.config import SwitchConfig
+from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.membership_builder import leaves_of
 from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError
@@ -94,9 +95,12 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals; where there is none, or a tree is asked for, the same with spines, each with the leaves
     below it: of a tree the switch with the fewest free slots counts. With shards it is the named switches, or of those
-    that reach every network the ones with most free slots, in the order of the configuration. Raises
-    ResourceExhaustedError or InvalidRequestError saying for every switch why not, and what would fit.
+    that reach every network the ones with most free slots, in the order of the configuration. Switches that
+    registered are taken where they are named, or where no other switch is configured. Raises ResourceExhaustedError or
+    InvalidRequestError saying for every switch why not, and what would fit.
     """
+    if request.switch is None and not request.shard_switches:  # those that register are for who asks for them
+        switches = [each for each in switches if not each.config.registered] or switches
     choices = [_shards(request, switches, links)] if request.shards > 1 else _choices(request, switches, links)
     fitting = [candidates for candidates in choices if not any(candidate.why_not(request) for candidate in candidates)]
     if not fitting:
@@ -160,6 +164,18 @@ def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig
         ShardSeat(endpoint(each, rank, switch), each.side_port)
         for each, switch in zip(request.endpoints, switches, strict=True)
     ]
+
+
+def stand(
+    record: JobRecord, request: JoinRequest, rank: int, config: ClusterConfig
+) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
+    """Return where a member stands, at which leaf of a tree, and where at further shards. Raises InvalidRequestError.
+    """
+    if record.branches and not record.is_sharded:
+        leaf, link = leaf_of(request, leaves_of(record, config))
+        return endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
+    first, *further = shard_seats(request, rank, [config.switch(name) for name in record.switches])
+    return first.endpoint, "", tuple(further)
 
 
 def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfig]]) -> tuple[SwitchConfig, LinkConfig]:

@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
@@ -40,6 +41,20 @@ class MemberPhase(enum.Enum):
 
 LEASED = (MemberPhase.WAITING, MemberPhase.IN, MemberPhase.OVER)
 """In these phases a member has a lease, which silence ends."""
+
+
+@dataclass(frozen=True)
+class RegisteredSwitch:
+    """A switch that registered by itself. `incarnation` is of its process, `replaced` are those that had the name."""
+
+    config: SwitchConfig
+    incarnation: bytes
+    replaced: tuple[bytes, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the switch's name."""
+        return self.config.name
 
 
 class ShardSeat(NamedTuple):

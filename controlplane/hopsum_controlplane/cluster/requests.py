@@ -36,7 +36,8 @@ class JobRequest:
     `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
     for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
     below it; without, it does where no single switch reaches everybody. With `shards` above 1 it goes over so many
-    switches side by side, those named in `shard_switches` or those with most room. `lease_s` is how long a silent
+    switches side by side, those named in `shard_switches` or those with most room. With `hosts` those are all
+    that registered by themselves. `lease_s` is how long a silent
     member is waited for, None for the cluster's. `codec` is the name of the workers' codec and `codec_options` a JSON
     object; both are empty where the workers choose.
     """
@@ -58,6 +59,7 @@ class JobRequest:
     digits: tuple[int, ...] | None = None
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
+    hosts: bool = False
 
     @property
     def worker_ranks(self) -> range:
@@ -128,6 +130,9 @@ class JobRequest:
 
     def _check_shards(self) -> None:
         who, names = f"job {self.name!r}", ", ".join(self.shard_switches)
+        if self.hosts and (self.shards != 1 or self.shard_switches or self.tree or self.switch is not None):
+            hint = "leave the others out: every host that has registered has a shard"
+            raise InvalidRequestError(f"{who}: shards on all hosts, and a number or names of switches", hint=hint)
         if not 1 <= self.shards <= MAX_SHARDS:
             raise InvalidRequestError(f"{who}: {self.shards} shards", hint=f"a job has 1 .. {MAX_SHARDS}")
         if self.shard_switches and len(self.shard_switches) != self.shards:
@@ -136,6 +141,9 @@ class JobRequest:
         if twice := [name for name, times in Counter(self.shard_switches).items() if times > 1]:
             what = f"{who}: switch {twice[0]!r:.80} twice in its {self.shards} shards ({names:.400})"
             raise InvalidRequestError(what, hint="name each switch once: a shard has a switch of its own")
+        if self.hosts and self.observers:
+            what = f"{who}: {self.observers} observers of shards on all hosts"
+            raise InvalidRequestError(what, hint="observers see one switch: leave them out, or use one shard")
         if self.shards == 1:
             if self.shard_switches:
                 hint = "a job on one switch names it with `switch`"

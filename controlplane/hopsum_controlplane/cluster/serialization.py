@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from ipaddress import IPv4Network
 from typing import Any
 
+from hopsum_controlplane.cluster.config import PortRule, SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.errors import InvalidRequestError
-from hopsum_controlplane.cluster.records import BranchAssignment, ShardSeat
+from hopsum_controlplane.cluster.records import BranchAssignment, RegisteredSwitch, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
@@ -100,6 +102,29 @@ def further_to_json(further: Iterable[ShardSeat]) -> str:
 def further_from_json(text: str) -> tuple[ShardSeat, ...]:
     """Return the places of a text. Raises ValueError, KeyError or TypeError when it holds none."""
     return tuple(ShardSeat(WorkerEndpoint(**each["endpoint"]), each["side_port"]) for each in json.loads(text))
+
+
+def switch_to_json(switch: RegisteredSwitch) -> str:
+    """Return a switch that registered as text."""
+    config = asdict(switch.config)
+    ports = [{"port": rule.port, "network": str(rule.network)} for rule in switch.config.ports]
+    replaced = [incarnation.hex() for incarnation in switch.replaced]
+    del config["program"]  # which no switch has that registers
+    return json.dumps(
+        {"config": {**config, "ports": ports}, "incarnation": switch.incarnation.hex(), "replaced": replaced}
+    )
+
+
+def switch_from_json(text: str) -> RegisteredSwitch:
+    """Return the switch of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    values = json.loads(text)
+    config = values["config"]
+    ports = tuple(PortRule(rule["port"], IPv4Network(rule["network"])) for rule in config["ports"])
+    ip, udp_port = config["service_address"]
+    endpoint = SwitchEndpoint(**config["endpoint"])
+    made = SwitchConfig(**{**config, "ports": ports, "endpoint": endpoint, "service_address": (ip, udp_port)})
+    replaced = tuple(bytes.fromhex(each) for each in values["replaced"])
+    return RegisteredSwitch(made, bytes.fromhex(values["incarnation"]), replaced)
 
 
 def report_to_json(report: Report) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database: jobs, their members, and the last generation, in one SQLite database.
+"""The database: jobs, their members, switches that registered, and the last generation, in one SQLite database.
 
 - What may stand on a switch is in the database first: a record is written before the switch is.
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
@@ -24,11 +24,11 @@ from typing import Any
 
 from hopsum_controlplane.cluster import serialization
 from hopsum_controlplane.cluster.errors import StoreError
-from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase, RegisteredSwitch
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 _PRIVATE = 0o600
@@ -55,6 +55,7 @@ CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
     PRIMARY KEY (name, position)
 ) STRICT;
+CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
 """
 
 # What brings a database of a version to the next one.
@@ -89,6 +90,9 @@ UPDATE members SET report = replace(report, '"epoch":', '"generation":');
     5: """
 ALTER TABLE members ADD COLUMN further TEXT NOT NULL DEFAULT '[]';
 """,
+    6: """
+CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
+""",
 }
 
 _JOB_COLUMNS = (
@@ -103,10 +107,13 @@ _MEMBER_COLUMNS = (
 
 @dataclass(frozen=True)
 class StoredState:
-    """Contents of the database: records in the order of their names, and the highest generation that was ever taken."""
+    """Contents of the database: records in the order of their names, the highest generation that was ever taken, and
+    the switches that registered, in the order of their names.
+    """
 
     records: tuple[JobRecord, ...]
     last_generation: int
+    switches: tuple[RegisteredSwitch, ...] = ()
 
 
 class StateStore:
@@ -135,7 +142,10 @@ class StateStore:
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
             rows = self._database.execute(f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY name").fetchall()
-            return StoredState(tuple(self._record(row) for row in rows), last_generation)
+            switches = self._database.execute("SELECT name, switch FROM switches ORDER BY name").fetchall()
+            return StoredState(
+                tuple(self._record(row) for row in rows), last_generation, tuple(self._switch(*row) for row in switches)
+            )
 
     def put(self, record: JobRecord) -> None:
         """Write a record in the place of the one with its name, and count its generation as taken.
@@ -158,6 +168,17 @@ class StateStore:
         """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
         with self._transaction() as database:
             database.execute("DELETE FROM jobs WHERE name = ?", (name,))
+
+    def put_switch(self, switch: RegisteredSwitch) -> None:
+        """Write a switch that registered, in the place of the one with its name. Raises StoreError as `put`."""
+        with self._transaction() as database:
+            row = (switch.name, serialization.switch_to_json(switch))
+            database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?)", row)
+
+    def remove_switch(self, name: str) -> None:
+        """Strike a switch out that registered. Raises StoreError when that cannot be done: it is there still."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM switches WHERE name = ?", (name,))
 
     def close(self) -> None:
         """Give the database back. Harmless when done before."""
@@ -241,6 +262,12 @@ class StateStore:
         database.execute("DELETE FROM retired WHERE name = ?", (record.name,))
         rows = [(record.name, position, incarnation) for position, incarnation in enumerate(record.retired)]
         database.executemany("INSERT INTO retired VALUES (?, ?, ?)", rows)
+
+    def _switch(self, name: str, text: str) -> RegisteredSwitch:
+        try:
+            return serialization.switch_from_json(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{self.path} is damaged: switch {name!r}: {error!r:.200}", hint=_DAMAGED) from error
 
     def _record(self, row: tuple[str, ...]) -> JobRecord:
         name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = row

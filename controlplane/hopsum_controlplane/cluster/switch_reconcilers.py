@@ -7,24 +7,34 @@ notes it there; nobody waits for another reconciler. `follow` goes round those o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.conditions import SwitchConditions
-from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
-from hopsum_controlplane.cluster.placement import allocator_from_records
-from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
+from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
+from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase, RegisteredSwitch
+from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.devices.base import PipelineConfig
 
 
-class SwitchReconcilers(Mapping[str, SwitchReconciler]):
-    """The reconcilers by the names of their switches. Thread-safe.
+class Registrable(NamedTuple):
+    """How switches are driven that register: what opens a session with one, and the program of all."""
 
-    `pipeline` is the program of all switches, or programs by switch; the other `options` are SwitchReconciler's.
+    source: Callable[[SwitchConfig], DeviceSource]
+    pipeline: PipelineConfig | None
+
+
+class SwitchReconcilers(Mapping[str, SwitchReconciler]):
+    """The reconcilers by the names of their switches. Thread-safe. `config` has the switches that registered too.
+
+    `pipeline` is the program of all configured switches, or programs by switch; `registered` is for those that
+    register, None: they have no device here. The other `options` are SwitchReconciler's.
     Raises ClusterConfigError when configuration, devices and the database do not fit together.
     """
 
@@ -35,25 +45,80 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         cache: JobStateCache,
         *,
         pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
+        registered: Registrable | None = None,
         **options: Any,
     ) -> None:
-        self._config = config
+        came = [each.config for each in cache.switches()]
+        self.config = replace(config, switches=(*config.switches, *came))
+        self.config.check()
         self._cache = cache
-        self._check(devices)
+        self._registered, self._options = registered, options
+        sources = dict(devices)
+        if registered is not None:
+            sources.update({switch.name: registered.source(switch) for switch in came})
+        self._check(sources)
         self._reconcilers = {
-            switch.name: SwitchReconciler(
+            switch.name: self._made(
                 switch,
-                devices[switch.name],
-                cache,
-                reconcile_interval_s=config.reconcile_interval_s,
-                ready=self._ready,
-                parts=self._parts,
-                links=config.links,
-                pipeline=pipeline.get(switch.name) if isinstance(pipeline, Mapping) else pipeline,
-                **options,
+                sources[switch.name],
+                pipeline.get(switch.name) if isinstance(pipeline, Mapping) else pipeline,
             )
             for switch in config.switches
         }
+        if registered is not None:
+            made = {switch.name: self._made(switch, sources[switch.name], registered.pipeline) for switch in came}
+            self._reconcilers.update(made)
+
+    def _made(self, switch: SwitchConfig, source: DeviceSource, pipeline: PipelineConfig | None) -> SwitchReconciler:
+        options = dict(self._options)
+        if switch.registered:  # it is this controller's by its own word: nothing there is anybody else's
+            options["remove_existing"] = True
+        return SwitchReconciler(
+            switch,
+            source,
+            self._cache,
+            reconcile_interval_s=self.config.reconcile_interval_s,
+            ready=self._ready,
+            parts=self._parts,
+            links=self.config.links,
+            pipeline=pipeline,
+            **options,
+        )
+
+    def source(self, switch: SwitchConfig) -> DeviceSource:
+        """Return what opens a session with a switch that registers. Raises ClusterConfigError where none can."""
+        if self._registered is None:
+            raise ClusterConfigError("this controller takes no switches that register", hint="configure the switch")
+        return self._registered.source(switch)
+
+    def put(self, switch: RegisteredSwitch) -> None:
+        """Write a switch that registered into the database, and drive it; one of its name is not driven any more.
+
+        Raises StoreError, and ControlPlaneError for a switch that does not fit beside the others.
+        """
+        config, source = switch.config, self.source(switch.config)
+        with self._cache.changed:
+            others = tuple(each for each in self.config.switches if each.name != config.name)
+            after = replace(self.config, switches=(*others, config))
+            after.check()
+            self._cache.put_switch(switch)
+            self.config, before = after, self._reconcilers.get(config.name)
+            made = self._made(config, source, None if self._registered is None else self._registered.pipeline)
+            self._reconcilers = {**self._reconcilers, config.name: made}
+        if before is not None:
+            before.close()
+
+    def remove(self, name: str) -> SwitchReconciler:
+        """Strike a switch out that registered; return its reconciler, to be closed. Raises StoreError."""
+        with self._cache.changed:
+            self._cache.remove_switch(name)
+            self.config = replace(
+                self.config, switches=tuple(each for each in self.config.switches if each.name != name)
+            )
+            kept = dict(self._reconcilers)
+            gone = kept.pop(name)
+            self._reconcilers = kept
+        return gone
 
     def __getitem__(self, name: str) -> SwitchReconciler:
         """Return the reconciler of a switch."""
@@ -67,9 +132,30 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         """Return how many they are."""
         return len(self._reconcilers)
 
+    def values(self) -> Any:
+        """Return the reconcilers there are now, in the order of the names."""
+        return self._reconcilers.values()
+
+    def capacities(self, request: JobRequest, obstacle: Callable[[SwitchConfig], str]) -> list[SwitchCapacity]:
+        """Return what is left of every switch for a job, under the cache's lock; `obstacle` adds why one takes none."""
+        trial = request.trial()
+        bare = replace(trial, table=None, table16=None, table6=None)
+        found = []
+        for reconciler in self._reconcilers.values():
+            config = reconciler.config
+            allocator = allocator_from_records(config, self._cache.records(config.name))
+            gone = obstacle(config)
+            obstacles = (gone or reconciler.refusal(trial), gone or reconciler.refusal(bare))
+            found.append(SwitchCapacity(config, allocator, *obstacles))
+        return found
+
     def of(self, record: JobRecord) -> list[SwitchReconciler]:
-        """Return the reconcilers of a job: of its one switch; or of a spine, then its leaves."""
-        return [self._reconcilers[name] for name in record.switches]
+        """Return the reconcilers of a job: of its one switch; or of a spine, then its leaves.
+
+        Of a job that has been deleted meanwhile those are left out that have gone with it.
+        """
+        known = self._reconcilers
+        return [known[name] for name in record.switches if name in known]
 
     def follow(self, job: str, *, wait: bool = False) -> None:
         """Do what is due for a job on all its switches; `wait` as for SwitchReconciler.reconcile."""
@@ -90,10 +176,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     def condition(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
         conditions = {reconciler.config.name: reconciler.job_condition(record.name) for reconciler in self.of(record)}
-        if record.ready:
+        if record.ready and record.switch in conditions:
             conditions[record.switch] = conditions[record.switch] or self._reconcilers[record.switch].pause(record.name)
         if not record.branches:
-            return conditions[record.switch]
+            return conditions.get(record.switch, "")
         return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
 
     def conditions(self, record: JobRecord) -> SwitchConditions:
@@ -112,15 +198,16 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""
         if record.state is not JobState.RUNNING:
             return {}
-        return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
+        known = self._reconcilers
+        return {name: known[name].counters(job) for name, job in record.parts.items() if name in known}
 
     def _check(self, devices: Mapping[str, DeviceSource]) -> None:
         """Raise ClusterConfigError unless configuration, devices and the database fit together."""
-        for switch in self._config.switches:
+        for switch in self.config.switches:
             if switch.name not in devices:
                 raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
             allocator_from_records(switch, self._cache.records(switch.name))
-        configured = [switch.name for switch in self._config.switches]
+        configured = [switch.name for switch in self.config.switches]
         for record in self._cache.records():
             for name in record.switches:
                 if name not in configured:
@@ -128,7 +215,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
                         f"job {record.name!r} is in the database on switch {name!r}, which is not configured",
                         hint="configure that switch again until its jobs are deleted",
                     )
-            leaves_of(record, self._config)
+            leaves_of(record, self.config)
 
     def _ready(self, record: JobRecord) -> bool:
         """Return whether all switches of the next generation can take it now: leaves at which nobody waits are not
@@ -141,6 +228,6 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return parts_of(
             record,
             generation,
-            self._config,
+            self.config,
             {reconciler.config.name: reconciler.limits for reconciler in self.of(record)},
         )

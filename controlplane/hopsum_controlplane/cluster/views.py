@@ -215,7 +215,7 @@ class SwitchView:
     `slots` may be used, `slots_used` are; `jobs` is the number of jobs. `drops` are packets by reason, empty when it
     was not asked. `audits` counts audits and `entries_repaired` the entries that audits removed or restored, since
     the controller was started; `findings` is what the last audit that found something found, in words. `sessions`
-    counts P4Runtime sessions: all but the first are reconnects.
+    counts P4Runtime sessions: all but the first are reconnects. `lease_left_s` is of a switch that `registered`.
     """
 
     name: str
@@ -233,6 +233,8 @@ class SwitchView:
     findings: tuple[str, ...]
     condition_reason: str
     sessions: int
+    registered: bool = False
+    lease_left_s: float | None = None
 
 
 def of_job(
@@ -363,8 +365,14 @@ def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: 
     )
 
 
-def of_switch(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, drops: Mapping[str, int]) -> SwitchView:
-    """Return the view of a switch on which so much is left."""
+def of_switch(
+    reconciler: SwitchReconciler,
+    free: FreeCapacity,
+    jobs: int,
+    drops: Mapping[str, int],
+    lease_left_s: float | None = None,
+) -> SwitchView:
+    """Return the view of a switch on which so much is left, with what is left of its lease if it registered."""
     config = reconciler.config
     return SwitchView(
         name=config.name,
@@ -382,4 +390,6 @@ def of_switch(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, drops
         findings=reconciler.findings,
         condition_reason=reconciler.condition_reason,
         sessions=reconciler.sessions,
+        registered=config.registered,
+        lease_left_s=lease_left_s,
     )

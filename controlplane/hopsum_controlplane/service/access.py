@@ -49,26 +49,47 @@ class AdminAuth:
             )
 
 
-def read_admin_token(path: Path) -> str:
-    """Return what a file holds that only its owner can read.
+class SwitchAuth:
+    """Knows the switches that may register by the token that they share; without one, none may."""
+
+    def __init__(self, token: str | None = None) -> None:
+        self._token = token
+
+    def require(self, token: str) -> None:
+        """Raise UnauthenticatedError unless the token is that of the switches."""
+        if self._token is None:
+            raise UnauthenticatedError(
+                "this controller takes no switches that register",
+                hint="give its configuration a switch_token_file, and start it again",
+            )
+        if not hmac.compare_digest(self._token.encode(), token.encode()):
+            told = "another token than that for switches" if token else "no token"
+            raise UnauthenticatedError(
+                f"switches register with the token for switches, and this call has {told}",
+                hint="give the file that the controller's switch_token_file names",
+            )
+
+
+def read_token(path: Path, setting: str) -> str:
+    """Return what a file holds that only its owner can read; `setting` names it.
 
     Raises ControlPlaneError when it cannot be read, others can read it, or it holds no token.
     """
+    what = setting.removesuffix("_file").replace("_", " ")
     try:
         with open(path, encoding="ascii") as file:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(4 * MAX_TOKEN_CHARACTERS).strip()
     except (OSError, UnicodeDecodeError) as error:
-        what = f"admin token file {path} cannot be read: {error}"
-        raise ControlPlaneError(what, hint="see admin_token_file") from error
+        raise ControlPlaneError(f"{what} file {path} cannot be read: {error}", hint=f"see {setting}") from error
     if mode & _OTHERS:
         raise ControlPlaneError(
-            f"admin token file {path} has mode {stat.S_IMODE(mode):04o}: others can read it",
+            f"{what} file {path} has mode {stat.S_IMODE(mode):04o}: others can read it",
             hint=f"chmod 600 {path}, and write a new token",
         )
     if not MIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
         raise ControlPlaneError(
-            f"admin token file {path} holds {len(token)} characters, not one word of "
+            f"{what} file {path} holds {len(token)} characters, not one word of "
             f"{MIN_TOKEN_CHARACTERS} .. {MAX_TOKEN_CHARACTERS}",
             hint="write one with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`",
         )

@@ -10,6 +10,7 @@ from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
+from hopsum_controlplane.cluster.switch_registry import RegistrationRequest
 from hopsum_controlplane.cluster.views import (
     ConditionView,
     CreatedJob,
@@ -75,6 +76,21 @@ def job_request(message: Any) -> JobRequest:
         codec_options=message.codec_options,
         shards=message.shards or len(message.shard_switches) or 1,
         shard_switches=tuple(message.shard_switches),
+        hosts=message.hosts,
+    )
+
+
+def registration_request(message: Any) -> RegistrationRequest:
+    """Return what a switch asks for that registers."""
+    return RegistrationRequest(
+        name=message.name,
+        incarnation=message.incarnation,
+        address=message.address,
+        mac=message.mac,
+        ip=message.ip,
+        service=(message.service.ip, message.service.udp_port),
+        slots=message.slots,
+        device_id=message.device_id,
     )
 
 
@@ -184,6 +200,8 @@ def switch_message(view: SwitchView) -> pb.Switch:
         findings=view.findings,
         condition_reason=view.condition_reason,
         sessions=view.sessions,
+        registered=view.registered,
+        lease_left_s=view.lease_left_s,
     )
 
 

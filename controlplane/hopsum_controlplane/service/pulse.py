@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,6 +30,8 @@ def awake_or_not_s() -> float:
 class Pulse:
     """Calls `expire`, and `reconcile` of each switch, every `period_s` seconds; a context manager.
 
+    Switches that come or go meanwhile are followed.
+
     Leaving it waits for what is in progress, which the deadlines of a switch's calls bound. `clock` gives seconds that
     go on while this process stands still.
     """
@@ -38,7 +39,6 @@ class Pulse:
     def __init__(
         self,
         controller: ClusterController,
-        switches: Iterable[str],
         period_s: float = PERIOD_S,
         *,
         clock: Callable[[], float] = awake_or_not_s,
@@ -47,11 +47,8 @@ class Pulse:
         self._period_s = period_s
         self._leases_at_s = clock()
         self._over = threading.Event()
-        duties: dict[str, Callable[[], None]] = {name: partial(controller.reconcile, name) for name in switches}
-        self._threads = [
-            threading.Thread(target=self._beat, args=(duty,), name=f"hopsum-pulse-{name}", daemon=True)
-            for name, duty in [("leases", self.mind_leases), *duties.items()]
-        ]
+        self._leases = threading.Thread(target=self._beat, name="hopsum-pulse-leases", daemon=True)
+        self._switches: dict[str, threading.Thread] = {}
 
     def mind_leases(self) -> None:
         """Excuse everybody for an absence of this process, if there was one; then give up who is silent."""
@@ -64,8 +61,8 @@ class Pulse:
     def __enter__(self) -> Self:
         """Start."""
         self._leases_at_s = self._clock()
-        for thread in self._threads:
-            thread.start()
+        self._follow()
+        self._leases.start()
         return self
 
     def __exit__(
@@ -73,12 +70,35 @@ class Pulse:
     ) -> None:
         """Stop, and wait for it."""
         self._over.set()
-        for thread in self._threads:
+        self._leases.join()
+        for thread in self._switches.values():
             thread.join()
 
-    def _beat(self, duty: Callable[[], None]) -> None:
+    def _beat(self) -> None:
         while not self._over.wait(self._period_s):
-            try:
-                duty()
-            except Exception:  # whatever it was, leases and the other jobs need the next one
-                _log.exception("%s failed, and goes on", threading.current_thread().name)
+            self._try(self.mind_leases)
+            self._try(self._follow)
+
+    def _follow(self) -> None:
+        """Start a thread for each switch that has none; those of switches that have gone end by themselves."""
+        for name in self._controller.switch_names:
+            thread = self._switches.get(name)
+            if thread is None or not thread.is_alive():
+                self._switches[name] = threading.Thread(
+                    target=self._attend, args=(name,), name=f"hopsum-pulse-{name}", daemon=True
+                )
+                self._switches[name].start()
+        gone = [name for name, thread in self._switches.items() if not thread.is_alive()]
+        for name in gone:
+            del self._switches[name]
+
+    def _attend(self, switch: str) -> None:
+        while not self._over.wait(self._period_s) and switch in self._controller.switch_names:
+            self._try(lambda: self._controller.reconcile(switch))
+
+    @staticmethod
+    def _try(duty: Callable[[], None]) -> None:
+        try:
+            duty()
+        except Exception:  # whatever it was, leases and the other jobs need the next one
+            _log.exception("%s failed, and goes on", threading.current_thread().name)

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, ClusterController, StateStore, device_factories, pipelines
+from hopsum_controlplane.cluster import (
+    ClusterConfig,
+    ClusterController,
+    StateStore,
+    device_factories,
+    pipelines,
+    registrable,
+)
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_controlplane.service.server import Service, safeguards
@@ -49,16 +56,23 @@ def running(
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read; nothing runs then.
     """
     safeguards(config)
-    pipeline = pipelines(config, PipelineConfig.load(*compiled_program()))
+    program = PipelineConfig.load(*compiled_program())
+    pipeline = pipelines(config, program)
     with ExitStack() as stack:
         store = StateStore(config.database)
         stack.callback(store.close)
         sources = device_factories(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
         controller = ClusterController(
-            config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing
+            config,
+            store,
+            sources,
+            clock=clock,
+            pipeline=pipeline,
+            registered=registrable(program, owner=store.owner, connect_timeout_s=CONNECT_S),
+            remove_existing=remove_existing,
         )
         stack.callback(controller.close)
-        stack.enter_context(Pulse(controller, [switch.name for switch in config.switches]))
+        stack.enter_context(Pulse(controller))
         page_url = metrics_url = ""
         if config.metrics_listen:
             web = stack.enter_context(WebServer(controller, config.metrics_listen))

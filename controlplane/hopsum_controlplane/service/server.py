@@ -11,21 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import grpc
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth, read_admin_token
+from hopsum_controlplane.service.access import AdminAuth, SwitchAuth, read_token
 from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Lane, handler_of
 from hopsum_controlplane.service.jobs import Jobs
 from hopsum_controlplane.service.loop import EventLoop
+from hopsum_controlplane.service.switches import Switches
 from hopsum_controlplane.service.workers import Workers
 from hopsum_wire.control.places import UNIX, is_local
-from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX
+from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -80,6 +81,7 @@ class Service:
         listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
         tls: None: secrets pass in the clear.
         admin_token: of who may make and delete jobs; None only where nobody of another machine gets here.
+        switch_token: of switches that register; None: none may.
 
     Raises:
         ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
@@ -92,6 +94,7 @@ class Service:
         *,
         tls: Tls | None = None,
         admin_token: str | None = None,
+        switch_token: str | None = None,
         threads: int = THREADS,
     ) -> None:
         _require_token(listen, admin_token)
@@ -104,9 +107,11 @@ class Service:
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
         self._unwatch = controller.watch(bell.ring)
         jobs = Jobs(controller, AdminAuth(admin_token), gate, rest)
+        switches = Switches(controller, SwitchAuth(switch_token), gate, rest)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest),
             handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest),
+            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest),
         )
         try:
             self.address = self._events.run(self._listen(listen, credentials, handlers))
@@ -118,8 +123,8 @@ class Service:
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        tls, token = safeguards(config)
-        return cls(controller, config.listen, tls=tls, admin_token=token)
+        tls, admin, switch = safeguards(config)
+        return cls(controller, config.listen, tls=tls, admin_token=admin, switch_token=switch)
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
@@ -167,8 +172,16 @@ class Service:
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
 
 
-def safeguards(config: ClusterConfig) -> tuple[Tls | None, str | None]:
-    """Return the TLS files and the administrator's token of a configuration.
+class Safeguards(NamedTuple):
+    """TLS files of a service, and the tokens of the administrator and of switches that register; None for none."""
+
+    tls: Tls | None
+    admin_token: str | None
+    switch_token: str | None
+
+
+def safeguards(config: ClusterConfig) -> Safeguards:
+    """Return the TLS files and the tokens of a configuration.
 
     Raises ControlPlaneError for what would keep a service of it from listening, but that the address may be taken.
     """
@@ -176,9 +189,14 @@ def safeguards(config: ClusterConfig) -> tuple[Tls | None, str | None]:
     if config.tls_certificate is not None and config.tls_key is not None:
         tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
         _credentials(tls)
-    token = None if config.admin_token_file is None else read_admin_token(config.admin_token_file)
+    token = None if config.admin_token_file is None else read_token(config.admin_token_file, "admin_token_file")
     _require_token(config.listen, token)
-    return tls, token
+    switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
+    if switch is not None and switch == token:
+        raise ControlPlaneError(
+            "admin_token_file and switch_token_file hold one token", hint="give switches a token of their own"
+        )
+    return Safeguards(tls, token, switch)
 
 
 def _connections_max() -> int:

@@ -6,6 +6,9 @@
     reach.py     datagrams and connections between all addresses, tried before anything is started
     children.py  processes that end with this one
     opening.py   the steps: addresses -> reachability -> a switch on every host -> a controller -> the job
+
+    embedded_switch.py  one switch as a child
+    worker_switch.py    the same without `hosts://`: a switch that registers with a controller that runs elsewhere
 """
 
 from __future__ import annotations

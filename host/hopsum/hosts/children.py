@@ -37,7 +37,7 @@ class Children:
         self._process = os.getpid()
         self._held = tempfile.TemporaryDirectory(prefix="hopsum-hosts-")
         self.folder = Path(self._held.name)
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="hopsum-children", daemon=True)
         self._thread.start()
@@ -61,14 +61,21 @@ class Children:
                 raise ChildError(f"{name} {why}: {text[-_TAIL_BYTES:].strip() or 'it printed nothing'}")
             time.sleep(_LOOK_AGAIN_S)
 
+    def ended(self) -> str:
+        """Return which child has ended by itself, and the end of its output; an empty string while all run."""
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                return f"{name} ended with status {child.returncode}: {self._tail(name) or 'it printed nothing'}"
+        return ""
+
     def close(self) -> None:
         """End the children and wait for them. Harmless when that is done; nothing in a process that was forked."""
         if os.getpid() != self._process:
             return
-        for child in self._children:
+        for child in self._children.values():
             child.terminate()
         until = time.monotonic() + TERMINATE_S
-        for child in self._children:
+        for child in self._children.values():
             try:
                 child.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -98,8 +105,12 @@ class Children:
         child = started.get()
         if isinstance(child, OSError):
             raise child
-        self._children.append(child)
+        self._children[log.stem] = child
         return child
+
+    def _tail(self, name: str) -> str:
+        text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        return text[-_TAIL_BYTES:].strip()
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:

@@ -27,20 +27,18 @@ from hopsum.communicator import Communicator
 from hopsum.config import Config
 from hopsum.hosts.address import choose_address, host_name
 from hopsum.hosts.children import Children
+from hopsum.hosts.embedded_switch import EmbeddedSwitch, start_switch
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
-from hopsum_wire import HOPSUM_UDP_PORT
 
 SLOTS: Final = 256
 """Slots of the job at each shard."""
 JOB: Final = "hosts"
 LEAVE_S: Final = 15.0
 """Rank 0 keeps its controller for so long for ranks that have not left."""
-_SWITCH_S: Final = 120.0
 _CONTROLLER_S: Final = 60.0
-_READY_SWITCH: Final = re.compile(r"^ready grpc=(\S+) .*\nudp 1=\S+:(\d+)\n", re.MULTILINE)
 _READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
 Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
 
@@ -51,14 +49,6 @@ class _Place(NamedTuple):
     host: str
     responder: Responder
     facts: str
-
-
-class _Switch(NamedTuple):
-    """An embedded switch: where its P4Runtime server is, and where workers send to."""
-
-    ip: str
-    grpc: str
-    udp_port: int
 
 
 def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, open_job: Open) -> Communicator:
@@ -78,8 +68,10 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
         own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)
-        told = meeting.exchange("switch", lambda: _start_switch(children, own_ip, leaders.index(meeting.rank)), leaders)
-        switches = [_Switch(*each) for each in told]
+        told = meeting.exchange(
+            "switch", lambda: start_switch(children, own_ip, _service_ip(leaders.index(meeting.rank))), leaders
+        )
+        switches = [EmbeddedSwitch(*each) for each in told]
         ((target, token),) = meeting.exchange(
             "job", lambda: _start_job(children, config, codec, meeting.workers, switches, slots), [0]
         )
@@ -127,18 +119,8 @@ def _leaders(places: Sequence[_Place]) -> list[int]:
     return sorted(first.values())
 
 
-def _start_switch(children: Children, ip: str, number: int) -> _Switch:
-    service = f"{_service_ip(number)}:{HOPSUM_UDP_PORT}"
-    arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", f"1={ip}:0,as={service}"]
-    text = children.start("switch", arguments, _READY_SWITCH, _SWITCH_S)
-    found = _READY_SWITCH.search(text)
-    if found is None:
-        raise RuntimeError(f"a switch that is ready and does not say where: {text}")
-    return _Switch(ip, found[1], int(found[2]))
-
-
 def _start_job(
-    children: Children, config: Config, codec: Codec, workers: int, switches: Sequence[_Switch], slots: int
+    children: Children, config: Config, codec: Codec, workers: int, switches: Sequence[EmbeddedSwitch], slots: int
 ) -> tuple[str, str]:
     """Start the controller and make the job; return the controller's address and the job's token."""
     admin, file = secrets.token_urlsafe(32), children.folder / "controller.toml"
@@ -168,7 +150,7 @@ def _start_job(
     return found[1], made.token
 
 
-def _controller_config(switches: Sequence[_Switch], database: str, token_file: str) -> str:
+def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_file: str) -> str:
     """Return the TOML text of a controller for these switches, which listens beside the first one."""
     lines = [
         "[controller]",

@@ -46,6 +46,7 @@ class JobsClient:
         codec: str = "",
         codec_options: Mapping[str, Any] | None = None,
         shards: int | Sequence[str] = 1,
+        hosts: bool = False,
     ) -> pb.CreateJobResponse:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
@@ -56,6 +57,7 @@ class JobsClient:
             lease_s: how long a silent worker is waited for; the controller's if left out.
             tree: over a spine and all leaves below it, though one switch would do; `switch` is the spine then.
             shards: number of switches side by side, each with a share of every vector; or their names.
+            hosts: a shard on each switch that registered by itself.
             codec, codec_options: of the workers, who take them from the job; left out, each worker's settings say.
         """
         request = pb.CreateJobRequest(
@@ -76,6 +78,7 @@ class JobsClient:
             codec_options=json.dumps(codec_options) if codec_options else "",
             shards=shards if isinstance(shards, int) else len(shards),
             shard_switches=() if isinstance(shards, int) else shards,
+            hosts=hosts,
         )
         reply: pb.CreateJobResponse = self._call("CreateJob", request, CHANGE_S)
         return reply

@@ -63,7 +63,7 @@ def cluster(machine: Machine, tmp_path: Path) -> Iterator[Cluster]:
     pipeline = PipelineConfig.load(*artifacts.compiled_program())
     cluster.devices = device_factories(cluster.config, pipeline, connect_timeout_s=3.0)  # type: ignore[assignment]
     cluster.start(pipeline=pipeline, clock=time.time, monotonic=time.monotonic)
-    with Pulse(cluster.controller, ["s1"]):
+    with Pulse(cluster.controller):
         yield cluster
     cluster.controller.close()
 

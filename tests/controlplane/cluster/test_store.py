@@ -14,11 +14,11 @@ import pytest
 from hopsum_controlplane.cluster import StateStore, StoreError
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
-from hopsum_controlplane.cluster.records import JobRecord, ShardSeat
+from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
 from hopsum_controlplane.jobs import WorkerEndpoint
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
-from .world import TABLE
+from .world import TABLE, switch_config
 
 
 @pytest.fixture
@@ -235,7 +235,8 @@ def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> 
 
 
 def name_epochs(store: StateStore) -> None:
-    """Give what is in the database the names that it had up to version 4."""
+    """Give what is in the database the names that it had up to version 4, and take the table of switches away."""
+    store._database.execute("DROP TABLE switches")
     store._database.execute("ALTER TABLE books RENAME COLUMN last_generation TO last_epoch")
     texts = (("jobs", "job"), ("jobs", "branches"), ("jobs", "resume"), ("jobs", "newcomers"), ("members", "report"))
     for table, column in texts:
@@ -296,6 +297,23 @@ def test_books_of_before_settings_are_brought_up(store: StateStore) -> None:
     brought.close()
 
 
+def test_switches_that_registered_come_back(store: StateStore) -> None:
+    config = switch_config(7, {1: "0.0.0.0/0"}, service_address=("10.0.0.7", 5000), slots=64, registered=True)
+    other = replace(config, name="s8")
+    switches = (RegisteredSwitch(config, b"7" * 16, (b"6" * 16,)), RegisteredSwitch(other, b"8" * 16))
+    for switch in switches:
+        store.put_switch(switch)
+    store.put_switch(replace(switches[1], incarnation=b"9" * 16))
+    again = reopened(store)
+    assert again.load().switches == (switches[0], replace(switches[1], incarnation=b"9" * 16))
+    again.remove_switch("s8")
+    assert again.load().switches == switches[:1]
+    again._database.execute("UPDATE switches SET switch = '{}'")
+    with pytest.raises(StoreError, match="is damaged: switch 's7'"):
+        again.load()
+    again.close()
+
+
 def test_places_at_further_shards_come_back(store: StateStore) -> None:
     seat = ShardSeat(WorkerEndpoint(0, 2, "02:00:00:00:00:09", "10.0.2.1", 4100), 5100)
     kept = life.join(record(), replace(member(0), further=(seat,)))
@@ -350,7 +368,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: StateStore, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 7")
+    store._database.execute("PRAGMA user_version = 8")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 7, this program knows 1 \.\. 6; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 8, this program knows 1 \.\. 7; use the hopsum that wrote it"):
         StateStore(path)

@@ -218,6 +218,8 @@ def test_check_says_what_links_mean(tmp_path: Path, capsys: pytest.CaptureFixtur
 class Stumbling:
     """A cluster controller whose duties fail every other time."""
 
+    switch_names = ("leaf1",)
+
     def __init__(self) -> None:
         self.calls = {"leases": 0, "leaf1": 0}
         self.enough = threading.Event()
@@ -241,7 +243,7 @@ class Stumbling:
 
 def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
     controller = Stumbling()
-    with Pulse(controller, ["leaf1"], period_s=0.001):  # type: ignore[arg-type]
+    with Pulse(controller, period_s=0.001):  # type: ignore[arg-type]
         assert controller.enough.wait(START_S)
     calls = dict(controller.calls)
     assert "hopsum-pulse-leaf1 failed, and goes on" in caplog.text
@@ -250,6 +252,8 @@ def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> N
 
 class Leases:
     """A cluster controller that notes what it is told about leases."""
+
+    switch_names = ()
 
     def __init__(self) -> None:
         self.told: list[float | str] = []
@@ -263,7 +267,7 @@ class Leases:
 
 def test_the_pulse_excuses_everybody_for_its_absence() -> None:
     controller, now_s = Leases(), 100.0
-    pulse = Pulse(controller, [], period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
+    pulse = Pulse(controller, period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
     for passed_s in (0.25, 0.9, 60.0, 0.25):  # stopped for a minute, then not any more
         now_s += passed_s
         pulse.mind_leases()

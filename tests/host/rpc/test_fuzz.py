@@ -19,19 +19,21 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, Method, methods
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, Method, methods
 from hopsum_wire.control.values import message_to_dict
 
 from ...controlplane.cluster.world import Cluster, Worker, switch_config
 
 CALLS: Final = 300 * int(os.environ.get("TEST_SCALE", "1"))
 ADMIN: Final = "the-administrator-s-token"
+SWITCH: Final = "the-token-for-switches"
+TOKENS: Final = {JOB_SERVICE: ADMIN, SWITCH_SERVICE: SWITCH}
 REFUSALS: Final = {
     "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "FAILED_PRECONDITION", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
 }  # fmt: skip
 METHODS: Final = [
     (service, name, method)
-    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
+    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE, SWITCH_SERVICE)
     for name, method in methods(service).items()
 ]
 
@@ -47,7 +49,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def address(cluster: Cluster) -> Iterator[str]:
-    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as service:
+    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN, switch_token=SWITCH) as service:
         yield service.address
 
 
@@ -93,7 +95,7 @@ def test_random_bytes(cluster: Cluster, address: str) -> None:
             data = bytearray(_message(rng, method.request, {}).SerializeToString())
             for _ in range(rng.randrange(1, 4) if data else 0):
                 data[rng.randrange(len(data))] = rng.randrange(256)
-        secret = rng.choice((ADMIN if service == JOB_SERVICE else crew[0].token, crew[0].secret.hex()))
+        secret = rng.choice((TOKENS.get(service, crew[0].token), crew[0].secret.hex()))
         metadata = rng.choice(((), (("authorization", BEARER + secret),), (("authorization", "Basic eA=="),)))
         codes[_raw(address, method, bytes(data), metadata)] += 1
     assert set(codes) <= REFUSALS | {"OK"}, codes
@@ -111,7 +113,7 @@ def test_random_values(cluster: Cluster, address: str) -> None:
             service, name, method = rng.choice(METHODS)
             known = {"job": target[0].job, "name": rng.choice((target[0].job, "new")), "incarnation": rng.randbytes(16)}
             request = _message(rng, method.request, known)
-            secret = ADMIN if service == JOB_SERVICE else target[0].token
+            secret = TOKENS.get(service, target[0].token)
             code, told = _call(channel, service, name, request, secret)
             codes[code] += 1
             assert secret not in told

@@ -19,7 +19,7 @@ from hopsum.rpc.member import MemberClient
 from hopsum_controlplane.service import gate, handlers, workers
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.service.server import Service
-from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
 
 from .desk import NAME, TOKEN, Desk, desk_service
 
@@ -68,13 +68,13 @@ def mute(service: Service, path: str, token: str = "", count: int = CALLS) -> It
 
 @pytest.fixture
 def served() -> Iterator[tuple[Desk, Service]]:
-    with desk_service(admin_token=ADMIN) as found:
+    with desk_service(admin_token=ADMIN, switch_token="the-token-for-switches") as found:
         yield found
 
 
 ALL = [
     (service, name, method.path)
-    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
+    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE, SWITCH_SERVICE)
     for name, method in methods(service).items()
 ]
 
@@ -85,7 +85,7 @@ def test_without_a_token_no_message_is_waited_for(
 ) -> None:
     with mute(served[1], path) as crowd:
         assert crowd.codes() == {"UNAUTHENTICATED": CALLS}
-    if service_name == JOB_SERVICE:
+    if service_name != MEMBERSHIP_SERVICE:
         with mute(served[1], path, "not-the-administrator-s") as crowd:
             assert crowd.codes() == {"UNAUTHENTICATED": CALLS}
 

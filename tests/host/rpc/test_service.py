@@ -20,7 +20,7 @@ from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import MemberClient
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.service.access import read_admin_token
+from hopsum_controlplane.service.access import read_token
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
@@ -378,18 +378,18 @@ def test_a_unix_socket_is_for_its_owner(cluster: Cluster, tmp_path: Path) -> Non
 def test_admin_token_files(tmp_path: Path) -> None:
     path = tmp_path / "admin.token"
     with pytest.raises(ControlPlaneError, match="cannot be read"):
-        read_admin_token(path)
+        read_token(path, "admin_token_file")
     path.touch(0o600)
     for text, message in (("short", "holds 5 characters"), ("two words " * 3, "not one word"), ("é" * 20, "be read")):
         path.write_text(text)
         with pytest.raises(ControlPlaneError, match=message) as raised:
-            read_admin_token(path)
+            read_token(path, "admin_token_file")
         assert text not in str(raised.value)
     path.write_text(ADMIN + "\n")
-    assert read_admin_token(path) == ADMIN
+    assert read_token(path, "admin_token_file") == ADMIN
     path.chmod(0o640)
     with pytest.raises(ControlPlaneError, match="has mode 0640: others can read it; chmod 600"):
-        read_admin_token(path)
+        read_token(path, "admin_token_file")
 
 
 def test_a_closed_service_is_unreachable(cluster: Cluster) -> None:
