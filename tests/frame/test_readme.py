@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's code runs: it makes a job on a switch started as it says, and agents sum through it."""
+"""The code of README and of docs/getting-started.md runs, and README stays short."""
 
 from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,16 +21,38 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.native import NativeSwitch
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+GETTING_STARTED = (ROOT / "docs" / "getting-started.md").read_text()
 WORKERS = 4
+MOST_WORDS = 720
+MOST_COLUMNS = 120
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= MOST_WORDS
+    assert max(map(len, README.splitlines())) <= MOST_COLUMNS
+
+
+def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    (code,) = [block for block in blocks(README, "python") if "hosts://" in block]
+    script = tmp_path / "sum.py"
+    script.write_text(code)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if re.match(r"[01] \[", line))
+    assert [line[0] for line in lines] == ["0", "1"]
+    assert lines[0][1:] == lines[1][1:]
 
 
 def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = [block for block in blocks("python") if "memory://" in block]
+    (code,) = [block for block in blocks(README, "python") if "memory://" in block]
     exec(compile(code, "README.md", "exec"), {})
     lines = sorted(capsys.readouterr().out.splitlines())
     assert [line.split()[0] for line in lines] == ["0", "1"]
@@ -38,9 +62,9 @@ def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
-def test_the_job_of_the_readme_sums(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = [block for block in blocks("python") if "create_job" in block]
-    (command,) = [block for block in blocks("sh") if "hopsum switch" in block]
+def test_the_job_made_by_hand_sums(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = [block for block in blocks(GETTING_STARTED, "python") if "create_job" in block]
+    (command,) = [block for block in blocks(GETTING_STARTED, "sh") if "hopsum switch" in block]
     udp = re.search(r"--udp 1=127\.0\.0\.1:24677,(as=\S+)", command)
     assert udp is not None
     monkeypatch.chdir(tmp_path)
@@ -52,7 +76,7 @@ def test_the_job_of_the_readme_sums(backend: str, tmp_path: Path, monkeypatch: p
         code = code.replace("127.0.0.1:9559", switch.address).replace('("127.0.0.1", 24677)', f'("127.0.0.1", {bound})')
         code = code.replace("6000 + rank", "ports[rank]")
         names: dict[str, Any] = {"ports": [free_port(socket.SOCK_DGRAM) for _ in range(WORKERS)]}
-        exec(compile(code, "README.md", "exec"), names)  # closes its device at the end; the job stays
+        exec(compile(code, "getting-started.md", "exec"), names)  # closes its device at the end; the job stays
 
         def work(rank: int) -> np.ndarray:
             with hopsum.connect(f"file://{tmp_path}/job.json", rank=rank) as comm:
