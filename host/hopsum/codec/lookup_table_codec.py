@@ -55,7 +55,7 @@ from hopsum.codec.base import (
     require_vector,
     require_workers,
 )
-from hopsum.codec.digits import finest_granularity, pack_digits, split_digits
+from hopsum.codec.digits import finest_granularity
 from hopsum.codec.hashing import ACROSS, ROTATION, ROUNDING, derive_key
 from hopsum.codec.pairs import CHUNK_BLOCKS, pair_payloads, pair_table, split_payloads, split_sums
 from hopsum.codec.range_codec import RangeCodec
@@ -191,7 +191,7 @@ class LookupTableCodec(RangeCodec):
                 keys = _keys(context, rows.start)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
             if self.digits is not None:
-                payloads[chunks] = pack_digits(codes, self.chunk_blocks, self._radix)
+                self._kernels.pack_digits(codes, self.chunk_blocks, self._radix, payloads[chunks])
             elif self.chunk_blocks > 1:
                 payloads[chunks] = pair_payloads(codes)
         return payloads
@@ -346,7 +346,9 @@ class LookupTableCodec(RangeCodec):
 
     def _split(self, payloads: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the digits of chunks, a row for each block."""
-        return split_digits(payloads, self.chunk_blocks, self._radix)
+        found = np.empty((len(payloads) * self.chunk_blocks, self.block_elements), np.uint8)
+        self._kernels.split_digits(payloads, self.chunk_blocks, self._radix, found)
+        return found
 
     def _room_for_codes(self, chunks: slice) -> NDArray[np.uint8]:
         """Return room for the codes of blocks before they share chunks; a block that is not there has codes 0."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.host.codec.vectors import layered, nmse, normal
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec.backends import load_kernels
 from hopsum.codec.base import job_tables
 from hopsum.codec.digits import LEAST_DIGITS, finest_granularity, largest_radix, pack_digits, split_digits
 from hopsum.codec.range_codec import RangeReduction
@@ -68,6 +69,28 @@ def test_a_lane_holds_the_sum_of_each_of_its_digits(workers: int, digits: int, c
         np.testing.assert_array_equal(split_digits(payload, digits, radix), own)
     results, _ = simulate_switch(Op.ADD32, payloads)
     np.testing.assert_array_equal(split_digits(results, digits, radix), values.sum(axis=0))
+
+
+@pytest.mark.parametrize(("backend", "threads"), [("numpy", 1), ("numpy", 2), ("numba", 1), ("numba", 2)])
+@pytest.mark.parametrize("digits", [4, 5, 6, 7, 13, 20, 32])
+def test_kernels_pack_and_split_as_defined_also_what_no_sum_is(backend: str, threads: int, digits: int) -> None:
+    """Every radix that fits, with lanes of all values: the ends of every digit, and lanes beyond the last number."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    kernels, rng = load_kernels(backend, threads), np.random.default_rng(digits)
+    for radix in {2, 3, largest_radix(digits) - 1, largest_radix(digits)} - {1}:
+        values = rng.integers(0, radix, (300 * digits, 256), dtype=np.uint8)
+        payloads, found = np.empty((300, 1024), np.uint8), np.empty_like(values)
+        kernels.pack_digits(values, digits, radix, payloads)
+        assert payloads.tobytes() == pack_digits(values, digits, radix).tobytes()
+        multiples = radix ** rng.integers(0, 33, 256 * 300 // 2).astype(np.float64)
+        near = np.minimum(multiples * rng.integers(1, 256, multiples.size), 2.0**32 - 1).astype(np.uint32)
+        lanes = np.concatenate([near, near - np.uint32(1)]).astype(">u4").reshape(300, 256)
+        lanes[0] = rng.integers(0, 1 << 32, 256, dtype=np.uint32)
+        lanes[1] = (1 << 32) - 1
+        for taken in (payloads, lanes.view(np.uint8)):
+            kernels.split_digits(taken, digits, radix, found)
+            assert found.tobytes() == split_digits(taken, digits, radix).tobytes()
 
 
 def test_the_numbers_of_a_lane_are_digits_of_the_radix_that_the_workers_need() -> None:

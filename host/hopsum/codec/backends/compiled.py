@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, compiled_decode, compiled_parts.
+"""The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, compiled_decode, compiled_digits,
+compiled_parts.
 
 vectors has the same kernels as vector code for ranges and for rotated blocks of 1024; vector_choice chooses.
 
@@ -17,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import compiled_decode, compiled_thc
+from hopsum.codec.backends import compiled_decode, compiled_digits, compiled_thc
+from hopsum.codec.backends.compiled_digits import swap
 from hopsum.codec.backends.compiled_parts import TURNS, take
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
@@ -69,12 +71,6 @@ def _peak_bits(bits: Any, turns: Any, own: Any, out: Any) -> None:
         first, end = take(turns, own, bits.shape[0])
 
 
-@inner
-def _swap(word: Any) -> Any:
-    low = u32(u32(word << u32(24)) | u32(u32(word & u32(0xFF00)) << u32(8)))
-    return u32(low | u32(u32(u32(word >> u32(8)) & u32(0xFF00)) | u32(word >> u32(24))))
-
-
 @kernel(read(_F32, 2), read(_F32, 1), _F32, TURNS, _I64, filled(_U32))
 def _fixed_encode(x: Any, scales: Any, limit: Any, turns: Any, own: Any, out: Any) -> None:
     first, end = take(turns, own, x.shape[0])
@@ -83,7 +79,7 @@ def _fixed_encode(x: Any, scales: Any, limit: Any, turns: Any, own: Any, out: An
             scale = scales[block]
             for j in range(256):
                 value = min(max(x[block, j] * scale, -limit), limit)
-                out[block, j] = _swap(u32(i32(np.rint(value))))
+                out[block, j] = swap(u32(i32(np.rint(value))))
         first, end = take(turns, own, x.shape[0])
 
 
@@ -94,7 +90,7 @@ def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> 
         for block in range(first, end):
             divisor = divisors[block]
             for j in range(256):
-                out[block, j] = f32(f64(i32(_swap(lanes[block, j]))) / divisor)
+                out[block, j] = f32(f64(i32(swap(lanes[block, j]))) / divisor)
         first, end = take(turns, own, lanes.shape[0])
 
 
@@ -198,6 +194,16 @@ class NumbaKernels:
         self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks
 
+    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """See `Kernels`."""
+        lanes = out.view(np.uint32)
+        self._run(out, lambda turns, own: compiled_digits.pack(values, digits, radix, turns, own, lanes))
+
+    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """See `Kernels`."""
+        lanes = np.require(payloads.view(np.uint32), requirements="A")
+        self._run(payloads, lambda turns, own: compiled_digits.split(lanes, digits, radix, turns, own, out))
+
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:
@@ -208,7 +214,7 @@ class NumbaKernels:
         """See `Kernels`."""
         self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
 
-    def _run(self, floats: NDArray[np.float32], work: Callable[[NDArray[np.int64], int], None]) -> None:
+    def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
         """Call work on as many threads as `floats` is worth, each with `turns`, which all share, and its number."""
         threads = max(1, min(self.threads, floats.nbytes // MIN_THREAD_BYTES))
         turns = np.array([len(floats) * run // threads for run in range(threads)], np.int64)

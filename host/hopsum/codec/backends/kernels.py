@@ -221,6 +221,12 @@ class Kernels(Protocol):
         Returns the largest lane of each block, int32[blocks]; where that exceeds counts * granularity, `out` is void.
         """
 
+    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """Fill payloads uint8[chunks, 1024] from values below the radix, uint8[chunks * digits, 256]; see digits.py."""
+
+    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """Fill digits uint8[chunks * digits, 256] from payloads or sums uint8[chunks, 1024]; see digits.py."""
+
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:

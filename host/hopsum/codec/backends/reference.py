@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, TableSteps
 from hopsum.codec.backends.threads import ThreadedKernels
+from hopsum.codec.digits import pack_digits, split_digits
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum_wire.payload import pack_codes, unpack_codes
 
@@ -103,6 +104,14 @@ class NumpyKernels:
             w = 2 * sums - counts[run, None] * np.int32(granularity)
             out[run] = _back(w, factors[run], form, keys.advanced(run.start))
         return peaks
+
+    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """As digits.py has it."""
+        out[:] = pack_digits(values, digits, radix)
+
+    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """As digits.py has it."""
+        out[:] = split_digits(payloads, digits, radix)
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

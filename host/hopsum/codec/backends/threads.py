@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,6 +203,24 @@ class ThreadedKernels:
         self._split(work, out)
         return peaks
 
+    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """See `Kernels`."""
+
+        def work(rows: slice) -> None:
+            blocks = slice(rows.start * digits, rows.stop * digits)
+            self._kernels.pack_digits(values[blocks], digits, radix, out[rows])
+
+        self._split(work, out)
+
+    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
+        """See `Kernels`."""
+
+        def work(rows: slice) -> None:
+            blocks = slice(rows.start * digits, rows.stop * digits)
+            self._kernels.split_digits(payloads[rows], digits, radix, out[blocks])
+
+        self._split(work, payloads)
+
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:
@@ -213,7 +231,7 @@ class ThreadedKernels:
         """See `Kernels`."""
         self._split(lambda rows: self._kernels.fixed_decode(lanes[rows], divisors[rows], out[rows]), out)
 
-    def _split(self, work: Callable[[slice], None], floats: NDArray[np.float32]) -> None:
+    def _split(self, work: Callable[[slice], None], floats: NDArray[Any]) -> None:
         """Call work with consecutive runs of rows; `floats` is the array that says how much it is."""
         parts = min(self.threads * _PARTS_PER_THREAD, max(1, floats.nbytes // MIN_THREAD_BYTES))
         edges = [len(floats) * part // parts for part in range(parts + 1)]
