@@ -44,6 +44,7 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _switch("thc 16-bit lanes", "thc", "thc", "16-bit lanes", lane_bits=16),
     MethodCandidate("thc 3 bits", _thc_of_3_bits, "thc", "3 bits"),
     _switch("thc 2 bits paired", "thc", "thc", "2 bits paired", bits=2, error_feedback=False),
+    _switch("thc 6 digits", "thc", "thc", "6 digits", digits=6, error_feedback=False),
     _switch("thc packed results", "thc", "thc", "packed results", result_bits=6),
     _switch("thc full rotation", "thc", variant="full rotation", rotation="full"),
     _switch("thc no rotation", "thc", variant="no rotation", rotation="none"),
