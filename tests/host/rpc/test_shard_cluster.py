@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec import ErrorFeedback
+from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum_cli.doctor import main as doctor
@@ -56,9 +57,11 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
         yield Controller(ClusterConfig(tuple(switches), tmp_path / "state.sqlite", **times), devices)
 
 
-def create(controller: Controller, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def create(
+    controller: Controller, capsys: pytest.CaptureFixture[str], *arguments: str, codec: str = "fixed"
+) -> dict[str, Any]:
     given = ("create", "train", "--controller", controller.address, "--json", "--workers", "2", "--slots", str(SLOTS))
-    assert job_command([*given, "--codec", "fixed", *arguments]) == 0
+    assert job_command([*given, "--codec", codec, *arguments]) == 0
     made: dict[str, Any] = json.loads(capsys.readouterr().out)
     return made
 
@@ -74,6 +77,24 @@ def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) 
     assert results[0].mean.tobytes() == results[1].mean.tobytes()
     balance = sum(vectors(step)) + sum(before) - 2 * results[0].mean - sum(own.residual for own in feedback)
     assert np.abs(balance).max() < 1e-4
+
+
+@pytest.mark.parametrize("codec", ["thc:result_bits=6", "thc:bits=2", "thc:digits=6"])
+def test_workers_take_the_form_of_thc_from_a_job_over_two_switches(
+    controller: Controller, capsys: pytest.CaptureFixture[str], codec: str
+) -> None:
+    with controller.running():
+        made = create(controller, capsys, "--shards", "2", codec=codec)
+        jobs = controller.connect_all("train", made["token"], codec=None)
+        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
+        for step in range(2):
+            sum_all(jobs, step, feedback)
+        alone = make_codec(codec, workers=2, backend="numpy")
+        kept = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
+        for step in range(2):
+            simulate_allreduce(alone, vectors(step), seed=0, step=step, feedback=kept)
+        assert [own.residual.tobytes() for own in feedback] == [own.residual.tobytes() for own in kept]
+        _close(jobs)
 
 
 def test_a_job_over_two_switches(
