@@ -163,7 +163,7 @@ def build_group_parser(first: str) -> argparse.ArgumentParser:
 
 def _list(title: str, summaries: Mapping[str, str]) -> str:
     """Return a heading with a line for each word below it."""
-    return "\n".join([f"{title}:", *(f"  {word:12} {summary}" for word, summary in summaries.items())])
+    return "\n".join([f"{title}:", *(f"  {word:13} {summary}" for word, summary in summaries.items())])
 
 
 def _parser(
