@@ -22,7 +22,7 @@ RATE: Final = "200mbit"
 BATCH: Final = FULL["cnn"].batch
 TEXT_BATCH: Final = FULL["transformer"].batch
 PAIRED: Final = "thc:bits=2"
-"""The setting that `hopsum plan` says is fastest at RATE."""
+"""The setting that `hopsum bench accuracy` has the plan choose at RATE."""
 PACKED: Final = "thc:result_bits=6"
 _THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract"
 _CNN, _TEXT = "cnn", "transformer"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from rich.console import Console
@@ -151,7 +152,7 @@ def course_of(options: argparse.Namespace, ours: str) -> Course:
     """Return how the model is trained."""
     steps, batch, every = FULL[options.model]
     steps = max(2, round(steps * options.scale))
-    schemes = tuple(dict.fromkeys((ours, *options.others)))
+    schemes = (*(name for name in options.others if name != ours), ours)
     return Course(options.model, steps, batch, min(every, steps), {f"{options.rate:.0f}bit": options.seeds}, schemes)
 
 
@@ -165,19 +166,29 @@ def show(document: dict[str, Any], console: Console) -> None:
         f"{document['workers']} workers, {document['seeds']} seeds, {document['steps']} steps"
     )
     table = Table(title=title, title_justify="left")
-    heads = ("scheme", "step, ms", f"s to {model.goal}", f"over {ours}", "at the end, more than it")
+    heads = (
+        "scheme",
+        "step, ms (compute, all-reduce)",
+        f"s to {model.goal}",
+        f"over {ours}",
+        "at the end, more than it",
+    )
     for head in heads:
         table.add_column(head, justify="left" if head == "scheme" else "right")
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
-        steps = sum(run["step_s"] for run in same) / len(same)
-        table.add_row(
-            scheme, f"{1000 * steps:.4g}", reached_s(model, same), _said(ratios.get(scheme)), _said(ends.get(scheme))
-        )
+        table.add_row(scheme, _step(same), reached_s(model, same), _said(ratios.get(scheme)), _said(ends.get(scheme)))
     console.print(table)
     best = ratios.get(BEST)
     console.print(f"fastest other scheme over {ours}, seed by seed: {_said(best) or 'none reached the target'}",
                   highlight=False)  # fmt: skip
+
+
+def _step(runs: Sequence[dict[str, Any]]) -> str:
+    """Return the means of a scheme's step, and of its parts timed alone; PowerSGD's all-reduce has no such time."""
+    step, compute = (1000 * fmean(run[name] for run in runs) for name in ("step_s", "compute_s"))
+    reduces = [1000 * run["reduce_s"] for run in runs if run["reduce_s"] is not None]
+    return f"{step:.0f} ({compute:.0f}, {f'{fmean(reduces):.0f}' if reduces else '-'})"
 
 
 def _said(ratio: Ratio | None) -> str:

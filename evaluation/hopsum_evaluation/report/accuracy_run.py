@@ -140,7 +140,7 @@ def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, k
         for rate, repeats in course.rates.items():
             star.shape(rate)
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
-                for scheme in course.schemes:
+                for scheme in _turned(course.schemes, repeat):
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
                     pool.send(
                         tuple(TrainingOrder(course.model, scheme, seed, course.steps, course.batch, course.every))
@@ -151,6 +151,12 @@ def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, k
                     })  # fmt: skip
                     keep(runs[-1])
     return runs
+
+
+def _turned(schemes: Sequence[str], repeat: int) -> Sequence[str]:
+    """Return the schemes in the order of a repeat: another one begins, since what comes first finds cold caches."""
+    first = repeat % len(schemes)
+    return (*schemes[first:], *schemes[:first])
 
 
 def gather_trained(pool: WorkerPool) -> list[TrainingRun]:

@@ -16,7 +16,7 @@ from hopsum_evaluation.report import accuracy, accuracy_bench
 from hopsum_evaluation.report.accuracy_choice import MOST_WORKER_NMSE, planned_settings
 from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.accuracy_ratios import BEST, end_ratios, reached_s, time_ratios
-from hopsum_evaluation.report.accuracy_run import Trainings
+from hopsum_evaluation.report.accuracy_run import Trainings, _turned
 from hopsum_evaluation.report.interval import interval
 
 OURS = "thc:bits=2"
@@ -25,10 +25,11 @@ CNN = MODELS["cnn"]
 
 def training(scheme: str, repeat: int, seconds: float | None, last: float = 0.95) -> dict[str, Any]:
     """Return a training that reaches the target after so many seconds, or never."""
-    at = 0.5 if seconds is None else CNN.target
-    return {"model": "cnn", "scheme": scheme, "repeat": repeat, "step_s": 0.1,
-            "points": [[4, 0.1, 0.2], [8, seconds or 1.0, at], [12, 9.0, last]] if seconds else
-            [[4, 0.1, 0.2], [8, 9.0, 0.5]]}  # fmt: skip
+    points = [[4, 0.1, 0.2], [8, 9.0, 0.5]]
+    if seconds is not None:
+        points[1:] = [[8, seconds, CNN.target], [12, 9.0, last]]
+    run = {"model": "cnn", "scheme": scheme, "repeat": repeat, "points": points, "step_s": 0.1, "compute_s": 0.06}
+    return {**run, "reduce_s": None if scheme == "powersgd" else 0.05}
 
 
 def trainings() -> list[dict[str, Any]]:
@@ -109,13 +110,15 @@ def test_the_choice_is_written_down_before_the_first_training(
     assert before["choice"]["options"][0]["codec"] == before["choice"]["codec"] == OURS
     (course,) = given.courses
     assert (given.placement, len(given.seeds), course.rates, course.steps) == ("hosts", 3, {"200000000bit": 3}, 32)
-    assert course.schemes == (OURS, "fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
+    assert course.schemes == ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8", OURS)
     after = json.loads(path.read_text())
     assert after == {**before, "runs": after["runs"]}
     assert len(after["runs"]) == len(trainings())
     text = " ".join(capsys.readouterr().out.split())
     best = interval([2.0, 1.5, 1.5])
     assert "hopsum's setting is thc:bits=2, chosen by plan" in text
+    assert "100 (60, 50)" in text
+    assert "100 (60, -)" in text
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
 
 
@@ -124,7 +127,11 @@ def test_a_setting_may_be_given_and_the_file_says_so(monkeypatch: pytest.MonkeyP
     given = ("--codec", "thc:digits=6", "--others", "fp32,thc", "--seeds", "2")
     _, asked, before = run(monkeypatch, tmp_path / "found.json", *given)
     assert (before["ours"], before["chosen_by"], before["choice"]["codec"]) == ("thc:digits=6", "--codec", OURS)
-    assert asked.courses[0].schemes == ("thc:digits=6", "fp32", "thc")
+    assert asked.courses[0].schemes == ("fp32", "thc", "thc:digits=6")
+
+
+def test_another_scheme_begins_with_each_seed() -> None:
+    assert [_turned("abc", repeat) for repeat in range(4)] == [tuple("abc"), tuple("bca"), tuple("cab"), tuple("abc")]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +158,7 @@ def test_two_workers_train_over_hosts_with_switches(tmp_path: Path, capsys: pyte
     given = ["--workers=2", "--seeds=1", "--scale=0.04", "--placement=hosts", "--others=two-shot-4"]
     assert accuracy_bench.main([*given, "--codec=thc:digits=6", "--output", str(path)]) == 0
     found = json.loads(path.read_text())
-    assert [run["scheme"] for run in found["runs"]] == ["thc:digits=6", "two-shot-4"]
+    assert [run["scheme"] for run in found["runs"]] == ["two-shot-4", "thc:digits=6"]
     for each in found["runs"]:
         assert each["bits_per_s"] == 200e6
         bits = 32 / 6 if each["scheme"] == "thc:digits=6" else 4
