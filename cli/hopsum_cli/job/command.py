@@ -28,6 +28,10 @@ def build_parser() -> argparse.ArgumentParser:
     _word(words, "list", "all jobs, a line for each", _list)
     showing = _word(words, "show", "one job: members, leases, switch counters, conditions and events", _show)
     showing.add_argument("name", metavar="JOB", help="name of the job")
+    moving = _word(words, "move", "give a job another switch; its workers go on there in the next generation", _move)
+    moving.add_argument("name", metavar="JOB", help="name of the job")
+    moving.add_argument("--from-switch", metavar="NAME", help="switch that the job leaves (default: its one switch)")
+    moving.add_argument("--to-switch", metavar="NAME", help="switch that it goes to (default: one that has room)")
     deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
     deleting.add_argument("names", metavar="JOB", nargs="+", help="names of the jobs")
     deleting.add_argument("--yes", action="store_true", help="delete jobs with workers too, without a question")
@@ -72,6 +76,17 @@ def _show(options: argparse.Namespace) -> int:
         print(json.dumps(job))
     else:
         report.print_job(job, Console())
+    return 0
+
+
+def _move(options: argparse.Namespace) -> int:
+    with operator(options) as client:
+        moved = message_to_dict(client.move(options.name, options.from_switch, options.to_switch))
+    if options.json:
+        print(json.dumps(moved))
+    else:
+        slots = f"slots {moved['slot_base']} to {moved['slot_base'] + moved['slots'] - 1}"
+        print(f"job {options.name!r} moves from switch {moved['from_switch']} to {moved['to_switch']}: {slots}")
     return 0
 
 

@@ -28,6 +28,7 @@ from hopsum_controlplane.cluster.errors import (
     UnauthenticatedError,
 )
 from hopsum_controlplane.cluster.history import JobHistories
+from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
@@ -95,6 +96,7 @@ class ClusterController:
             config, devices, self._cache, pipeline=pipeline, registered=registered, **options
         )
         self.registry = SwitchRegistry(config, self._cache, self._reconcilers, monotonic)
+        self.mover = JobMover(self._cache, self._reconcilers, self.registry)
         self._histories = JobHistories(self._cache, self._reconcilers.conditions, self._lease_s, monotonic)
         for record in self._cache.records():
             for member in record.members:
@@ -142,7 +144,7 @@ class ClusterController:
         self._reconcilers.end(before)
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
-            on = switch_path(switches_of(record), record.request.shards)
+            on = switch_path((*switches_of(record), *record.places[len(record.switches) :]), record.request.shards)
             raise SwitchUnavailableError(
                 f"job {name!r} is ending, and {record.request.slots} slots of switch {on!r} stay taken: "
                 f"{self._reconcilers.condition(record)}",
@@ -363,6 +365,7 @@ class ClusterController:
                 for rank in self._leases.expired(record, now_s):
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
+        self.mover.rescue()
         self.registry.expire()
 
     def reconcile(self, switch: str) -> None:

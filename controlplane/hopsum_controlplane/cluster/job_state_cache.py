@@ -59,9 +59,9 @@ class JobStateCache:
         self.observe_generation(stored.last_generation)
 
     def records(self, switch: str | None = None) -> tuple[JobRecord, ...]:
-        """Return the records that have a place on a switch, or all, in the order of their names."""
+        """Return the records that have slots on a switch, or all, in the order of their names."""
         with self.changed:
-            found = [record for record in self._records.values() if switch is None or switch in record.switches]
+            found = [record for record in self._records.values() if switch is None or switch in record.places]
         return tuple(sorted(found, key=lambda record: record.name))
 
     def find(self, name: str) -> JobRecord | None:

@@ -21,7 +21,8 @@ Transitions::
   RUNNING     worker that left started again, others stay       CHANGING    end_generation     after a lease
   RUNNING     entries lost, all left or lost, rounds run out    CHANGING    end_generation
   CHANGING    nothing of the generation stands, confirmed            FORMING     on_removed
-  FORMING     deleted                                           gone        delete_job
+  FORMING     deleted                                           gone        delete_job    or ENDING, see `move`
+  RUNNING     moved to another switch                           CHANGING    move          also INSTALLING; others stay
   others      deleted                                           ENDING      delete_job
   ENDING      nothing of the generation stands, confirmed            gone        on_removed
 
@@ -39,6 +40,9 @@ Phases of a member::
   forgotten.
   lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, who lacks what nobody has any more.
   dispute: WAITING -> LOST, all workers, whose settings differ before the first generation.
+
+A switch that a job has moved away from is cleared beside all this, whenever it answers (`on_cleared`): a generation
+that is over is sealed by all its workers, so what stands of it harms no later one. Its slots are free after that.
 
 A job over a tree of switches, or over several shards, has one record, and these states. What `on_installed` and
 `on_removed` note of each switch counts when all have it; which is next, `JobRecord.next_switches` says.
@@ -63,7 +67,16 @@ from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
-from hopsum_controlplane.cluster.records import FINISHED, LEASED, JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.cluster.records import (
+    FINISHED,
+    LEASED,
+    BranchAssignment,
+    JobRecord,
+    JobState,
+    Member,
+    MemberPhase,
+    ShardSeat,
+)
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
@@ -329,7 +342,7 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
 
 def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
     """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
-    if record.state is JobState.FORMING:
+    if record.state is JobState.FORMING and not record.departed:
         return None
     confirmed = record.confirmed if record.state in (JobState.CHANGING, JobState.ENDING) else ()
     return replace(record, state=JobState.ENDING, reason=reason, confirmed=confirmed)
@@ -343,11 +356,49 @@ def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
     at = at or record.switch
     if record.state not in (JobState.CHANGING, JobState.ENDING) or at not in record.next_switches:
         raise _fault(record, "form again")
-    record = replace(record, confirmed=(*record.confirmed, at))
+    return _go_on(replace(record, confirmed=(*record.confirmed, at)))
+
+
+def move(
+    record: JobRecord, away: str, to: BranchAssignment, seats: Mapping[int, ShardSeat], reason: str
+) -> JobRecord | None:
+    """Give the job another switch in the place of `away`, from its next generation on.
+
+    `seats` are the places of the members there, by rank. The generation that there is ends for `reason`. What stands on
+    `away` is removed there when that can be done, and nobody waits for it. A job over a tree is not moved.
+    """
+    if record.state is JobState.ENDING or (record.branches and not record.is_sharded) or to.switch in record.places:
+        raise _fault(record, f"move from {away} to {to.switch}")
+    record = end_generation(record, reason)
+    shard, standing = record.switches.index(away), record.parts.get(away)
+    if standing is not None:
+        left = BranchAssignment(away, *record.place(away), standing)
+        record = replace(record, departed=(*record.departed, left))
+    confirmed = tuple(name for name in record.confirmed if name != away)
+    if shard:
+        branches = (*record.branches[: shard - 1], replace(to, job=None), *record.branches[shard:])
+        record = replace(record, branches=branches, confirmed=confirmed)
+    else:
+        changing = (to.switch,) if record.state is JobState.CHANGING else ()  # nothing of its job stands there
+        record = replace(record, switch=to.switch, job_index=to.job_index, region=to.region)
+        record = replace(record, confirmed=(*confirmed, *changing))
+    record = replace(record, members=record.with_seats(shard, seats))
+    return _go_on(record) if record.state is JobState.CHANGING else record
+
+
+def on_cleared(record: JobRecord, switch: str) -> JobRecord | None:
+    """Note that nothing of the job stands any more on a switch that it has left; None when the job is gone with that.
+    """
+    record = replace(record, departed=tuple(left for left in record.departed if left.switch != switch))
+    return _go_on(record) if record.state is JobState.ENDING else record
+
+
+def _go_on(record: JobRecord) -> JobRecord | None:
+    """Let a job form again, or be gone, whose generation is over, when nothing of that is to be removed any more."""
     if record.next_switches:
         return record
     if record.state is JobState.ENDING:
-        return None
+        return record if record.departed else None
     branches = tuple(replace(branch, job=None) for branch in record.branches)
     return replace(record, state=JobState.FORMING, job=None, resume=None, branches=branches, confirmed=())
 

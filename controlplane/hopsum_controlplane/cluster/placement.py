@@ -135,6 +135,48 @@ def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequ
     return tuple(each for each in reaching if each in most)
 
 
+def replacement(
+    record: JobRecord,
+    away: str,
+    to: str | None,
+    switches: Sequence[SwitchCapacity],
+    links: Sequence[LinkConfig] = (),
+) -> SwitchCapacity:
+    """Return the switch that takes the place of one of a job's: `to`, or the one that has most free slots.
+
+    Switches that registered take the place of such, configured ones that of configured ones, where none is named.
+    Raises InvalidRequestError and ResourceExhaustedError, saying for every switch why not.
+    """
+    by_name = {each.config.name: each for each in switches}
+    if to is not None:
+        if to in record.places:
+            what = f"job {record.name!r} has slots on switch {to!r} already"
+            raise InvalidRequestError(what, hint="name another switch: a shard has a switch of its own")
+        if not by_name[to].config.ports:
+            raise InvalidRequestError(f"no worker stands at switch {to!r}", hint="name a switch that has ports")
+        others = [_Candidate(by_name[to], False)]
+    else:
+        kind = away in by_name and by_name[away].config.registered
+        alike = [each for each in switches if each.config.registered is kind]
+        flat, _ = _reaching([(_Candidate(each, False),) for each in alike], alike, links)
+        others = [each for (each,) in flat if each.switch.config.name not in record.places]
+    fitting = [each.switch for each in others if not each.why_not(record.request)]
+    if not fitting:
+        if not others:
+            what = f"job {record.name!r} is on {', '.join(record.places)}, and there is no other switch for it"
+            raise ResourceExhaustedError(what, hint="start another switch, or name one (--to-switch)")
+        raise _no_room(record.request, [(each,) for each in others])
+    return max(fitting, key=lambda each: each.free_capacity.slots)
+
+
+def seat_at(seat: ShardSeat, here: SwitchConfig | None, there: SwitchConfig) -> ShardSeat:
+    """Return where a member stands at another switch than `here`. Raises InvalidRequestError as `endpoint`."""
+    at = seat.endpoint
+    made_up = here is not None and here.driver == "native" and at.mac == _made_up_mac(here, at.port)
+    moved = endpoint(ShardEndpoint(at.ip, at.udp_port, None if made_up else at.mac), at.rank, there)
+    return ShardSeat(moved, seat.side_port)
+
+
 def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
     """Return where a member stands at a switch: its port by its address, which is not port `but`.
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hopsum_controlplane.cluster.config import SwitchConfig
@@ -100,6 +101,13 @@ class Member:
         """Return where it is, by shard."""
         return tuple(seat.endpoint for seat in self.seats)
 
+    def with_seat(self, shard: int, seat: ShardSeat) -> Member:
+        """Return the member with another place at a shard."""
+        if shard == 0:
+            return replace(self, endpoint=seat.endpoint, side_port=seat.side_port)
+        further = (*self.further[: shard - 1], seat, *self.further[shard:])
+        return replace(self, further=further)
+
     @property
     def rank(self) -> int:
         """Return its rank."""
@@ -134,7 +142,8 @@ class JobRecord:
     A job over a tree of switches has its leaves in `branches`; `switch` is its spine then and `job` the spine's part.
     A job over several shards has shard 0 at `switch` and the others, in their order, in `branches`. `confirmed` are
     those of its switches that have done what the state wants: hold their entries in INSTALLING, have nothing any more
-    in CHANGING and ENDING. On one switch both are empty.
+    in CHANGING and ENDING. On one switch both are empty. `departed` are switches that the job has moved away from, and
+    where something of an older generation stands, or may.
 
     `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last generation that
     ran and had some; None where there was none since the stream began.
@@ -154,6 +163,7 @@ class JobRecord:
     newcomers: Resume | None = field(default=None, repr=False)
     branches: tuple[BranchAssignment, ...] = ()
     confirmed: tuple[str, ...] = ()
+    departed: tuple[BranchAssignment, ...] = ()
 
     @property
     def name(self) -> str:
@@ -174,6 +184,15 @@ class JobRecord:
     def switches(self) -> tuple[str, ...]:
         """Return the switches on which it has a place: one; a spine, then its leaves; or its shards in their order."""
         return (self.switch, *(branch.switch for branch in self.branches))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Return `switches`, and those that it has moved away from and where its slots are not free yet."""
+        return (*self.switches, *(left.switch for left in self.departed))
+
+    def leftover(self, switch: str) -> Job | None:
+        """Return what stands, or may, on a switch that the job has moved away from; None for another switch."""
+        return next((left.job for left in self.departed if left.switch == switch), None)
 
     @property
     def parts(self) -> dict[str, Job]:
@@ -200,15 +219,17 @@ class JobRecord:
             return ()
         if self.state is JobState.INSTALLING and self.switch not in self.confirmed:
             return (self.switch,)
+        if self.job is None:  # it was deleted while only switches that it has left were to be cleared
+            return ()
         leaves = [branch.switch for branch in self.branches if branch.job and branch.switch not in self.confirmed]
         return tuple(leaves) or ((self.switch,) if self.switch not in self.confirmed else ())
 
     def place(self, switch: str) -> tuple[int, SlotRange]:
-        """Return job index and slots on one of `switches`."""
+        """Return job index and slots on one of `places`."""
         if switch == self.switch:
             return self.job_index, self.region
-        (branch,) = (branch for branch in self.branches if branch.switch == switch)
-        return branch.job_index, branch.region
+        (found,) = (each for each in (*self.branches, *self.departed) if each.switch == switch)
+        return found.job_index, found.region
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -248,6 +269,12 @@ class JobRecord:
     def member(self, rank: int) -> Member | None:
         """Return the member of a rank, None when nobody has it."""
         return next((member for member in self.members if member.rank == rank), None)
+
+    def with_seats(self, shard: int, seats: Mapping[int, ShardSeat]) -> tuple[Member, ...]:
+        """Return the members with other places at a shard, by rank; the others as they are."""
+        return tuple(
+            member.with_seat(shard, seats[member.rank]) if member.rank in seats else member for member in self.members
+        )
 
     def spec(self, shard: int = 0) -> JobSpec:
         """Return what the next generation is made of at a shard: those who wait."""

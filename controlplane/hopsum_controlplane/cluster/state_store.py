@@ -28,7 +28,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, Mem
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 _PRIVATE = 0o600
@@ -42,7 +42,7 @@ CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
     job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
     state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT,
-    branches TEXT NOT NULL, confirmed TEXT NOT NULL, UNIQUE (switch, job_index)
+    branches TEXT NOT NULL, confirmed TEXT NOT NULL, departed TEXT NOT NULL, UNIQUE (switch, job_index)
 ) STRICT;
 CREATE TABLE members (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
@@ -93,11 +93,14 @@ ALTER TABLE members ADD COLUMN further TEXT NOT NULL DEFAULT '[]';
     6: """
 CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
 """,
+    7: """
+ALTER TABLE jobs ADD COLUMN departed TEXT NOT NULL DEFAULT '[]';
+""",
 }
 
 _JOB_COLUMNS = (
     "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers, "
-    "branches, confirmed"
+    "branches, confirmed, departed"
 )
 _MEMBER_COLUMNS = (
     "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
@@ -271,7 +274,7 @@ class StateStore:
 
     def _record(self, row: tuple[str, ...]) -> JobRecord:
         name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = row
-        resume, newcomers, branches, confirmed = more
+        resume, newcomers, branches, confirmed, departed = more
         query = f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank"
         members = self._database.execute(query, (name,)).fetchall()
         retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
@@ -291,10 +294,14 @@ class StateStore:
                 newcomers=None if newcomers is None else serialization.resume_from_json(newcomers),
                 branches=serialization.branches_from_json(branches),
                 confirmed=serialization.names_from_json(confirmed),
+                departed=serialization.branches_from_json(departed),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
-        if (record.job is None) != (record.state is JobState.FORMING) or record.name != name:
+        forming = record.state is JobState.FORMING
+        may_lack_job = forming or (record.state is JobState.ENDING and bool(record.departed))
+        wrong = not may_lack_job if record.job is None else forming
+        if wrong or record.name != name:
             raise StoreError(f"{self.path} is damaged: job {name!r} contradicts itself", hint=_DAMAGED)
         return record
 
@@ -350,6 +357,7 @@ def _job_row(record: JobRecord) -> tuple[object, ...]:
         None if record.newcomers is None else serialization.resume_to_json(record.newcomers),
         serialization.branches_to_json(record.branches),
         serialization.names_to_json(record.confirmed),
+        serialization.branches_to_json(record.departed),
     )
 
 

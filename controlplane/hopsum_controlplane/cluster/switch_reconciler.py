@@ -247,13 +247,19 @@ class SwitchReconciler:
         return served
 
     def _wants_something(self, record: JobRecord) -> bool:
-        if self.config.name not in record.next_switches or not self._backoff.due(record.name):
+        if not self._backoff.due(record.name):
+            return False
+        if record.leftover(self.config.name) is not None:
+            return True
+        if self.config.name not in record.next_switches:
             return False
         return not record.ready or (self._pace.due(record.name) and self._ready(record))
 
     def _work(self, controller: SwitchController, record: JobRecord) -> None:
         try:
-            if record.ready:
+            if (left := record.leftover(self.config.name)) is not None:
+                self._clear(controller, left)
+            elif record.ready:
                 self._begin(controller, record)
             elif record.state is JobState.INSTALLING:
                 self._write(controller, record)
@@ -313,6 +319,14 @@ class SwitchReconciler:
             controller.delete_job(job)
         self._gone(job)
 
+    def _clear(self, controller: SwitchController, job: Job) -> None:
+        """Remove what is left of a job that has moved away."""
+        if _has(controller, job):
+            controller.delete_job(job)
+        self._cache.apply(
+            job.spec.name, lambda record: lifecycle.on_cleared(record, self.config.name), missing_ok=True
+        )
+
     def _gone(self, job: Job) -> None:
         """Note that nothing of a generation stands here, if it is time for that: a spine notes it after its leaves."""
         name = self.config.name
@@ -342,7 +356,7 @@ class SwitchReconciler:
             clock=self._clock,
             remove_existing=self._remove_existing,
             removable=self._condemned,
-            adopt=[record.parts[name] for record in self._cache.records(name) if name in record.parts],
+            adopt=[job for record in self._cache.records(name) if (job := _job_at(record, name)) is not None],
             slots=self.config.slots,
         )
         self._condemned = frozenset()
@@ -428,6 +442,11 @@ def _first(lines: Sequence[str], most: int = 5) -> list[str]:
     """Return the first lines, and how many more there are."""
     more = [f"and {len(lines) - most} more"] if len(lines) > most else []
     return [*lines[:most], *more]
+
+
+def _job_at(record: JobRecord, switch: str) -> Job | None:
+    """Return what stands of a job on a switch, or may, also where it has moved away."""
+    return record.parts.get(switch) or record.leftover(switch)
 
 
 def _has(controller: SwitchController, job: Job) -> bool:

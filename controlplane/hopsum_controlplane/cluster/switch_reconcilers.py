@@ -170,8 +170,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
     def end(self, record: JobRecord) -> None:
         """Remove a job from its switches now, though something there failed a moment ago: leaves first (rule T7)."""
-        for reconciler in self.of(record)[::-1]:
-            reconciler.reconcile(urgent=record.name)
+        known = self._reconcilers
+        for name in record.places[::-1]:
+            if name in known:
+                known[name].reconcile(urgent=record.name)
 
     def condition(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
@@ -209,7 +211,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             allocator_from_records(switch, self._cache.records(switch.name))
         configured = [switch.name for switch in self.config.switches]
         for record in self._cache.records():
-            for name in record.switches:
+            for name in record.places:
                 if name not in configured:
                     raise ClusterConfigError(
                         f"job {record.name!r} is in the database on switch {name!r}, which is not configured",

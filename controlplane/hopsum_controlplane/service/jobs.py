@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hopsum_controlplane.service.access import AdminAuth
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
-from hopsum_controlplane.service.messages import created_message, job_message, job_request, switch_message
+from hopsum_controlplane.service.messages import _given, created_message, job_message, job_request, switch_message
 from hopsum_wire.control import control_pb2 as pb
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Jobs:
             "GetJob": self._get_job,
             "DeleteJob": self._delete_job,
             "ListSwitches": self._list_switches,
+            "MoveJob": self._move_job,
         }
         return {name: self._lane.answer(answer) for name, answer in answers.items()}
 
@@ -71,6 +72,15 @@ class Jobs:
         self._controller.delete_job(name, by=call.peer)
         _log.info("job %s: deleted at the order of %s", name, call.peer, extra={"job": name, "peer": call.peer})
         return pb.DeleteJobResponse()
+
+    def _move_job(self, request: Any, call: Call) -> Any:
+        from_switch, to_switch = (_given(request, name) for name in ("from_switch", "to_switch"))
+        made = self._controller.mover.move(request.name, from_switch, to_switch)
+        what = "job %s: moved from %s to %s at the order of %s"
+        _log.info(what, request.name, made.from_switch, made.to_switch, call.peer, extra={"job": request.name})
+        return pb.MoveJobResponse(
+            from_switch=made.from_switch, to_switch=made.to_switch, slot_base=made.region.base, slots=made.region.size
+        )
 
     def _list_switches(self, request: Any, call: Call) -> Any:
         return pb.ListSwitchesResponse(switches=map(switch_message, self._controller.switches()))

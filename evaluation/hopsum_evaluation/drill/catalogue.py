@@ -72,8 +72,14 @@ _ALL: Final = (
     Drill(
         "host-lost",
         "a host dies with a worker and a shard's switch: both come back, training goes on",
-        hosts.needs_two_switches,
+        needs_nothing,
         hosts.lost,
+    ),
+    Drill(
+        "shard-moved",
+        "a shard moves to another switch while the job runs, and from one that died: no step is lost",
+        needs_nothing,
+        hosts.moved,
     ),
     Drill(
         "controller-down",

@@ -78,7 +78,7 @@ driver = "{driver}"
 address = "{grpc_address}"
 mac = "{mac}"
 ip = "{ip}"
-service_address = "{service_address}"
+{service}
 ports = [{ports}]
 """
 
@@ -137,6 +137,11 @@ class DrillTestbed:
         host, _, port = at.rpartition(":")
         await_that(lambda: _listens(host, int(port)), "a switch that listens", alive=process)
 
+    @staticmethod
+    def switch_name(shard: int) -> str:
+        """Return the name of a shard's switch in the controller's configuration."""
+        return f"shard{shard}" if shard else "leaf"
+
     def start_controller(self) -> None:
         """Start the controller over its database; returns when it serves."""
         command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config"]
@@ -164,7 +169,9 @@ class DrillTestbed:
             ports=ports,
         )
         for number, each in enumerate(self.network.further, 1):
-            text += _FURTHER.format(number=number, driver=self.context.target, ports=ports, **each._asdict())
+            service = f'service_address = "{each.service_address}"' if each.service_address else ""
+            further = {**each._asdict(), "service": service}
+            text += _FURTHER.format(number=number, driver=self.context.target, ports=ports, **further)
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def lose(self, losses: Mapping[int, float]) -> None:
@@ -235,12 +242,12 @@ def drill_testbed(
         losses: share of frames that switch ports lose each way.
         proxied: with a proxy between controller and switch.
         page: with the controller's page.
-        shards: number of switches side by side; several on loopback only.
+        shards: number of switches side by side.
 
     Raises DrillError when they do not come up; with everything ended, as after whatever the block raises.
     """
     report = DrillReport(name, context.target)
-    network: TestbedNetwork = VethNetwork(seats) if seats else LoopbackNetwork(shards)
+    network: TestbedNetwork = VethNetwork(seats, shards) if seats else LoopbackNetwork(shards)
     testbed = DrillTestbed(context, report, network, lease_s)
     began_s = time.monotonic()
     left: list[str] = []

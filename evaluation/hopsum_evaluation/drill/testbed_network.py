@@ -3,9 +3,10 @@
 
 Loopback: everybody on 127.0.0.1, the switch's port 1 is a UDP socket. Needs no root.
 
-Veths: a middle with switch and controller, and a network namespace for each worker, with two links to the middle. By
-eth0 a worker reaches one port of the switch and nothing else; by eth1 it reaches the controller, and through the middle
-its peers, by the same addresses that the switch knows. Both links go down and up together.
+Veths: a middle with switches and controller, and a network namespace for each worker, with links to the middle. By
+eth0 a worker reaches one port of the switch and nothing else, and so by a further link each further switch; by eth1 it
+reaches the controller, and through the middle its peers, by the same addresses that the switches know. All links go
+down and up together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class FurtherSwitch(NamedTuple):
     """A switch beside the first one, for another shard: its addresses as the network's, and those of its service."""
 
     grpc_address: str
-    service_address: str
+    service_address: str | None
     mac: str
     ip: str
 
@@ -104,7 +105,7 @@ class VethNetwork:
     Raises TopologyError without root or iproute2; nothing is left then.
     """
 
-    def __init__(self, seats: int) -> None:
+    def __init__(self, seats: int, shards: int = 1) -> None:
         self._stack = ExitStack()
         self._seats: list[Namespace] = []
         self.grpc_address = f"{_LOCALHOST}:{_GRPC_PORT}"
@@ -112,7 +113,10 @@ class VethNetwork:
         self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
         self.service_address: str | None = None
         self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
-        self.further: list[FurtherSwitch] = []
+        self.further = [
+            FurtherSwitch(f"{_LOCALHOST}:{_GRPC_PORT + shard}", None, f"02:00:00:00:01:{shard:02x}", f"10.0.1.{shard}")
+            for shard in range(1, shards)
+        ]
         try:
             self.middle = self._stack.enter_context(Namespace())
             self.middle.ip("addr", "add", "10.9.0.1/32", "dev", "lo")
@@ -127,12 +131,13 @@ class VethNetwork:
 
     def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
         """Return what starts a switch with a port for each seat."""
-        interfaces = [word for port, _ in self.ports for word in ("-i", f"{port}@s{port}")]
+        interfaces = [word for port, _ in self.ports for word in ("-i", f"{port}@{_near(port, shard)}")]
+        grpc = self.further[shard - 1].grpc_address if shard else self.grpc_address
         if driver == "native":
-            return [python, "-m", "hopsum_switch", "--grpc", self.grpc_address, *interfaces]
-        options = ["--no-p4", "--device-id", "0", "--thrift-port", str(_THRIFT_PORT), "--log-console"]
-        options += ["--log-level", "warn", "--notifications-addr", f"ipc:///tmp/{self.middle.name}.ipc"]
-        return ["simple_switch_grpc", *options, *interfaces, "--", "--grpc-server-addr", self.grpc_address]
+            return [python, "-m", "hopsum_switch", "--grpc", grpc, *interfaces]
+        options = ["--no-p4", "--device-id", "0", "--thrift-port", str(_THRIFT_PORT + shard), "--log-console"]
+        options += ["--log-level", "warn", "--notifications-addr", f"ipc:///tmp/{self.middle.name}-{shard}.ipc"]
+        return ["simple_switch_grpc", *options, *interfaces, "--", "--grpc-server-addr", grpc]
 
     def namespace_of(self, seat: int) -> str | None:
         """Return the namespace of a seat."""
@@ -140,12 +145,12 @@ class VethNetwork:
 
     def cut(self, seat: int) -> None:
         """Take down all that connects a seat with everybody else."""
-        for interface in (f"s{seat + 1}", f"m{seat + 1}"):
+        for interface in self._interfaces(seat):
             self.middle.ip("link", "set", "dev", interface, "down")
 
     def mend(self, seat: int) -> None:
         """Bring it up again."""
-        for interface in (f"s{seat + 1}", f"m{seat + 1}"):
+        for interface in self._interfaces(seat):
             self.middle.ip("link", "set", "dev", interface, "up")
         self._route(seat)  # which went with the link
 
@@ -153,14 +158,15 @@ class VethNetwork:
         """Break a seat's own way to everybody else; `way` is one of WAYS."""
         away = self._seats[seat]
         if way == "down":
-            for interface in _OWN:
+            for interface in self._own():
                 away.ip("link", "set", "dev", interface, "down")
         else:
-            away.ip("route", "replace", way, f"{SERVICE_IP}/32")
+            for ip, _, _ in self._services():
+                away.ip("route", "replace", way, f"{ip}/32")
 
     def enter_network(self, seat: int) -> None:
         """Mend a seat's own way again, as a DHCP client or an operator does."""
-        for interface in _OWN:
+        for interface in self._own():
             self._seats[seat].ip("link", "set", "dev", interface, "up")
         self._routes(seat)
 
@@ -174,6 +180,9 @@ class VethNetwork:
         away.add_veth("eth0", f"s{seat + 1}", self.middle)
         away.ip("link", "set", "dev", "eth0", "address", f"02:00:00:00:02:{seat:02x}")
         away.ip("addr", "add", f"{_address(seat)}/32", "dev", "eth0")
+        for shard in range(1, 1 + len(self.further)):
+            away.add_veth(f"eth{shard + 1}", _near(seat + 1, shard), self.middle)
+            away.ip("link", "set", "dev", f"eth{shard + 1}", "address", f"02:00:00:00:02:{seat:02x}")
         away.add_veth("eth1", f"m{seat + 1}", self.middle)
         near, far = f"10.1.{seat}.1", f"10.1.{seat}.2"
         away.ip("addr", "add", f"{far}/24", "dev", "eth1")
@@ -184,12 +193,26 @@ class VethNetwork:
     def _routes(self, seat: int) -> None:
         """Write the routes of a seat, which go with its interfaces."""
         away, own = self._seats[seat], _address(seat)
-        for kind in WAYS[1:]:
-            with suppress(TopologyError):  # it is not there
-                away.ip("route", "del", kind, f"{SERVICE_IP}/32")
-        away.ip("route", "replace", f"{SERVICE_IP}/32", "dev", "eth0", "src", own)
-        away.ip("neigh", "replace", SERVICE_IP, "lladdr", SERVICE_MAC, "dev", "eth0", "nud", "permanent")
+        for ip, mac, interface in self._services():
+            for kind in WAYS[1:]:
+                with suppress(TopologyError):  # it is not there
+                    away.ip("route", "del", kind, f"{ip}/32")
+            away.ip("route", "replace", f"{ip}/32", "dev", interface, "src", own)
+            away.ip("neigh", "replace", ip, "lladdr", mac, "dev", interface, "nud", "permanent")
         away.ip("route", "replace", "default", "via", f"10.1.{seat}.1", "src", own)
+
+    def _services(self) -> list[tuple[str, str, str]]:
+        """Return the IP and MAC addresses of the service at each switch, and a seat's interface towards it."""
+        further = [(each.ip, each.mac, f"eth{shard + 1}") for shard, each in enumerate(self.further, 1)]
+        return [(SERVICE_IP, SERVICE_MAC, "eth0"), *further]
+
+    def _own(self) -> list[str]:
+        """Return the interfaces of a seat."""
+        return [*_OWN, *(interface for _, _, interface in self._services()[1:])]
+
+    def _interfaces(self, seat: int) -> list[str]:
+        """Return the middle's ends of a seat's links."""
+        return [f"m{seat + 1}", *(_near(seat + 1, shard) for shard in range(1 + len(self.further)))]
 
     def _route(self, seat: int) -> None:
         self.middle.ip("route", "replace", f"{_address(seat)}/32", "via", f"10.1.{seat}.2")
@@ -197,3 +220,8 @@ class VethNetwork:
 
 def _address(seat: int) -> str:
     return f"10.0.0.{seat + 1}"
+
+
+def _near(port: int, shard: int) -> str:
+    """Return the interface of a switch's port."""
+    return f"s{port}" if shard == 0 else f"s{port}x{shard}"

@@ -96,6 +96,17 @@ class JobsClient:
         """End a job; its workers hear of it with their next heartbeat."""
         self._call("DeleteJob", pb.DeleteJobRequest(name=name), CHANGE_S)
 
+    def move(self, name: str, from_switch: str | None = None, to_switch: str | None = None) -> pb.MoveJobResponse:
+        """Give a job another switch from its next generation on; its workers go on there.
+
+        Args:
+            from_switch: the switch that it leaves; its one switch if left out.
+            to_switch: one that has room if left out.
+        """
+        request = pb.MoveJobRequest(name=name, from_switch=from_switch, to_switch=to_switch)
+        moved: pb.MoveJobResponse = self._call("MoveJob", request, CHANGE_S)
+        return moved
+
     def switches(self) -> list[pb.Switch]:
         """Return all switches."""
         return list(self._call("ListSwitches", pb.ListSwitchesRequest()).switches)

@@ -92,7 +92,7 @@ def open_job(
         lease = Lease(member)
         stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
-        _require_ours(membership, registration.rank, links, send_to)
+        follow(membership, registration.rank, links)
         held = stack.pop_all()
         try:
             made: Agent = factories.agent(
@@ -105,7 +105,7 @@ def open_job(
                 member=member,
                 lease=lease,
                 held=held,
-                check=partial(_require_ours, rank=registration.rank, links=links, send_to=send_to),
+                check=partial(follow, rank=registration.rank, links=links),
                 wait_s=wait_s,
                 replacement_wait_s=config.replacement_wait_s,
             )
@@ -179,22 +179,33 @@ def _links(config: Config, send_to: Sequence[tuple[str, int]], stack: ExitStack)
     return links
 
 
-def _require_ours(
-    membership: JobMembership, rank: int, links: Sequence[UdpLink], send_to: Sequence[tuple[str, int]]
-) -> None:
-    """Raise MembershipError unless the membership has this worker where it is, and the switches where they were."""
+def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> None:
+    """Send to the switches of a membership from now on, of which some may have moved.
+
+    Raises MembershipError unless the membership has this worker where it is, and where there is no way to a switch.
+    """
     if len(membership.shards) != len(links):
         raise MembershipError(
             f"job {membership.job!r} has {len(membership.shards)} shards, and this worker joined {len(links)}: the job "
             "was made anew; connect again"
         )
-    for shard, link, place in zip(membership.shards, links, send_to, strict=True):
-        found = shard.worker(rank)
-        if found.endpoint.address != link.local or found.send_to.address != place:
+    places = [shard.worker(rank) for shard in membership.shards]
+    for link, found in zip(links, places, strict=True):
+        if found.endpoint.address != link.local:
             raise MembershipError(
-                f"job {membership.job!r} has rank {rank} at {found.endpoint} sending to {found.send_to}, but it is at "
-                f"{link.local[0]}:{link.local[1]} sending to {place[0]}:{place[1]}: the job was moved; connect again"
+                f"job {membership.job!r} has rank {rank} at {found.endpoint}, but it is at {link.local[0]}:"
+                f"{link.local[1]}: another worker has its rank; connect again"
             )
+    for link, found in zip(links, places, strict=True):
+        if found.send_to.address == link.switch:
+            continue
+        before = link.switch
+        try:
+            link.redirect(found.send_to.address)
+        except OSError as error:
+            raise MembershipError(f"job {membership.job!r} moved to {found.send_to}, and from {link.local[0]} there is "
+                                  f"no way there: {error}") from error
+        _log.warning("rank %d sends to %s from now on, no more to %s:%d", rank, found.send_to, *before)
 
 
 def token_of(config: Config, token_file: str) -> str:

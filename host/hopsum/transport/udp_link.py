@@ -85,8 +85,9 @@ class UdpLink:
             raise
         self.offload = Offload(wanted.segment, gro)
         """The kernel's offloads in use."""
-        own = self.local
-        self._outage = Outage(f"{own[0]}:{own[1]} to {switch[0]}:{switch[1]}", self.statistics.failures)
+        self.switch = switch
+        """Where datagrams go: (IPv4 address, port)."""
+        self._outage = self._outage_towards(switch)
         # The kernel copies several times slower to an address a few bytes behind a page's start, on AMD Zen 3.
         self.buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)
         """The memory that is received into."""
@@ -99,6 +100,14 @@ class UdpLink:
         """The address that datagrams are sent from."""
         host, port = self._socket.getsockname()
         return host, port
+
+    def redirect(self, switch: tuple[str, int]) -> None:
+        """Send to another switch from now on, from the same address; any thread, while nothing is to be sent.
+
+        What the former one has sent may still be received. Raises OSError without a way there: all stays as it was.
+        """
+        self._socket.connect(switch)
+        self.switch, self._outage = switch, self._outage_towards(switch)
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -189,6 +198,10 @@ class UdpLink:
         if self.waker >= 0:
             os.close(self.waker)
             self.waker = -1
+
+    def _outage_towards(self, switch: tuple[str, int]) -> Outage:
+        own = self.local
+        return Outage(f"{own[0]}:{own[1]} to {switch[0]}:{switch[1]}", self.statistics.failures)
 
     def _receive_into(self, room: memoryview) -> tuple[int, int]:
         """Take one datagram or run; return its bytes, and those of each datagram in it."""

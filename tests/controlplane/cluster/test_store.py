@@ -235,8 +235,9 @@ def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> 
 
 
 def name_epochs(store: StateStore) -> None:
-    """Give what is in the database the names that it had up to version 4, and take the table of switches away."""
+    """Give what is in the database the names that it had up to version 4, without what came later."""
     store._database.execute("DROP TABLE switches")
+    store._database.execute("ALTER TABLE jobs DROP COLUMN departed")
     store._database.execute("ALTER TABLE books RENAME COLUMN last_generation TO last_epoch")
     texts = (("jobs", "job"), ("jobs", "branches"), ("jobs", "resume"), ("jobs", "newcomers"), ("members", "report"))
     for table, column in texts:
@@ -368,7 +369,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: StateStore, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 8")
+    store._database.execute("PRAGMA user_version = 9")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 8, this program knows 1 \.\. 7; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 9, this program knows 1 \.\. 8; use the hopsum that wrote it"):
         StateStore(path)

@@ -150,3 +150,23 @@ def test_what_arrives_first_lies_at_the_start_of_a_page(peer: socket.socket) -> 
         (rows,) = link.receive_rows(5.0)
         assert rows.shape == (1, 1056)
         assert rows.ctypes.data % PAGESIZE == 0
+
+
+def test_a_link_goes_on_to_another_switch_from_the_same_address(peer: socket.socket) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((LOCALHOST, 0))
+        other.settimeout(WAIT_S)
+        with closing(UdpLink((LOCALHOST, 0), peer.getsockname(), gso=PLAIN)) as link:
+            link.send(b"first")
+            assert peer.recvfrom(64) == (b"first", link.local)
+            link.redirect(other.getsockname())
+            assert link.switch == other.getsockname()
+            link.send(b"second")
+            assert other.recvfrom(64) == (b"second", link.local)
+            peer.sendto(b"late", link.local)
+            other.sendto(b"answer", link.local)
+            assert [bytes(each) for each in link.receive(WAIT_S)] == [b"answer"], "the former switch is not heard"
+            with pytest.raises(OSError, match=r"unreachable|Invalid argument"):  # nothing leads there from loopback
+                link.redirect(("240.0.0.1", 1))
+            link.send(b"third")
+            assert other.recv(64) == b"third"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 285e664ce308c9cd86047a16423c3662
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 360367025cce2ac07c8045fb4eb45e0a
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -499,6 +499,28 @@ class DeleteJobRequest(_message.Message):
 class DeleteJobResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class MoveJobRequest(_message.Message):
+    __slots__ = ("name", "from_switch", "to_switch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FROM_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    TO_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    from_switch: str
+    to_switch: str
+    def __init__(self, name: _Optional[str] = ..., from_switch: _Optional[str] = ..., to_switch: _Optional[str] = ...) -> None: ...
+
+class MoveJobResponse(_message.Message):
+    __slots__ = ("from_switch", "to_switch", "slot_base", "slots")
+    FROM_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    TO_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    from_switch: str
+    to_switch: str
+    slot_base: int
+    slots: int
+    def __init__(self, from_switch: _Optional[str] = ..., to_switch: _Optional[str] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class RegisterSwitchRequest(_message.Message):
     __slots__ = ("name", "incarnation", "address", "device_id", "mac", "ip", "service", "slots")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that go from one switch to another: because an operator says so, or because a switch that registered is lost.
+
+A move ends the generation, as a switch that restarts does: the workers seal it, report what they hold, and go on in the
+next one, at the other switch. No rule of the slot protocol knows of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from hopsum_controlplane.cluster import lifecycle, placement
+from hopsum_controlplane.cluster.errors import InvalidRequestError
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.records import LEASED, BranchAssignment, JobRecord, JobState, ShardSeat
+from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
+from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.slots import SlotRange
+
+_log = logging.getLogger(__name__)
+
+
+class JobMove(NamedTuple):
+    """A move that is decided: from where to where, and the slots there."""
+
+    from_switch: str
+    to_switch: str
+    region: SlotRange
+
+
+class JobMover:
+    """Moves jobs of one controller. Thread-safe."""
+
+    def __init__(self, cache: JobStateCache, reconcilers: SwitchReconcilers, registry: SwitchRegistry) -> None:
+        self._cache, self._reconcilers, self._registry = cache, reconcilers, registry
+        self._told: dict[tuple[str, str], str] = {}
+        """By job and lost switch the reason, as it was logged last, why the job stays there. For `rescue`."""
+
+    def move(self, name: str, away: str | None = None, to: str | None = None, *, why: str = "") -> JobMove:
+        """Give a job another switch in the place of `away`, from its next generation on.
+
+        Args:
+            away: left out: the job's one switch.
+            to: left out: one that has room.
+            why: for the workers; an operator's order if left out.
+
+        Raises UnknownJobError; InvalidRequestError and ResourceExhaustedError, with what would fit; StoreError. Nothing
+        has changed then.
+        """
+        with self._cache.changed:
+            record = self._cache.get(name)
+            away = self._movable(record, away)
+            if to is not None and to not in self._reconcilers:
+                raise InvalidRequestError(f"no switch {to!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
+            switches = self._reconcilers.capacities(record.request, self._registry.obstacle)
+            found = placement.replacement(record, away, to, switches, self._reconcilers.config.links)
+            target = found.config.name
+            self._require_alike(record, away, target)
+            seats = self._seats(record, away, target)
+            index, region = found.allocator.reserve(record.request.slots)
+            reason = f"it moves from switch {away} to switch {target}{why and ': '}{why}"
+            at = BranchAssignment(target, index, region)
+            self._cache.apply(name, lambda now: lifecycle.move(now, away, at, seats, reason))
+        _log.warning("job %s moves from switch %s to %s", name, away, target, extra={"job": name, "switch": target})
+        self._reconcilers.follow(name)  # the switch that it leaves, which may be gone, holds nobody up
+        return JobMove(away, target, region)
+
+    def rescue(self) -> None:
+        """Move jobs away from switches that registered and are lost; what cannot be moved is logged once."""
+        lost = [switch.name for switch in self._cache.switches() if not self._registry.is_live(switch.name)]
+        for switch in lost:
+            for record in self._cache.records(switch):
+                try:
+                    self._rescue(record.name, switch)
+                except ControlPlaneError as error:
+                    if self._told.get((record.name, switch)) != str(error):
+                        _log.error("job %s stays on switch %s, which is lost: %s", record.name, switch, error)
+                    self._told[record.name, switch] = str(error)
+        self._told = {key: told for key, told in self._told.items() if key[1] in lost}
+
+    def _rescue(self, name: str, switch: str) -> None:
+        """Take a job off a lost switch; if that does not answer either, nobody waits for what stands there.
+
+        It is taken off the switch when that registers again: see SwitchReconcilers.
+        """
+        silent = self._reconcilers[switch].controller is None
+
+        def forget(now: JobRecord) -> JobRecord | None:
+            if not silent:
+                return now
+            if now.leftover(switch) is not None:
+                return lifecycle.on_cleared(now, switch)
+            over = now.state in (JobState.CHANGING, JobState.ENDING)
+            return lifecycle.on_removed(now, switch) if over and switch in now.next_switches else now
+
+        record = self._cache.apply(name, forget, missing_ok=True)
+        if record is not None and switch in record.switches and record.state is not JobState.ENDING:
+            self.move(name, switch, why="that one is lost")
+            self._cache.apply(name, forget, missing_ok=True)
+
+    def _movable(self, record: JobRecord, away: str | None) -> str:
+        """Return the switch that a job is to leave. Raises InvalidRequestError."""
+        who = f"job {record.name!r}"
+        if record.state is JobState.ENDING:
+            raise InvalidRequestError(f"{who} is being deleted", hint="make it again when it has gone")
+        if record.branches and not record.is_sharded:
+            hint = "delete it, and make it again over another spine"
+            raise InvalidRequestError(f"{who} is over a tree of switches, whose racks have one place", hint=hint)
+        on = ", ".join(record.switches)
+        if away is None and len(record.switches) > 1:
+            raise InvalidRequestError(f"{who} has {len(record.switches)} shards", hint=f"say which leaves: {on}")
+        if away is not None and away not in record.switches:
+            raise InvalidRequestError(f"{who} is not on switch {away!r:.80}", hint=f"it is on {on}")
+        return away or record.switch
+
+    def _require_alike(self, record: JobRecord, away: str, to: str) -> None:
+        """Raise InvalidRequestError where workers would have to pack codes otherwise, or to have another window."""
+        here, there = self._reconcilers[away].limits, self._reconcilers[to].limits
+        if (here.max_window, here.code_group) != (there.max_window, there.code_group):
+            windows = [f"a window of at most {limits.max_window or 'any'} packets" for limits in (here, there)]
+            raise InvalidRequestError(
+                f"job {record.name!r}: switch {away!r} takes groups of {here.code_group} codes and {windows[0]}, and "
+                f"switch {to!r} groups of {there.code_group} and {windows[1]}",
+                hint="move it to a switch of the same kind, or make it again there",
+            )
+
+    def _seats(self, record: JobRecord, away: str, to: str) -> dict[int, ShardSeat]:
+        """Return the places of the members at another switch. Raises InvalidRequestError for one that it lacks."""
+        config, shard = self._reconcilers.config, record.switches.index(away)
+        here, there = config.switch(away), config.switch(to)
+        return {
+            member.rank: placement.seat_at(member.seats[shard], here, there)
+            for member in record.members
+            if member.phase in LEASED
+        }
