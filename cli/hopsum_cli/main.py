@@ -113,6 +113,11 @@ COMMANDS = {
     "bench controlplane": Command(
         "time a controller's jobs, table writes and adoption", "hopsum_evaluation.bench.controlplane", "demo"
     ),
+    "bench scaling": Command(
+        "time all-reduces over 2 to 16 hosts, with the processor time of each (root)",
+        "hopsum_evaluation.bench.scaling",
+        "demo",
+    ),
     "bench lossless": Command(
         "measure speed, bytes and memory of codec lossless", "hopsum_evaluation.bench.lossless", "demo"
     ),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.bench import allreduce, dataplane
+from hopsum_evaluation.bench import allreduce, dataplane, scaling
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.shaping import BURST_BYTES
 
@@ -46,6 +46,7 @@ RATES = {
     "bmv2": ["bmv2.codes_per_s", "bmv2.packets_per_s"],
     "naive": ["naive.interpreter_pipeline_codes_per_s", "naive.bmv2_codes_per_s"],
     "naive-native": ["naive.native_pipeline_codes_per_s"],
+    "shards": ["shards.one_engine_codes_per_s", "shards.two_engines_codes_per_s"],
     "start": ["native.cold_start_s", "native.warm_start_s"],
 }
 
@@ -85,6 +86,39 @@ def test_dataplane_on_bmv2() -> None:
 def test_naive_program() -> None:
     """Every sum of it is compared with numpy's by the benchmark itself."""
     check(bench("dataplane", "--only=naive", "--seconds=0.02", "--runs=1"), {"naive"})
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two engines at the same time need two cores")
+def test_two_engines() -> None:
+    """Every sum of both is compared with numpy's by the benchmark itself."""
+    report = bench("dataplane", "--only=shards", "--seconds=0.02", "--runs=2")
+    check(report, {"shards"})
+    assert report["shards.two_engines_gain"] > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed")
+def test_scaling() -> None:
+    """Means are held against numpy's by the benchmark itself; bits on the busiest link against what must pass there."""
+    report = bench(
+        "scaling", "--host-counts=2,4", "--shard-counts=1,2,3", "--elements=200000", "--buckets=2", "--runs=1",
+        "--window=32",
+    )  # fmt: skip
+    assert [(row["hosts"], row["shards"]) for row in report["rows"]] == [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3)]
+    for row in report["rows"]:
+        assert row["cpu_s_per_host"] >= row["worker_cpu_s"] > 0
+        assert row["seconds"] > 0
+        others = row["hosts"] - 1  # send a share of their codes to the busiest switch, and hear its sums
+        assert row["busiest_bits_per_element"] >= others / row["shards"] * 8
+
+
+@pytest.mark.parametrize(
+    "argument", ["--host-counts=1", "--host-counts=17", "--host-counts=a", "--shard-counts=0", "--runs=0"]
+)
+def test_scaling_refuses(argument: str) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        scaling.main([argument])
+    assert refusal.value.code == 2
 
 
 def test_start() -> None:

@@ -118,7 +118,8 @@ def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequ
         chosen = [by_name[name] for name in request.shard_switches]
         bare = [each.switch.config.name for each in chosen if not each.switch.config.ports]
         if bare:
-            raise InvalidRequestError(f"no worker stands at switch {bare[0]!r}", hint="name switches that have ports")
+            hint = "a shard is one switch, not the tree below a spine: name switches that have ports"
+            raise InvalidRequestError(f"no worker stands at switch {bare[0]!r}", hint=hint)
         return tuple(chosen)
     flat, lacking = _reaching([(each,) for each in by_name.values()], switches, links)
     reaching = [candidate for (candidate,) in flat]

@@ -149,11 +149,15 @@ class JobRequest:
                 hint = "a job on one switch names it with `switch`"
                 raise InvalidRequestError(f"{who}: one shard, at switch {names!r:.80}", hint=hint)
             return
-        if self.tree or self.switch is not None:
-            also = "a tree" if self.tree else f"switch {self.switch!r:.80}"
-            raise InvalidRequestError(
-                f"{who}: {self.shards} shards, and {also}", hint="name the shards' switches, or leave the shards out"
+        if self.tree:
+            hint = (
+                "a shard is one switch: name switches that reach all workers. A tree gives its racks one place each, "
+                "and its switches are written one after the other, which several trees of one generation are not"
             )
+            raise InvalidRequestError(f"{who}: {self.shards} shards, and a tree", hint=hint)
+        if self.switch is not None:
+            what = f"{who}: {self.shards} shards, and switch {self.switch!r:.80}"
+            raise InvalidRequestError(what, hint="name the shards' switches, or leave the shards out")
         if self.observers:
             what = f"{who}: {self.observers} observers of {self.shards} shards"
             raise InvalidRequestError(what, hint="observers see one switch: leave them out, or use one shard")

@@ -52,6 +52,8 @@ class AllReduceSetting:
     placement: str = "fabric"
     error_feedback: bool = False
     """Of hopsum's workers."""
+    shards: int | None = None
+    """Number of hosts that have a switch, in placement hosts; all if left out."""
 
 
 def run(setting: AllReduceSetting, console: Console) -> Findings:
@@ -64,7 +66,7 @@ def run(setting: AllReduceSetting, console: Console) -> Findings:
         folder = stack.enter_context(temporary_directory("bench"))
         star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers)))
         console.print(f"starting switches ({setting.placement}) and {setting.workers} workers a subject ...")
-        switches = start_switches(stack, setting.placement, star, setting.workers)
+        switches = start_switches(stack, setting.placement, star, setting.workers, setting.shards)
         seats = seats_of(star, switches, setting.workers)
         jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
         plan = AllReducePlan(

@@ -4,7 +4,8 @@
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
 simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
-switch process until it is ready, and its memory. Workers and switches share this machine's cores. Codes are counted
+switch process until it is ready, and its memory. shards: one engine alone and two at the same time, each on a core of
+its own; only when asked for. Workers and switches share this machine's cores. Codes are counted
 as they arrive from the workers; every sum that comes back is waited for and compared with numpy's.
 """
 
@@ -29,12 +30,13 @@ from hopsum_evaluation.bench.subjects import DEFAULT_PARTS, PARTS, DataplaneSett
 from hopsum_evaluation.bench.timing import Rate
 from hopsum_evaluation.bench.traffic import WrongResultError
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire import MAX_SLOTS
 
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
 RUNS_TO_QUOTE = 5
-FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WrongResultError, OSError)
+FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WorkerDiedError, WrongResultError, OSError)
 """What `run` raises where this machine cannot do it, or a switch is wrong."""
 
 

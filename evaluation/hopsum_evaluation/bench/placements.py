@@ -44,12 +44,17 @@ def hosts_of(placement: str, workers: int) -> int:
     return workers + (placement == "server")
 
 
-def start_switches(stack: ExitStack, placement: str, star: Star, workers: int) -> list[PlacedSwitch]:
-    """Start the switches of a placement, one for each shard; the stack ends them. Raises TopologyError."""
+def start_switches(
+    stack: ExitStack, placement: str, star: Star, workers: int, shards: int | None = None
+) -> list[PlacedSwitch]:
+    """Start the switches of a placement, one for each shard; the stack ends them. Raises TopologyError.
+
+    `shards` is how many of the hosts have one in placement hosts; all if left out.
+    """
     homes: list[tuple[Namespace, str]] = {
         "fabric": [(star.middle, star.middle_ip)],
         "server": [(star.hosts[-1], star.host_ip(workers))],
-        "hosts": [(star.hosts[rank], star.host_ip(rank)) for rank in range(workers)],
+        "hosts": [(star.hosts[rank], star.host_ip(rank)) for rank in range(shards or workers)],
     }[placement]
     return [_start(stack, home, ip, number) for number, (home, ip) in enumerate(homes)]
 

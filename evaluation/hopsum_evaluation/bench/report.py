@@ -30,6 +30,8 @@ _CODES_KEYS = {
     "naive_native": "naive.native_pipeline_codes_per_s",
     "naive_interpreter": "naive.interpreter_pipeline_codes_per_s",
     "naive_bmv2": "naive.bmv2_codes_per_s",
+    "one_engine": "shards.one_engine_codes_per_s",
+    "two_engines": "shards.two_engines_codes_per_s",
 }
 _PACKETS_KEYS = {
     "socket": "native.packets_per_s",
@@ -50,6 +52,8 @@ _LABELS = {
     "naive_native": "naive, native engine",
     "naive_interpreter": "naive, interpreter",
     "naive_bmv2": "naive, bmv2",
+    "one_engine": "native engine, on one core",
+    "two_engines": "two of them, on two cores",
 }
 
 
@@ -80,7 +84,8 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         report |= {key: None} if rate is None else rate.as_json(key, digits=3)
     return {
         **report,
-        "native.compiled_port_gain": _gain(findings.samples),
+        "native.compiled_port_gain": _gain(findings.samples, "socket", "socket_python"),
+        "shards.two_engines_gain": _gain(findings.samples, "two_engines", "one_engine"),
         **{key: findings.memory.get(key) for key in _MEMORY_KEYS},
         **rates["memcpy"].as_json("memcpy_codes_per_s"),
         "bound": bounds(findings),
@@ -141,6 +146,8 @@ def show(report: dict[str, Any], console: Console) -> None:
             table.add_row(label, _range(report, key, 1e6, digits), _range(report, packets, 1, 0) if packets else "")
     table.add_row("memcpy", _range(report, "memcpy_codes_per_s", 1e6, 0), "")
     console.print(table)
+    if report["shards.two_engines_gain"] is not None:
+        console.print(f"two engines on two cores sum {report['shards.two_engines_gain']:.2f}x what one sums alone")
     for name, bound in report["bound"].items():
         console.print(f"{_LABELS[name]}: {bound['text']}")
     if report["native.cold_start_s"] is not None:
@@ -174,12 +181,11 @@ def _key(rate: Rate | None, key: str, factor: int) -> dict[str, Any]:
     return Rate(rate.median * factor, rate.low * factor, rate.high * factor).as_json(key)
 
 
-def _gain(samples: Mapping[str, Sequence[float]]) -> float | None:
-    """Return how many times as fast a switch is by its compiled ports: the median of the runs, which took turns."""
-    if "socket_python" not in samples:
+def _gain(samples: Mapping[str, Sequence[float]], name: str, over: str) -> float | None:
+    """Return how many times as fast a subject is as another: the median of the runs, which took turns."""
+    if over not in samples:
         return None
-    pairs = zip(samples["socket"], samples["socket_python"], strict=True)
-    return round(median(compiled / python for compiled, python in pairs), 3)
+    return round(median(one / other for one, other in zip(samples[name], samples[over], strict=True)), 3)
 
 
 def _range(report: dict[str, Any], key: str, unit: float, digits: int) -> str:

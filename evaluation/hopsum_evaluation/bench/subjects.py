@@ -10,6 +10,7 @@ sockets       socket, socket_python,          the switch process over UDP, with 
 bmv2          bmv2                            simple_switch_grpc over veth pairs; not where it is not installed
 naive         naive_interpreter, naive_bmv2   evaluation/naive; not outside a source tree
 naive-native  naive_native                    the same; only when asked for, since LLVM takes a minute for it at first
+shards        one_engine, two_engines         native engines at once, each on its own core; only when asked for
 start         cold_start, warm_start          the switch process, in seconds
 """
 
@@ -28,6 +29,7 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench import naive
 from hopsum_evaluation.bench.load import Load
 from hopsum_evaluation.bench.pipeline import EngineRun, engine_run
+from hopsum_evaluation.bench.side_by_side import ENGINES, EnginePlan, SideBySide, engine_pool
 from hopsum_evaluation.bench.sockets import SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.startup import NATIVE, Startup
 from hopsum_switch.backend import Backend
@@ -36,8 +38,8 @@ from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.testbed import bmv2_testbed, native_testbed
 
-PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "start")
-DEFAULT_PARTS = tuple(part for part in PARTS if part != "naive-native")
+PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "shards", "start")
+DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("naive-native", "shards"))
 PIPELINE_SLOTS = 64
 BMV2_SLOTS = 32
 COPY_BYTES = 1 << 26
@@ -83,6 +85,7 @@ class Subjects:
             "bmv2": self._open_bmv2,
             "naive": self._open_naive,
             "naive-native": self._open_naive_native,
+            "shards": self._open_shards,
             "start": self._open_start,
         }
         for part in PARTS:
@@ -132,6 +135,16 @@ class Subjects:
             load_on(testbed, chosen.table, naive.SLOTS, chosen.seed, adapt=naive.NaiveDevice, resend_s=NAIVE_RESEND_S)
         )
         return SocketRun(load, testbed.pid, pinned=False)
+
+    def _open_shards(self) -> None:
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        if len(cores) < ENGINES:
+            return  # there is nothing to compare
+        chosen = self._setting
+        plan = EnginePlan(chosen.workers, PIPELINE_SLOTS, chosen.table, chosen.seed, cores)
+        engines = SideBySide(self._stack.enter_context(engine_pool(plan)))
+        self._stack.callback(engines.close)
+        self.actions["one_engine"], self.actions["two_engines"] = engines.alone, engines.together
 
     def _open_start(self) -> None:
         self.startup = startup = self._stack.enter_context(Startup())

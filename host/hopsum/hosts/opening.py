@@ -64,7 +64,7 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
         and what `open_job` raises.
     """
     with ExitStack() as kept:
-        place = _meet(config, meeting)
+        place = _meet(config, meeting, slots)
         own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)
@@ -80,10 +80,10 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
         return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
 
 
-def _meet(config: Config, meeting: Meeting) -> list[_Place]:
+def _meet(config: Config, meeting: Meeting, slots: int) -> list[_Place]:
     """Return all ranks, whose addresses and settings fit together and who reach each other."""
     with ExitStack() as stack:
-        facts = facts_of(shared_settings(config))
+        facts = f"{facts_of(shared_settings(config))}, slots {slots}"
 
         def tell() -> Any:
             echo = stack.enter_context(ReachEcho(choose_address(config.ip, os.environ)))

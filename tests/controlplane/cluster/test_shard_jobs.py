@@ -22,7 +22,7 @@ from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership
 
-from .world import TABLE, Cluster, Worker, switch_config
+from .world import TABLE, TREE_LINKS, Cluster, Worker, switch_config, tree_configs
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_named_switches_are_the_shards_in_that_order(three: Cluster) -> None:
         ({"shards": 0}, "0 shards"),
         ({"shards": 65}, "65 shards"),
         ({"shards": 4}, "4 shards, and 3 of 3 switches reach the workers"),
-        ({"shards": 2, "tree": True}, "2 shards, and a tree"),
+        ({"shards": 2, "tree": True}, "2 shards, and a tree; a shard is one switch"),
         ({"shards": 2, "switch": "s1"}, "2 shards, and switch 's1'"),
         ({"shards": 2, "observers": 1}, "1 observers of 2 shards"),
         ({"shards": 1, "shard_switches": ("s1",)}, "one shard, at switch 's1'"),
@@ -116,6 +116,15 @@ def test_what_makes_no_sense_is_refused_with_the_values(three: Cluster, options:
     with pytest.raises(InvalidRequestError, match=words):
         three.controller.create_job(JobRequest("train", 2, 16, **options))
     assert not three.controller.jobs()
+
+
+def test_a_spine_is_no_shard(tmp_path: Path) -> None:
+    configs = tree_configs()
+    cluster = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs}, TREE_LINKS)
+    cluster.start()
+    with pytest.raises(InvalidRequestError, match="no worker stands at switch 's3'; a shard is one switch, not"):
+        cluster.controller.create_job(JobRequest("train", 4, 16, shards=2, shard_switches=("s1", "s3")))
+    assert not cluster.controller.jobs()
 
 
 def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> None:

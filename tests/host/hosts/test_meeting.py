@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from hopsum.config import ConfigError
+from hopsum.codec import make_codec
+from hopsum.config import Config, ConfigError
+from hopsum.hosts import opening
 from hopsum.hosts.address import choose_address
 from hopsum.hosts.children import ChildError, Children
 from hopsum.hosts.meeting import Meeting, MeetingError
@@ -48,6 +50,37 @@ def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
 def test_all_ranks_hear_what_each_tells() -> None:
     assert meet(3, lambda each: each.exchange("x", lambda: each.rank * 2)) == [[0, 2, 4]] * 3
     assert meet(3, lambda each: each.exchange("x", lambda: each.rank, [1])) == [[1]] * 3
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        ("slots", "rank 0 has .*slots 16; rank 1 has .*slots 17: all ranks need the same"),
+        ("seed", "rank 0 has .*seed 1.*; rank 1 has .*seed 2.*: all ranks need the same"),
+        ("host", r"ranks 0 and 1 are on different hosts, and both have the address 127\.0\.0\.1"),
+    ],
+)
+def test_ranks_that_do_not_fit_together_start_nothing(
+    monkeypatch: pytest.MonkeyPatch, difference: str, words: str
+) -> None:
+    names = iter(("one", "other"))
+    if difference == "host":
+        monkeypatch.setattr(opening, "host_name", lambda: next(names))
+
+    def nothing(*_: object) -> Any:
+        raise AssertionError("something was started")
+
+    monkeypatch.setattr(opening, "start_switch", nothing)
+
+    def what(meeting: Meeting) -> Any:
+        own = Config(codec="fixed", ip="127.0.0.1", seed=1 + meeting.rank * (difference == "seed"))
+        codec = make_codec("fixed", workers=2, backend="numpy")
+        slots = 16 + meeting.rank * (difference == "slots")
+        return opening.open_hosts(own, meeting, codec, slots=slots, open_job=nothing)
+
+    first, second = meet(2, what)
+    assert str(first) == str(second)
+    assert re.search(words, str(first)), first
 
 
 def test_errors_of_some_ranks_are_the_same_text_on_all() -> None:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum bench scaling`: an all-reduce over more and more hosts, and the processor time that each host spends on it.
+
+Workers are processes in network namespaces, as in `hopsum bench allreduce --placement hosts`, and the embedded switches
+run on the first hosts, one for each shard. A host's processor time is that of its worker and its share of all switches:
+it must not grow with the number of hosts. All hosts share this machine's cores, so the seconds of an all-reduce do
+grow, with their number over that of the cores. Larger numbers of hosts are for `hopsum plan`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hopsum_controlplane import ControlPlaneError
+from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
+from hopsum_evaluation.bench.allreduce_report import RateFinding
+from hopsum_evaluation.bench.allreduce_run import AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.worker_pool import WorkerDiedError
+
+ELEMENTS = 4_000_000
+HOSTS, SHARDS = (2, 4, 8, 16), (1, 2, 4)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the benchmark's arguments."""
+    parser = argparse.ArgumentParser(prog="hopsum bench scaling", description=(__doc__ or "").partition("\n\n")[2])
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    parser.add_argument(
+        "--host-counts", default=",".join(map(str, HOSTS)), metavar="N,...",
+        help="numbers of hosts with a worker each, 2 to 16 (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--shard-counts", default=",".join(map(str, SHARDS)), metavar="K,...",
+        help="numbers of shards, no more than hosts (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rates", default=UNSHAPED, help="rates of every link, as tc writes them (default %(default)s)"
+    )
+    parser.add_argument(
+        "--elements", type=int, default=ELEMENTS, help="number of float32 elements of a tensor (default %(default)s)"
+    )
+    parser.add_argument("--buckets", type=int, default=8, help="vectors of a tensor (default %(default)s)")
+    parser.add_argument(
+        "--window", type=int, default=256, help="packets in flight per worker and switch (default %(default)s)"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs of each subject (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and return 0."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    hosts = _numbers(parser, "--host-counts", options.host_counts)
+    shards = _numbers(parser, "--shard-counts", options.shard_counts)
+    if not all(2 <= count <= 16 for count in hosts):
+        parser.error(f"--host-counts {options.host_counts}: 2 to 16 hosts")
+    if options.runs < 1 or not 1 <= options.buckets <= options.elements:
+        parser.error("at least one run, and no more buckets than elements")
+    if reason := unavailable():
+        parser.exit(1, f"hopsum bench scaling: {reason}\n")
+    before, began_s = machine(), time.perf_counter()
+    try:
+        rows = [row for n in hosts for k in shards if k <= n for row in measure(options, n, k, Console(stderr=True))]
+    except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
+        parser.exit(1, f"hopsum bench scaling: {error}\n")
+    report = {
+        "benchmark": "scaling",
+        "elements": options.elements,
+        "buckets": options.buckets,
+        "window": options.window,
+        "runs": options.runs,
+        "seed": options.seed,
+        "rows": rows,
+        "machine": before,
+        "versions": versions("hopsum", "numpy", "numba", "llvmlite"),
+        "commit": commit(),
+        "elapsed_s": round(time.perf_counter() - began_s, 1),
+    }
+    if options.json:
+        print(json.dumps(report))
+    else:
+        show(report, Console())
+    return 0
+
+
+def measure(options: argparse.Namespace, hosts: int, shards: int, console: Console) -> list[dict[str, Any]]:
+    """Return the figures of one number of hosts and shards, by rate. Raises as `allreduce_run.run`."""
+    rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
+    setting = AllReduceSetting(
+        rates, hosts, options.elements, options.buckets, options.window, options.runs, options.seed, ["thc"], "auto",
+        "hosts", shards=shards,
+    )  # fmt: skip
+    return [_row(found, setting, shards) for found in run(setting, console)]
+
+
+def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str, Any]:
+    busiest = [max(max(link.wire_bytes_up, link.wire_bytes_down) for link in links) for links in found.passed]
+    worker_s, switches_s = median(found.worker_cpu_s), median(found.switch_cpu_s)
+    return {
+        "rate": found.rate or UNSHAPED,
+        "hosts": setting.workers,
+        "shards": shards,
+        "seconds": round(median(found.seconds), 4),
+        "cpu_s_per_host": round(worker_s + switches_s / setting.workers, 4),
+        "worker_cpu_s": round(worker_s, 4),
+        "switch_cpu_s_per_shard": round(switches_s / shards, 4),
+        "busiest_bits_per_element": round(8 * median(busiest) / setting.elements, 3),
+        "retransmits": found.retransmits,
+    }
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Print the table."""
+    title = f"all-reduce of {report['elements']:,} float32, switches on the hosts, medians"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("rate", "hosts", "shards", "s", "core-s a host", "worker", "core-s a switch", "bits"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for row in report["rows"]:
+        table.add_row(
+            row["rate"],
+            str(row["hosts"]),
+            str(row["shards"]),
+            f"{row['seconds']:.3f}",
+            f"{row['cpu_s_per_host']:.3f}",
+            f"{row['worker_cpu_s']:.3f}",
+            f"{row['switch_cpu_s_per_shard']:.3f}",
+            f"{row['busiest_bits_per_element']:.2f}",
+        )
+    console.print(table)
+    where = report["machine"]
+    console.print("bits: of an element, in the busiest direction of a host's link")
+    console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
+
+
+def _numbers(parser: argparse.ArgumentParser, name: str, text: str) -> list[int]:
+    try:
+        found = [int(each) for each in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        parser.error(f"{name} {text!r}: numbers above 0, as in 2,4")
+    return found
