@@ -170,3 +170,43 @@ def test_a_switch_ends_where_it_is_refused_or_its_child_dies(site: Site) -> None
     os.kill(found[0], signal.SIGKILL)
     until(lambda: not dying.running(), "end", dying)
     assert re.search(r"error: switch ended with status -9", dying.log_text())
+
+
+def test_a_switch_that_dies_and_is_started_again_serves_the_job_that_runs(site: Site) -> None:
+    """It comes back at other ports, so the workers follow it there in the next generation."""
+    switches = {host: site.start_switch(host) for host in (2, 3)}
+    site.await_registered("host2", "host3")
+    with site.operator() as operator:
+        made = operator.create("job", 2, 16, hosts=True)
+    dead = threading.Event()
+    first_done = threading.Barrier(3)
+    found: list[list[bytes] | BaseException] = [[], []]
+
+    def work(rank: int) -> None:
+        try:
+            url = f"hopsum://127.0.0.1:{site.port}/job"
+            with hopsum.connect(url, token=made.token, rank=rank, codec="fixed", backend="numpy") as agent:
+                vector = np.linspace(rank, 1, 5000, dtype=np.float32)
+                means = [hopsum.allreduce(vector, agent).tobytes()]
+                first_done.wait(WAIT_S)
+                assert dead.wait(WAIT_S)
+                means.append(hopsum.allreduce(vector, agent).tobytes())
+                found[rank] = means
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    first_done.wait(WAIT_S)
+    os.kill(switches[2].pid, signal.SIGKILL)  # the kernel ends its switch with it
+    switches[2].stop()
+    dead.set()
+    again = site.start_switch(2)
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not any(isinstance(each, BaseException) for each in found), (found, again.log_text())
+    assert found[0] == found[1]
+    assert len({*found[0], *found[1]}) == 1, "both all-reduces have the same mean"  # type: ignore[misc]
+    assert "registered with" in again.log_text()
+    assert "in the place of another process" in site.controller.log_text()
