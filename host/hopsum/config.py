@@ -31,7 +31,7 @@ _OPERATOR_TABLE: Final = "context"
 DEFAULT_CODEC: Final = "thc"
 """Codec of a job that records none, and of a worker whose settings name none."""
 _MAX_RANK: Final = 65535
-"""Of a world; the job says which ranks it has."""
+"""The largest rank of a world. The job says which ranks it has."""
 BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 

@@ -40,11 +40,11 @@ class InProcessGroupOptions(NamedTuple):
     loss: float = 0.0
     """Share of contributions that come too late, 0 to 1."""
     seed: int = 0
-    """Of which ones."""
+    """The seed of the draws of late contributions."""
 
 
 REFUSED_S: Final = 60.0
-"""So long ranks that join late are told in what the others differed; less if one of these joins again."""
+"""The time in which ranks that join late are told in what the others differed, less if one of these joins again."""
 
 
 class InProcessGroup:
@@ -57,7 +57,7 @@ class InProcessGroup:
         """The facts that ranks need in common beyond the options, in words."""
         self.ranks: set[int] = set()
         self.refused = ""
-        """In what ranks differed before all were there, which ended the group; empty if in nothing."""
+        """The difference between ranks that ended the group before all were there, empty if there was none."""
         self.told: set[int] = set()
         """Ranks that know it."""
         self.refused_at_s = 0.0

@@ -47,7 +47,7 @@ class Resume:
     base: int
     """The position of slot 0, round 1: a multiple of the slots."""
     start: int | None
-    """With newcomers, where they begin: positions before it that are not decided are void. None: nobody is new."""
+    """The position at which newcomers begin. Positions before it that are not decided are void. None: nobody is new."""
     start_generation: int
     """The generation whose newcomers begin at `start`: this one, or one that nobody got to use; 0 without `start`."""
     allreduces: int | None

@@ -109,7 +109,7 @@ class JobMembership:
     switch: Endpoint
     """The source of results."""
     workers: tuple[RankEndpoint, ...]
-    """By rank, from 0."""
+    """The workers by rank, from 0."""
     table16: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD16, values of 0..65535."""
     table6: tuple[int, ...] | None = None
@@ -126,7 +126,7 @@ class JobMembership:
     ops: frozenset[Op] = frozenset(Op)
     """Operations of the switch's program. A worker whose codec needs another one is refused before it sends."""
     side_key: bytes | None = field(default=None, repr=False)
-    """By which the workers of this generation know each other on side channels, 32 bytes; None: it was left out."""
+    """The key by which workers of this generation know each other on side channels, 32 bytes. None: it was left out."""
     further_shards: tuple[JobMembership, ...] = ()
     """The same job at its further shards; theirs are empty."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 _STUBS = ("p4.config.v1.p4types_pb2", "p4.config.v1.p4info_pb2", "p4.v1.p4data_pb2", "p4.v1.p4runtime_pb2")
-"""In the order of their imports."""
+"""The modules of P4Runtime, in the order of their imports."""
 
 
 def load() -> None:

@@ -36,9 +36,9 @@ class Shape(NamedTuple):
     down_bytes: int
     elements: int
     lane_dtype: str
-    """Of a lane in a slot."""
+    """The dtype of a lane in a slot."""
     has_codes: bool = False
-    """Whether an UPDATE carries 4-bit codes in place of lanes."""
+    """True where an UPDATE carries 4-bit codes in place of lanes."""
 
     @property
     def lane_bits(self) -> int:

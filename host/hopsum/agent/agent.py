@@ -56,7 +56,7 @@ from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, read_membership
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
-"""Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
+"""The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 UNPROVED_MAX: Final = 2
 """All-reduces that are kept for peers; the protocol counts their phases, the first of which has two parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
@@ -112,11 +112,11 @@ class Agent(Communicator):
         self._shards = shards_of(self._transport)
         self._failed = False
         self._ended = False
-        """By somebody who knows that nobody needs this worker any more."""
+        """True once somebody ended the agent who knows that nobody needs this worker any more."""
         self._unfinished = ""
         """The reason why the program ends before its work is done; empty otherwise."""
         self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
-        """Of what was submitted and may be under way."""
+        """The futures of what was submitted and may be under way."""
         self._process, self._unhandled = os.getpid(), unhandled()
         self._generations = Generations(membership, rank)
         self._submitted = self._generations.allreduces

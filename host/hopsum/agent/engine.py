@@ -95,7 +95,7 @@ class AllReduceEngine:
         name = f"hopsum-network-{context.rank}"
         self.network: Final = NetworkThread(transport, self.inbox.put, name, on_stall=on_stall, begun=begun)
         self.generation = generation
-        """In messages."""
+        """The generation that messages name."""
         self._rank = context.rank
         self._signer = Signer(codec, context, overlap=overlap)
         self._overlap = overlap
@@ -111,7 +111,7 @@ class AllReduceEngine:
         self._network_over = False
         self._alone = WaitMonitor(_log, f"rank {context.rank}")
         self._alone_since: float | None = None
-        """Since when an all-reduce waits for the one that was promised to follow."""
+        """The time since which an all-reduce waits for the one that was promised to follow."""
         self._traffic = SocketTraffic()
         self._sent_at: dict[int, float] = {}
 

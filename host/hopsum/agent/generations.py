@@ -25,10 +25,10 @@ class Replaced:
     """Workers whose places others have, and where these begin."""
 
     newcomers: dict[int, int]
-    """By rank, the generation in which it begins."""
+    """The generation in which each newcomer begins, by rank."""
     start_generation: int
     starts: tuple[int, ...]
-    """By shard."""
+    """The starts by shard."""
     allreduces: int
 
     @property
@@ -49,12 +49,12 @@ class Generations:
         self._job = membership.job
         self._latest = membership.generation
         self.replaced: Replaced | None = None
-        """Since the program's last answer."""
+        """The workers replaced since the program's last answer."""
         self.is_newcomer = resume is not None
         self.start_generation = membership.generation
         """The generation in which the newcomers begin that this agent met last; it is one of them at first."""
         self.allreduces = 0
-        """Of the job before this agent's first."""
+        """The all-reduces of the job before this agent's first."""
         if resume is not None:
             new = resume.start_generation == membership.generation and rank in resume.replaced
             if not new or resume.allreduces is None:

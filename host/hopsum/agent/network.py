@@ -34,9 +34,9 @@ from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
 _WAIT_S: Final = 1.0
-"""For a datagram at a time, at most; new phases end the wait."""
+"""The longest wait for a datagram. New phases end the wait."""
 STALL_S: Final = 1.0
-"""So long nothing comes, though datagrams were sent again, before somebody is told."""
+"""The time in which nothing comes, though datagrams were sent again, before somebody is told."""
 
 
 class Failed(NamedTuple):
@@ -51,7 +51,7 @@ class ResumeCommand(NamedTuple):
 
     start_generation: int
     starts: tuple[int, ...]
-    """By shard, the position of the newcomers' first phase."""
+    """The position of the newcomers' first phase, by shard."""
     allreduces: int
     """Begun before."""
     error: BaseException
@@ -122,7 +122,7 @@ class NetworkThread:
         self._on_stall = on_stall
         self._submitted: SimpleQueue[tuple[Task, tuple[CollectivePhase, ...]] | ResumeCommand | None] = SimpleQueue()
         self._tasks: dict[int, tuple[Task, int]] = {}
-        """By handle: whose phase it is, and which part of it."""
+        """The task of each handle's phase, and the part of it."""
         self._begun = begun
         self._shards = shards_of(transport)
         self._stalls = [StallDetector(shard) for shard in self._shards]

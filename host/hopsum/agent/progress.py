@@ -12,9 +12,10 @@ from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.transport.transport import Transport
 
 ABSENT_S: Final = 2.0
-"""So long everything comes back as 'port unreachable' before it is said."""
+"""The time in which everything comes back as 'port unreachable' before that is said."""
 ASK_S: Final = AFTER_S - 1.0
-"""So long no result comes before the switch is asked whom it waits for: its answer is here when the line is written."""
+"""The time without a result before the switch is asked whom it waits for. Its answer is here when the line is written.
+"""
 ASK_EVERY_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 

@@ -149,7 +149,7 @@ class Codec(Protocol):
     code_group: int
     """Codes that the job's switch takes as a group, see `hopsum_wire.payload`; without `lookup` it says nothing."""
     phases: int
-    """Of one all-reduce, if nothing has to be repeated."""
+    """The phases of one all-reduce, if nothing has to be repeated."""
 
     def start(
         self,

@@ -20,7 +20,7 @@ from hopsum.codec.backends.kernels import DIGIT_LANE_BITS, FIXED_BLOCK
 from hopsum.codec.base import CodecError
 
 LEAST_DIGITS: Final = 4
-"""Of a lane: a sum has a byte at most, as kernels take it."""
+"""The least digits of a lane. With fewer, a sum has more than the byte that kernels take."""
 MOST_DIGITS: Final = DIGIT_LANE_BITS
 _LANE_VALUES: Final = 1 << DIGIT_LANE_BITS
 

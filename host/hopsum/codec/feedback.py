@@ -41,7 +41,7 @@ class SpareVectors:
 
 
 _SPARES: Final[WeakValueDictionary[int, SpareVectors]] = WeakValueDictionary()
-"""By length; the last error feedback of a length takes its vectors with it."""
+"""The spare vectors by length. The last error feedback of a length takes them with it."""
 
 
 class ErrorFeedback:

@@ -73,11 +73,12 @@ LANE_BITS: Final = (8, 16)
 ROTATIONS: Final = ("block", "full", "none")
 SCALES: Final = ("block", "tensor")
 MIN_BOUND: Final = 0.25
-"""Of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
+"""The least bound of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
 CODE_BITS: Final = 4
-"""Of codes that the switch looks up; wider ones travel as the values that they are."""
+"""The bits of codes that the switch looks up. Wider codes travel as the values that they are."""
 _RUN_ELEMENTS: Final = 512 * THC_BLOCK
-"""Of paired codes, digits and packed results: a byte each, 512 KiB, between the kernels and the payloads."""
+"""The elements of a run of paired codes, digits or packed results: a byte each, 512 KiB, between kernels and payloads.
+"""
 _OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16} | {
     (DIGIT_LANE_BITS, False): Op.ADD32
 }

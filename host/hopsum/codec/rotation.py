@@ -25,7 +25,7 @@ from hopsum.codec.hashing import block_keys, derive_key, lane_bits
 
 SLICE_BLOCKS: Final = 1 << 13
 _COLUMNS: Final = 32
-"""Of a panel: as many as a block has lanes with sign bits."""
+"""The columns of a panel: as many as a block has lanes with sign bits."""
 
 
 def rotate_blocks(rows: NDArray[np.float32], key: int) -> None:

@@ -34,9 +34,9 @@ from hopsum_wire._layout import TABLE_ENTRIES
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
 MAX_LANE_BITS: Final = 32
 PAIRED_BITS: Final = 2
-"""Of a paired code, see pairs.py."""
+"""The bits of a paired code, see pairs.py."""
 PAIRED_SUM_BITS: Final = 4
-"""Of a sum of values of paired codes: half a lane of 8 bits."""
+"""The bits of a sum of values of paired codes: half a lane of 8 bits."""
 _THREE_G: Final = 2
 """The granularity of a table of 3 values."""
 _EQUAL: Final = 1e-9

@@ -27,7 +27,7 @@ TIE: Final = 1e-12
 """Paths that differ by less than this, relatively, are equally good: mirror images, on every machine."""
 _PLAIN_GRANULARITY: Final = 511
 _NODES: Final = 64
-"""Of Gauss and Legendre: exact to the last bits for a gap of 10 standard deviations."""
+"""The nodes of Gauss and Legendre, exact to the last bits for a gap of 10 standard deviations."""
 _FINE_NODES: Final = 16
 """The same for gaps below one standard deviation."""
 

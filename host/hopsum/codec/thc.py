@@ -28,7 +28,7 @@ from hopsum_wire import LANE_GROUP_CODES
 __all__ = ["HUGE", "TINY", "Thc"]
 
 WIRE_BITS = 4
-"""Of a symbol of LOOKUP_ADD8 and LOOKUP_ADD16."""
+"""The bits of a symbol of LOOKUP_ADD8 and LOOKUP_ADD16."""
 
 
 class Thc(LookupTableCodec):

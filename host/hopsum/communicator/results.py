@@ -28,7 +28,7 @@ class SocketTraffic:
     datagrams_sent: int = 0
     datagrams_received: int = 0
     retransmits: int = 0
-    """Of those sent: repetitions."""
+    """The repetitions among those sent."""
     bytes_sent: int = 0
     """UDP payload."""
     bytes_received: int = 0
@@ -70,9 +70,9 @@ class CommunicatorStatistics:
     """Counts of a communicator since it was made."""
 
     allreduces: int = 0
-    """That came to an end on all ranks alike, skipped ones included."""
+    """The all-reduces that came to an end on all ranks alike, skipped ones included."""
     skipped: int = 0
-    """Of those: without a mean, since some rank's vector was not finite or the codec could not recover it."""
+    """The all-reduces without a mean: some rank's vector was not finite, or the codec could not recover it."""
     elements: int = 0
     seconds: float = 0.0
     """Summed over all-reduces, from the codec's first look at the vector to its mean; they may overlap."""
@@ -80,17 +80,17 @@ class CommunicatorStatistics:
     fetches: int = 0
     """Results that peers were asked for."""
     repaired: int = 0
-    """Of those: that came from a peer."""
+    """The results among them that came from a peer."""
     failed_sends: Mapping[str, int] = field(default_factory=dict)
     """System calls that failed for a while, by the errno's name; what they would have sent was lost, and sent again."""
     peers_refused: Mapping[str, int] = field(default_factory=dict)
     """Connections to the side channel that were closed for cause, by reason: "forged" is nobody's who has the key."""
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)
-    """Of the all-reduces: those that took no longer than each of LATENCY_BOUNDS_S, in their order."""
+    """The numbers of all-reduces that took no longer than each of LATENCY_BOUNDS_S, in their order."""
     codes: Mapping[Op, int] = field(default_factory=dict)
     """Lanes of which the sums are here, by op; bits for OR."""
     error_squares: float = 0.0
-    """Of what all-reduces left in error feedbacks: summed squares of a sample (stats_recorder.py)."""
+    """The summed squares of a sample of what all-reduces left in error feedbacks (stats_recorder.py)."""
     vector_squares: float = 0.0
     """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
 
@@ -106,16 +106,17 @@ class AllReduceResult:
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: SocketTraffic
-    """At the socket since the all-reduce before it was over; where they overlap, phases of the next one too."""
+    """The traffic at the socket since the all-reduce before was over. Where they overlap it has phases of the next one
+    too."""
     seconds: float
-    """From the codec's first look at the vector to its mean, on this rank."""
+    """The seconds from the codec's first look at the vector to its mean, on this rank."""
 
 
 class Span(NamedTuple):
     """A span of time in one stage of an all-reduce; times as of `time.perf_counter`."""
 
     number: int
-    """Of the all-reduce in its agent, from 0."""
+    """The number of the all-reduce in its agent, from 0."""
     stage: str
     """"prepare", "encode" or "decode" in the codec; "network " and the op from submission to the last result."""
     start_s: float

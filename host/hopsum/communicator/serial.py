@@ -65,7 +65,7 @@ class Summed(NamedTuple):
     contributors: NDArray[np.uint64]
     """[chunks], bitmap of the workers in each sum."""
     bytes_sent: int
-    """That this rank handed over."""
+    """The bytes that this rank handed over."""
 
 
 class SerialCommunicator(Communicator):

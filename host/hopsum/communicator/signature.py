@@ -29,7 +29,7 @@ from hopsum_wire.payload import SHAPES
 MOST: Final = (1 << 31) - 1
 """MAX32 takes lanes of 31 bits."""
 _CODECS: Final = ("another codec", "fixed", "lossless", "thc", "uhc")
-"""By number; never renumbered, since ranks of different versions compare them."""
+"""The codecs by number. They are never renumbered, since ranks of different versions compare them."""
 _MAX_TOLD: Final = 400
 
 
@@ -57,7 +57,7 @@ class Signature(NamedTuple):
     """The numbers of one all-reduce that are compared, of 31 bits each."""
 
     elements: int
-    """At most MOST: of longer vectors the digest says the number."""
+    """The number of elements, at most MOST. The digest has the number of a longer vector."""
     codec: int
     seed: int
     """Its low 31 bits."""

@@ -33,7 +33,8 @@ class Task:
     step: int = 0
     started_s: float = 0.0
     vector_squares: float = 0.0
-    """Of a sample of what is to be delivered, where there is an error feedback (stats_recorder.py)."""
+    """The summed squares of a sample of what is to be delivered, where there is an error feedback (stats_recorder.py).
+    """
     reduction: Reduction | None = None
     begun: bool = False
     """Its first phase is in the stream."""
@@ -44,9 +45,9 @@ class Task:
     arrived: Arrived | None = None
     """Results that its reduction has not taken."""
     first: dict[int, Arrived] = field(default_factory=dict)
-    """Of its first phase, which is signed: the parts that are here, by number."""
+    """The parts of its first, signed phase that are here, by number."""
     parts: int = 0
-    """Of that phase, so many; 0 before it is in the stream and once it was handed over."""
+    """The number of that phase's parts. 0 before the phase is in the stream and once it was handed over."""
     error: BaseException | None = None
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""

@@ -31,14 +31,14 @@ class CodecChoice:
 
     codec: str
     up_bits: float
-    """Of payload for an element, ranges included."""
+    """The bits of payload for an element, ranges included."""
     down_bits: float
     nmse: float
     """E||mean' - mean||^2 / ||mean||^2 of workers with the same input, without error feedback."""
     worker_nmse: float
-    """Of one worker alone: how much error feedback has to make up for."""
+    """The error of one worker alone, which error feedback has to make up for."""
     frame_bits: float
-    """In the busier direction, in whole Ethernet frames, for an element of a long vector."""
+    """The bits of whole Ethernet frames for an element of a long vector, in the busier direction."""
     on_front: bool = False
 
     @property

@@ -30,9 +30,9 @@ class PlannedJob:
     """float32 of all gradients together."""
     workers: int
     compute_s: float
-    """Of forward and backward pass and optimiser, on one worker, without any communication."""
+    """The seconds of forward and backward pass and optimiser, on one worker, without any communication."""
     link_bits_per_s: float
-    """Of each worker's link, each way."""
+    """The rate of each worker's link, each way."""
     overlap: float = 0.0
     """Share of `compute_s` that communication may run beside: the backward pass, where buckets go as they fill."""
     vectors: int = 8
@@ -40,9 +40,9 @@ class PlannedJob:
     density: float = 0.05
     """Share of a worker's gradients that are not zero: codec lossless needs it."""
     round_trip_s: float = 100e-6
-    """From a worker to where sums are made and back, of an empty network."""
+    """The time from a worker to where sums are made and back, in an empty network."""
     worker_cores: int = 2
-    """That codec and network of a worker may use."""
+    """The cores that codec and network of a worker may use."""
     shared_cores: int | None = None
     """All workers and the aggregator stand on one machine with so many cores; None: each has a machine of its own."""
     codec_overlap: bool = True
@@ -50,7 +50,7 @@ class PlannedJob:
     racks: int = 1
     """Switches with equally many workers each, below one more that completes the sums; 1: one switch has all."""
     trunk_bits_per_s: float | None = None
-    """Of the link from a rack to the switch above, each way; None: a worker's rate."""
+    """The rate of the link from a rack to the switch above, each way. None: a worker's rate."""
 
     def __post_init__(self) -> None:
         _require("elements", self.elements, 1, 1e13)

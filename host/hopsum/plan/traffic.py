@@ -31,7 +31,7 @@ from hopsum_wire.payload import SHAPES
 
 MTU_BYTES: Final = 1500
 TCP_BYTES: Final = 32
-"""With the timestamps that Linux sends."""
+"""The bytes of a TCP header, with the timestamps that Linux sends."""
 TWO_SHOT_BLOCK: Final = 512
 """Codes that have a scale in common, as `hopsum codec compare` and `hopsum report` have them."""
 
@@ -44,7 +44,7 @@ class StepTraffic(NamedTuple):
     chunks: int = 0
     """UPDATEs, and RESULTs; 0: not summed in chunks."""
     phases: int = 0
-    """That follow one another in each vector."""
+    """The phases that follow one another in each vector."""
 
 
 class PhaseTraffic(NamedTuple):
@@ -52,7 +52,7 @@ class PhaseTraffic(NamedTuple):
 
     op: Op
     lanes: int
-    """In use; bits for OR."""
+    """The lanes in use, bits for OR."""
 
 
 def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> StepTraffic:

@@ -29,7 +29,7 @@ from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
 
 ROWS_LEAST: Final = 4
-"""In fewer rows than these there is nothing to win."""
+"""The least rows of a batch. With fewer rows there is nothing to win."""
 _HEADER_WORDS: Final = HOPSUM_BYTES // 8
 _OP_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "op")
 _ONE: Final = np.uint64(1)

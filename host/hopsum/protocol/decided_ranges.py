@@ -28,7 +28,7 @@ class DecidedRanges:
                 raise ValueError(f"decided runs are sorted, disjoint, not empty, and held by a rank, not {run}")
             last = run.end
         self.end = last
-        """Behind the last of them; 0 if there is none."""
+        """The position behind the last of them, 0 if there is none."""
         self._firsts = np.array([*(run.first for run in runs), _BEHIND], np.int64)
         self._ends = np.array([*(run.end for run in runs), _BEHIND], np.int64)
         self._named = [sum(1 << rank for rank in run.ranks) for run in runs]

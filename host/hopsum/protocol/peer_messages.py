@@ -38,7 +38,7 @@ PIECE_BYTES_MIN: Final = 40
 """Payload of an empty STATE_PIECE."""
 PIECE_BYTES_MAX: Final = PIECE_BYTES_MIN + (1 << 16)
 MESSAGE_BYTES_MAX: Final = HEADER_BYTES + PIECE_BYTES_MAX
-"""Of a STATE_PIECE; a FOUND has `HEADER_BYTES` and the lanes of its op, all others `HEADER_BYTES`."""
+"""The bytes of a STATE_PIECE. A FOUND has `HEADER_BYTES` and the lanes of its op, all others have `HEADER_BYTES`."""
 
 
 class PeerKind(IntEnum):

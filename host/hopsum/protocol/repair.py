@@ -87,7 +87,7 @@ class PeerRepair:
         self._asked: dict[int, _Asked] = {}
         self._left = 1 << membership.rank
         self._held_to: dict[int, int] = {}
-        """Of workers that finished and said LEAVE, the position before which they hold every result."""
+        """The position before which a worker that said LEAVE holds every result, by rank."""
         self._done = 0
         self._query_at = 0.0
 

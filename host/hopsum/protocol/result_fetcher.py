@@ -35,7 +35,7 @@ class ResultFetcher:
         self._decided, self._repair = decided, repair
         self._wanted: deque[int] = deque()
         self._asked: dict[int, int] = {}
-        """By position, the bitmap of the workers that hold it."""
+        """The bitmap of the workers that hold a result, by position."""
         self._due = 0.0
 
     @property

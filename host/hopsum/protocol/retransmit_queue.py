@@ -36,7 +36,7 @@ from hopsum.protocol.rtt import RttEstimator
 from hopsum.protocol.worker_state import Timing, WorkerStatistics
 
 NO_POSITION: Final = (1 << 62) - 1
-"""In place of a position: the slot has none open. Behind all positions."""
+"""The mark of a slot without an open position. It is behind all positions."""
 
 
 class Transmissions(NamedTuple):

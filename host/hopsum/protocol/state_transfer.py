@@ -36,7 +36,7 @@ from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, Peer
 PIECES_AHEAD: Final = 8
 OFFERS_MAX: Final = 2
 STATE_BYTES_MAX: Final = 16 << 30
-"""Of a state that a newcomer takes, unless it is told otherwise."""
+"""The most bytes of a state that a newcomer takes, unless it is told otherwise."""
 STALLED_S: Final = 1.0
 PAUSE_S: Final = 0.1
 DATA_BYTES: Final = PIECE_BYTES_MAX - PIECE_BYTES_MIN
@@ -58,7 +58,7 @@ class StateOffers:
         self._rank = rank
         self._offers: dict[int, _Offer] = {}
         self._taken: dict[int, int] = {}
-        """By rank that has said so, the latest generation of which it has the state."""
+        """The latest generation whose state a rank says that it has, by rank."""
 
     def __len__(self) -> int:
         """Return how many states are kept."""
@@ -120,7 +120,7 @@ class StateFetch:
         self._digest = b""
         self._buffer = bytearray()
         self._hash = hashlib.sha256()
-        """Of what is in the buffer."""
+        """The hash of what is in the buffer."""
         self._total = 0
         self._asked_to = 0
         self._refused = 0

@@ -121,7 +121,7 @@ class Worker:
         self.join_point = JoinPoint(self.stream, self._events, self.repair, resume)
         self._ignored_packets = IgnoredPackets()
         self.absence = Absence(self.timing)
-        """Of the switch, as the network tells it."""
+        """The switch's absence, as the network tells it."""
         self._failure: AllReduceError | None = None
         self._sealed: Sealed | None = None
         self._handles = 0

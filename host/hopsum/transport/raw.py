@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 65535 + 14
 ASK_S: Final = 0.3
-"""For an ARP reply, `ASKS` times."""
+"""The wait for an ARP reply, `ASKS` times."""
 ASKS: Final = 5
 # linux/if_ether.h, linux/if_packet.h, linux/if_arp.h, linux/sockios.h, linux/socket.h
 _ETH_P_ALL = 0x0003

@@ -30,7 +30,7 @@ from hopsum_wire.frames import FramePath, lower_headers
 LOWER_BYTES: Final = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES
 _UDP_AT: Final = ETHERNET_BYTES + IPV4_BYTES
 _QUOTED_AT: Final = _UDP_AT + 8
-"""In an ICMP message: the packet that it is about."""
+"""The place in an ICMP message of the packet that it is about."""
 _PLAIN_IPV4: Final = ETHERTYPE_IPV4.to_bytes(2, "big") + b"\x45"
 """Version 4, no options."""
 _BROADCAST: Final = (1 << 48) - 1

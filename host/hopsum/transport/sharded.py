@@ -61,17 +61,17 @@ class ShardedTransport:
         self.shards: Final = tuple(shards)
         self._handles = 0
         self._spread: dict[tuple[int, int], _Spread] = {}
-        """By shard and handle there."""
+        """The all-reduces by shard and handle there."""
         self._changed = threading.Condition()
-        """Of the three that follow."""
+        """The lock of the three that follow."""
         self._ended: list[tuple[int, AllReduceDone | AllReduceFailed]] = []
         """Events of shards that nobody has taken."""
         self._failure: BaseException | None = None
-        """Of a shard's thread."""
+        """The error that ended a shard's thread."""
         self._woken = False
         self._closing = threading.Event()
         self._wanted = [threading.Event() for _ in self.shards]
-        """By shard: set where it may have something to do, though it had nothing in progress."""
+        """The events by shard, set where a shard may have something to do though it had nothing in progress."""
         self._threads = [
             threading.Thread(target=self._serve, args=(number,), name=f"hopsum-shard-{number}", daemon=True)
             for number in range(len(self.shards))

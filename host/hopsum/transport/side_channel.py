@@ -105,13 +105,13 @@ class SideChannel:
         self._closing = threading.Event()
         self._outgoing: dict[int, Outgoing] = {}
         self._retired: deque[Outgoing] = deque()
-        """Of the generation before; their connections are still to be closed."""
+        """The connections of the generation before, which are still to be closed."""
         self._members: tuple[GenerationKey, dict[int, str]] = key, {}
         """The generation's key, and the address of each peer that may prove itself."""
         self._unproved: dict[int, Incoming] = {}
-        """By descriptor, in the order in which they came."""
+        """The connections without a proof by descriptor, in the order in which they came."""
         self._proved: dict[int, Incoming] = {}
-        """By rank."""
+        """The connections with a proof, by rank."""
         self._moved = False
         self._thread: threading.Thread | None = None
         self._deliver: Callable[[PeerMessage], None] = lambda message: None

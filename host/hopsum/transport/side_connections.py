@@ -54,9 +54,9 @@ class Incoming:
     """The time at which it is closed, unless it has proved itself by then."""
     buffer: bytearray = field(default_factory=bytearray)
     listener: Listener | None = None
-    """From HELLO on."""
+    """The listener's side of the proof, from HELLO on."""
     seal: Seal | None = None
-    """From the proof on."""
+    """The seal of messages, from the proof on."""
 
     @property
     def rank(self) -> int:
@@ -80,12 +80,12 @@ class Outgoing:
     queued_bytes: int = 0
     connection: socket.socket | None = None
     dialler: Dialler | None = None
-    """From the connection on."""
+    """The dialler's side of the proof, from the connection on."""
     reply: bytearray = field(default_factory=bytearray)
     seal: Seal | None = None
-    """From the proof on: messages can be sent."""
+    """The seal of messages, from the proof on: messages can be sent."""
     rest: memoryview = field(default_factory=lambda: memoryview(b""))
-    """Of what is being sent."""
+    """The rest of what is being sent."""
     until: float = 0.0
     """The time at which the connection is given up, unless the peer has proved itself by then."""
     dial_at: float = 0.0

@@ -25,7 +25,7 @@ from hopsum.protocol.peer_messages import PeerMessageError
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 16
 MAC_BYTES: Final = 16
-"""Of a message."""
+"""The bytes of a message's authentication code."""
 PROOF_BYTES: Final = 32
 _HELLO: Final = struct.Struct(f">4sB3xHHI{NONCE_BYTES}s")
 """magic, version, the dialler's rank, the listener's, generation, random bytes."""

@@ -92,7 +92,7 @@ class Transport:
         self._link = link
         self._rows = link if isinstance(link, RowLink) else None
         self._unreachable, self._failures = 0, Counter[str]()
-        """Of what the link counted: what the worker was told."""
+        """The part of the link's counts that the worker was told."""
         self._step_lock = StepLock(link.wake)
         self._changed = threading.Condition(self._step_lock)  # type: ignore[arg-type]  # a lock of another class
         self._loop = worker_loop(link, membership.slots)

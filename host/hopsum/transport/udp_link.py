@@ -86,7 +86,7 @@ class UdpLink:
         self.offload = Offload(wanted.segment, gro)
         """The kernel's offloads in use."""
         self.switch = switch
-        """Where datagrams go: (IPv4 address, port)."""
+        """The address to which datagrams go: (IPv4 address, port)."""
         self._outage = self._outage_towards(switch)
         # The kernel copies several times slower to an address a few bytes behind a page's start, on AMD Zen 3.
         self.buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)

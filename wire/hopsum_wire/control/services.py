@@ -13,7 +13,7 @@ SWITCH_SERVICE: Final = "SwitchService"
 MESSAGE_BYTES_MAX: Final = 1 << 20
 """Either way. The largest is the list of 64 jobs of 64 members."""
 BEARER: Final = "Bearer "
-"""In front of the secret, in a call's metadata `authorization`."""
+"""The word in front of the secret, in a call's metadata `authorization`."""
 
 
 class Method(NamedTuple):

@@ -19,7 +19,7 @@ from hopsum_wire import Op
 POSITION: Final = "position"
 """Not a metric."""
 LATENCY_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Of the counts of all-reduces by how long they took."""
+"""The bounds of the counts of all-reduces by duration."""
 COUNTS: Final = (
     "allreduces",
     "skipped",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 TONES: Final = {"healthy": "good", "idle": "quiet", "waiting": "wait", "failed": "wait", "degraded": "bad"}
-"""Of each health; `stalled`, and a word that this version does not know, are bad."""
+"""The tone of each health. `stalled` is bad, and so is a word that this version does not know."""
 _UNITS: Final = ((86400, "days"), (3600, "h"), (60, "min"))
 _TWO: Final = 2
 

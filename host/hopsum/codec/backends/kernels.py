@@ -51,13 +51,13 @@ THC_BLOCK: Final = 1024
 """Elements of a chunk with lanes of 8 bits."""
 FIXED_BLOCK: Final = 256
 DIGIT_LANE_BITS: Final = 32
-"""Of a lane that carries digits."""
+"""The bits of a lane that carries digits."""
 FRACTION_BITS: Final = 16
-"""Of a coordinate on the table's scale, and of its random number."""
+"""The bits behind the point of a coordinate on the table's scale, and of its random number."""
 INPUT_BITS: Final = FRACTION_BITS - 5
-"""Of an element before the rotation of 1024 elements, which multiplies by sqrt(1024)."""
+"""The bits of an element before the rotation of 1024 elements, which multiplies by sqrt(1024)."""
 MAX_SHIFT: Final = 23
-"""Of a block that exceeds its range: by then every coordinate that is not 0 is at the table's end."""
+"""The largest shift of a block that exceeds its range. With it every coordinate that is not 0 is at the table's end."""
 
 
 class Form(NamedTuple):
@@ -174,7 +174,7 @@ class Kernels(Protocol):
 
     name: str
     threads: int
-    """That a call may use, the calling one among them."""
+    """The threads that a call may use, the calling one among them."""
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the root mean square of each row of float32[blocks, B]; not finite where the row is not."""

@@ -25,7 +25,7 @@ from hopsum.codec.backends.kernels import BlockKeys, Form, Kernels, TableSteps
 MIN_THREAD_BYTES: Final = 256 << 10
 """Less input than this is not worth waking a thread for."""
 _PARTS_PER_THREAD: Final = 4
-"""So that a thread that is held up leaves little to wait for."""
+"""The parts for each thread. With several, a thread that is held up leaves little to wait for."""
 _pools: Final[dict[int, SimpleQueue[_Call]]] = {}
 _pools_lock: Final = Lock()
 os.register_at_fork(after_in_child=_pools.clear)  # a pool's threads stay behind in the parent

@@ -38,7 +38,7 @@ def _look_up_instruction() -> str | None:
 
 _LOOK_UP = _look_up_instruction()
 HAS_LOOK_UP = _LOOK_UP is not None
-"""Whether this processor has the instruction behind `look_up`."""
+"""True where this processor has the instruction behind `look_up`."""
 
 _INDEX = ir.IntType(32)
 _OFFSET = ir.IntType(64)

@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
     payload: bytes
     bits: int
-    """In use, side information included; the payload has them rounded up to whole bytes."""
+    """The bits in use, side information included. The payload has them rounded up to whole bytes."""
 
 
 class Estimate(NamedTuple):
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
     mean: NDArray[np.float32]
     bits: int
-    """Of all messages together."""
+    """The bits of all messages together."""
 
 
 class Estimator(Protocol):

@@ -37,7 +37,7 @@ from hopsum.codec.estimation.rng import rotation_key, rounding_key, signs
 
 _SIDE: Final = struct.Struct("<hff")
 _EXPONENTS: Final = range(-148, 129)
-"""Of float32: the largest element is below 2^exponent, and not below half of it."""
+"""The exponents of float32: the largest element is below 2^exponent, and not below half of it."""
 
 
 class Srk:

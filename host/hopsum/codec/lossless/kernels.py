@@ -20,9 +20,10 @@ from hopsum.codec.lossless.layout import SketchLayout
 
 RANGE_BLOCK: Final = 1024
 EDGE_SHIFT: Final = 3
-"""Of an entry of `order`: edge << 3 | starts a round << 2 | third of the cell that it was alone in."""
+"""The place of the edge in an entry of `order`: edge << 3 | starts a round << 2 | third of the cell that it was alone
+in."""
 MAX_EDGES: Final = 1 << 24
-"""Of one sketch."""
+"""The most edges of one sketch."""
 
 
 class Bloom(NamedTuple):

@@ -63,7 +63,7 @@ class Segment:
     """A run of members and their sketch."""
 
     members: slice
-    """In the list of all members."""
+    """The place of its members in the list of all members."""
     layout: SketchLayout | None
     """None: no sketch, all members are packed."""
     order: NDArray[np.uint32]
@@ -71,7 +71,7 @@ class Segment:
     rest: NDArray[np.uint32]
     """Members that are packed, counted from the segment's first, ascending."""
     first_cell: int
-    """Of its sketch, in the lanes of the phase."""
+    """The first cell of its sketch, in the lanes of the phase."""
 
 
 @dataclass(frozen=True, slots=True)
