@@ -24,7 +24,7 @@ from hopsum_wire.control.values import message_to_dict
 
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
 HOSTS: Final = "hosts"
-"""Of --shards: a shard on every host whose switch has registered."""
+"""The word of --shards for a shard on every host whose switch has registered."""
 _CODES: Final = 16
 _DIGITS: Final = 2
 

@@ -35,7 +35,7 @@ _LINKS: Final = {0: "loopback", 1: "Ethernet", 101: "IP", 113: "Linux cooked", 2
 _VLAN_TYPES: Final = (0x8100, 0x88A8)
 _VLAN_BYTES: Final = 4
 _COOKED: Final = {113: (14, 16), 276: (0, 20)}
-"""Of a cooked link type: where the protocol stands, and how long the header is."""
+"""The place of the protocol in a cooked link type, and the length of its header."""
 
 
 class ForeignFrameError(Exception):

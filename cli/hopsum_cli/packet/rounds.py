@@ -23,7 +23,7 @@ class Round:
     op: int = 0
     updates: Counter[int] = field(default_factory=Counter)
     partials: Counter[int] = field(default_factory=Counter)
-    """By the number of the leaf."""
+    """The partial sums by the number of the leaf."""
     results: Counter[int] = field(default_factory=Counter)
     contributors: set[int] = field(default_factory=set)
     """Workers in the sum of a RESULT."""
@@ -78,9 +78,9 @@ class Generation:
     workers: set[int] = field(default_factory=set)
     """Ranks that sent an UPDATE or stand in the contributors of a RESULT."""
     packets: Counter[str] = field(default_factory=Counter)
-    """By the name of the kind."""
+    """The packets by the name of the kind."""
     rounds: dict[tuple[int, int], Round] = field(default_factory=dict)
-    """By slot and round, in order of first appearance."""
+    """The rounds by slot and round, in order of first appearance."""
 
     def add(self, packet: CapturedPacket) -> None:
         """Take one packet of this generation."""

@@ -25,7 +25,7 @@ from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 
 _AGAIN_S = 0.25
-"""Between the snapshots of --once that wait for heartbeats."""
+"""The time between the snapshots of --once that wait for heartbeats."""
 _LONGEST_S = 30.0
 
 

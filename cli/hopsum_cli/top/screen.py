@@ -16,7 +16,7 @@ from hopsum_wire.watch.snapshots import refused_now
 from hopsum_wire.watch.words import ago, state, switch_path, tone
 
 COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
-"""By `hopsum_wire.watch.words.tone`."""
+"""The colours by `hopsum_wire.watch.words.tone`."""
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
 _WIDE = 150

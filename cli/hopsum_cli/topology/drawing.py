@@ -9,7 +9,7 @@ from rich.tree import Tree
 from hopsum_topologies.description import Link, Topology
 
 COLOURS = ("blue", "red", "green", "yellow")
-"""Of jobs, in their order."""
+"""The colours of jobs, in their order."""
 
 
 def in_words(topology: Topology) -> str:

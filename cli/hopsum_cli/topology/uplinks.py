@@ -35,7 +35,8 @@ class Uplink(NamedTuple):
     up: Way
     down: Way
     contributions: int
-    """Of the workers below: what it carries up, and as many results down, where nothing is summed before the spine."""
+    """The contributions of the workers below: what it carries up, and as many results down, where nothing is summed
+    before the spine."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

@@ -13,7 +13,7 @@ from hopsum_topologies.commands import Ended, Event, HostTask
 from hopsum_topologies.description import HOST_INTERFACE, JobPlan, Topology
 
 RENDEZVOUS_PORT: Final = 29500
-"""Of torch.distributed, at the host of rank 0."""
+"""The port of torch.distributed, at the host of rank 0."""
 
 
 def commands_for(

@@ -27,19 +27,20 @@ class RateFinding:
 
     subject: str
     rate: str | None
-    """In tc's words; None: not shaped."""
+    """The rate in tc's words. None: not shaped."""
     rate_bits_per_s: float | None
     seconds: list[float] = field(default_factory=list)
-    """Of each run, the slowest rank's."""
+    """The seconds of each run, the slowest rank's."""
     passed: list[list[LinkCounts]] = field(default_factory=list)
-    """Of each run, by link."""
+    """The counts of each run, by link."""
     peak_rss_bytes: list[int] = field(default_factory=list)
-    """By rank, since the process began."""
+    """The peak since the process began, by rank."""
     ready_rss_bytes: int = 0
-    """Of a process with all imports and its vector, before its first all-reduce of that; the largest."""
+    """The resident bytes of a process with all imports and its vector, before its first all-reduce of that; the
+    largest."""
     retransmits: int = 0
     spans: list[Span] = field(default_factory=list)
-    """Of rank 0 in the last run."""
+    """The spans of rank 0 in the last run."""
     worker_cpu_s: list[float] = field(default_factory=list)
     """Processor time, own code and kernel, of each run: mean over ranks."""
     switch_cpu_s: list[float] = field(default_factory=list)

@@ -51,7 +51,7 @@ class AllReduceSetting:
     gso: Gso
     placement: str = "fabric"
     error_feedback: bool = False
-    """Of hopsum's workers."""
+    """True where hopsum's workers have error feedback."""
     shards: int | None = None
     """Number of hosts that have a switch, in placement hosts; all if left out."""
 

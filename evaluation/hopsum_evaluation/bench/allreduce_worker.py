@@ -38,7 +38,7 @@ class AllReducePlan:
     """The settings that all workers of one pool have in common."""
 
     module: str
-    """Whose `work` they run: those that need torch are not imported here."""
+    """The module whose `work` they run. Modules that need torch are not imported here."""
     workers: int
     elements: int
     buckets: int
@@ -48,14 +48,14 @@ class AllReducePlan:
     interface: str
     folder: Path
     codec: str = "thc"
-    """Of hopsum's workers."""
+    """The codec of hopsum's workers."""
     overlap: bool = True
     gso: Gso = "auto"
-    """Of hopsum's sockets."""
+    """The mode of hopsum's sockets."""
     services: tuple[tuple[str, int], ...] = ()
     """The addresses that hopsum's workers send to, by shard."""
     error_feedback: bool = False
-    """Of hopsum's workers, for each vector."""
+    """True where hopsum's workers have error feedback, one for each vector."""
 
 
 class Measured(NamedTuple):
@@ -63,11 +63,11 @@ class Measured(NamedTuple):
 
     seconds: float
     cpu: CpuTime
-    """Of all threads meanwhile."""
+    """The processor time of all threads meanwhile."""
     mean: NDArray[np.float32]
     """Its first elements."""
     peak_rss_bytes: int
-    """Since the process began."""
+    """The peak since the process began."""
     spans: list[Span]
     retransmits: int
 

@@ -15,7 +15,7 @@ from hopsum_evaluation.bench.published import ACTIONS as PUBLISHED_ACTIONS
 from hopsum_evaluation.bench.timing import Rate, commit, machine, versions
 
 COPY_BYTES = 8
-"""Of memcpy, per float32: read and written."""
+"""The bytes of memcpy for each float32: read and written."""
 _SHOWN = ("encode", "decode", "residual_read", "residual_write", "encode_feedback")
 
 

@@ -27,7 +27,7 @@ from hopsum_evaluation.bench.timing import Rate
 THREADS = 2
 _ACTIONS = ("encode", "decode", "encode_feedback")
 _ROUNDS = 5
-"""For each run that was asked for."""
+"""The rounds for each run that was asked for."""
 
 
 def measure_threads(x: NDArray[np.float32], workers: int, runs: int, seed: int) -> list[dict[str, Any]]:

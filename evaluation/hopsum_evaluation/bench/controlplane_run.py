@@ -65,7 +65,7 @@ class SwitchUnderTest:
         self.name = name
         self.leaks = Leaks()
         self.samples: defaultdict[str, list[float]] = defaultdict(list)
-        """By name, writes per second or seconds of every run."""
+        """The writes per second, or seconds, of every run, by name."""
         self._specs = [_spec(number, workers, MAX_SLOTS // jobs) for number in range(jobs)]
         self._chance = random.Random(seed)
         self._generations: set[int] = set()

@@ -37,7 +37,7 @@ SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
 RUNS_TO_QUOTE = 5
 FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WorkerDiedError, WrongResultError, OSError)
-"""What `run` raises where this machine cannot do it, or a switch is wrong."""
+"""The errors of `run` where this machine cannot do it, or a switch is wrong."""
 
 
 def build_parser() -> argparse.ArgumentParser:

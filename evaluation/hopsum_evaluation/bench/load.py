@@ -21,9 +21,9 @@ from hopsum.transport.udp_link import SegmentRun, UdpLink
 from hopsum_evaluation.bench.traffic import RESULT_BYTES, UPDATE_BYTES, Checker, Pool, headers_of, row_of
 
 RESEND_S = 0.25
-"""After which what has no answer is sent again."""
+"""The time after which what has no answer is sent again."""
 GIVE_UP_S = 10.0
-"""Without one RESULT."""
+"""The time without one RESULT before the load gives up."""
 _RECEIVE_BYTES = 1 << 18
 
 
@@ -39,7 +39,7 @@ class LoadCounts:
     """Each brought its RESULT."""
     elapsed_s: float = 0.0
     user_s: float = 0.0
-    """Of this thread."""
+    """The processor time of this thread."""
     system_s: float = 0.0
     retransmits: int = 0
     sends: int = 0

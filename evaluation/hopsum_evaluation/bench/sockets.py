@@ -32,7 +32,7 @@ class SocketRun:
         self._pinned = pinned
         self.two_cores = False
         self.total = LoadCounts()
-        """Of all runs since `forget`."""
+        """The sum of all runs since `forget`."""
         self._switch_user_s = self._switch_system_s = 0.0
 
     def run(self, seconds: float) -> float:

@@ -23,7 +23,7 @@ AGREEMENT_SE = 6.0
 """Standard errors by which measurement and theory may differ: about one cell in 7,000 does, the errors themselves
 being known from a few all-reduces only."""
 AGREEMENT_SHARE = 0.02
-"""Of theory, by which they may differ however small the standard errors happen to be."""
+"""The share of theory by which they may differ, however small the standard errors happen to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class ComparisonPlan:
     vectors: Sequence[str]
     workers: Sequence[int]
     elements: int
-    """Of random vectors."""
+    """The elements of random vectors."""
     steps: int
     """All-reduces per cell, at least 2."""
     seed: int
     identical: bool
-    """Whether all workers have the same vector."""
+    """True where all workers have the same vector."""
 
     @property
     def cells(self) -> int:

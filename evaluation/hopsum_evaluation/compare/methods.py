@@ -33,7 +33,7 @@ class Bits(NamedTuple):
     up: float
     down: float
     up_padding: float
-    """Of lanes that fill up the last chunk, sent but not counted in `up`."""
+    """The bits of lanes that fill up the last chunk, sent but not counted in `up`."""
 
 
 class MethodResult(NamedTuple):
@@ -69,7 +69,7 @@ class MethodCandidate(NamedTuple):
     family: str = ""
     """Methods of a family differ in a parameter, and are joined by a line in plots; those without are not there."""
     variant: str = ""
-    """Of thc: the name in the figure of its variants."""
+    """The name of a variant of thc in the figure of its variants."""
 
 
 class SwitchMethod:

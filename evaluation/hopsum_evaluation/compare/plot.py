@@ -40,7 +40,7 @@ class PlotLine(NamedTuple):
 
     name: str
     points: Sequence[tuple[float, float]]
-    """In order of x."""
+    """The points in order of x."""
     joined: Sequence[tuple[float, float]]
     """Those of them that a line joins; the name is at the last."""
     style: Mapping[str, str]

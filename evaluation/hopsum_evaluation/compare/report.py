@@ -19,7 +19,7 @@ from hopsum_evaluation.compare.vectors import TITLES, recorded_origin
 WIDE = 120
 """Columns of a terminal that has room for standard errors."""
 TINY = 1e-9
-"""Where narrow tables stop to tell errors apart."""
+"""The error below which narrow tables stop to tell errors apart."""
 _EMPTY = "-"
 
 

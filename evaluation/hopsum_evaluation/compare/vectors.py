@@ -22,7 +22,7 @@ GRADIENTS: Final = Path(__file__).with_name("gradients.npz")
 DENSITY: Final = 0.05
 """Share of a sparse vector's elements that are not zero."""
 DEGREES: Final = 3
-"""Of freedom of the heavy-tailed elements (Student's t)."""
+"""The degrees of freedom of the heavy-tailed elements (Student's t)."""
 
 
 def _gaussian(rng: np.random.Generator, elements: int) -> NDArray[np.float32]:

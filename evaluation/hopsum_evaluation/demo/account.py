@@ -40,7 +40,7 @@ class DemoCounts:
     """Counts of the switches' interfaces and programs at one moment."""
 
     interfaces: InterfaceCounters
-    """At the links of workers."""
+    """The counts at the links of workers."""
     uplinks: dict[str, int]
     """Frames that went up between switches of a tree, by link."""
     events: dict[str, int]

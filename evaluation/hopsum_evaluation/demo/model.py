@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts its files."""
+"""The folder of Debian's package dataset-fashion-mnist."""
 TEST_SHARE = 5
 """Every fifth image of scikit-learn's digits is kept for the test; they come without a split."""
 

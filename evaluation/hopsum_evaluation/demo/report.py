@@ -13,7 +13,7 @@ from hopsum_evaluation.demo.account import ARRIVED, DemoCounts, LostFrames, is_p
 from hopsum_topologies.testbed import InterfaceCounters
 
 NMSE_TOLERANCE = 0.2
-"""How far the measured error may be from theory."""
+"""The most that the measured error may differ from theory."""
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class DemoReport:
     quorum: int = 0
     """Workers that complete a sum; all of them if left out."""
     loss: float = 0.0
-    """Of frames, at every switch port in both directions."""
+    """The share of frames that is lost, at every switch port in both directions."""
     peers: bool = True
     topology: str | None = None
-    """Of the catalogue; None: one switch."""
+    """The name of a topology of the catalogue. None: one switch."""
     where: str = ""
     loss_first: float = 0.0
     loss_last: float = 0.0
@@ -45,14 +45,14 @@ class DemoReport:
     counts: DemoCounts = field(default_factory=lambda: DemoCounts(InterfaceCounters(0, 0, 0, 0), {}, {}, 0, {}))
     """Counts of the switches' interfaces and programs."""
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
-    """What the agents themselves counted."""
+    """The counts of the agents themselves."""
     retransmits: int = 0
     updates: int = 0
     """First transmissions of all agents."""
     fetches: int = 0
     """Results that workers asked each other for."""
     repaired: int = 0
-    """Of those: that they got."""
+    """The results among them that came."""
     nmse_mean: float | None = None
     nmse_theory: float | None = None
     seconds: float = 0.0

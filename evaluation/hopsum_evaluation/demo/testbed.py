@@ -32,7 +32,7 @@ class DemoTestbed(Protocol):
 
     seats: tuple[Seat, ...]
     where: str
-    """In words, what runs."""
+    """The words for what runs."""
 
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job for data sockets and side channels that are `bound`; return each rank's membership file."""

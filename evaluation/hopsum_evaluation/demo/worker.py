@@ -54,13 +54,13 @@ class DemoPlan:
     seed: int
     quorum: int
     loss: float
-    """Of frames, at every switch port in both directions."""
+    """The share of frames that is lost, at every switch port in both directions."""
     peers: bool
     """Results that the switch no longer has come from the other workers."""
     deadline_s: float
-    """Of each phase of an all-reduce."""
+    """The deadline of each phase of an all-reduce."""
     folder: Path
-    """For torch's rendezvous."""
+    """The folder for torch's rendezvous."""
     link: LinkKind = "udp"
     pcap: Path | None = None
     """Folder for each worker's packets."""

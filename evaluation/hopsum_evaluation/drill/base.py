@@ -16,7 +16,7 @@ from hopsum_topologies.process import ManagedProcess
 
 CHECKS: Final = ("replicas_equal", "mass_conserved", "nothing_left_behind")
 PATIENCE_S: Final = 60.0
-"""For whatever should come at once: a busy machine takes its time."""
+"""The wait for whatever should come at once: a busy machine takes its time."""
 _POLL_S: Final = 0.02
 
 
@@ -29,7 +29,7 @@ class DrillEvent(NamedTuple):
 
     what: str
     at_s: float
-    """Since its first step."""
+    """The time since its first step."""
 
 
 class Check(NamedTuple):
@@ -47,17 +47,17 @@ class DrillReport:
     target: str
     killed: list[DrillEvent] = field(default_factory=list)
     detected_ms: float | None = None
-    """From the event to its first sign, which `detected` names."""
+    """The time from the event to its first sign, which `detected` names."""
     detected: str = ""
     recovered: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
-    """Of what was recovered, with units in their names."""
+    """The numbers of what was recovered, with units in their names."""
     checks: dict[str, Check] = field(default_factory=dict)
     steps: int = 0
-    """That all live workers have done."""
+    """The steps that all live workers have done."""
     seconds: float = 0.0
     failure: str = ""
-    """What did not come, or broke."""
+    """The words for what did not come, or broke."""
     skipped: str = ""
     """Why it cannot run here."""
 

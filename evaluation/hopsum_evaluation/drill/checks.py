@@ -68,7 +68,7 @@ class Mass:
     error: float = 0.0
     """The largest violation of the law, against the norms of what was sent in that step."""
     lost_norms: dict[int, float] = field(default_factory=dict)
-    """By rank: the norms of the error feedback that died with it."""
+    """The norms of the error feedback that died with a worker, by rank."""
     trouble: str = ""
     steps: int = 0
 
@@ -93,7 +93,7 @@ class _Part:
     after: NDArray[np.float64] | None = None
     """None where its life ended in the middle."""
     entry: Entry | None = None
-    """Of a step that has a result for it."""
+    """The entry of a step that has a result for it."""
     forgotten: bool = False
     """Its life ended without coming to its end: what it applied is gone."""
 

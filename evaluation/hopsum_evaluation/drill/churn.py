@@ -24,11 +24,11 @@ _CHURNS: Final = "aaa"
 _LATER: Final = "zzz"
 _PACE_S: Final = 0.05
 _LEASE_S: Final = 60.0
-"""Of the jobs that do not train."""
+"""The lease of the jobs that do not train."""
 _THREADS: Final = 4
-"""That join the first job."""
+"""The threads that join the first job."""
 _JOINS: Final = 20
-"""Of the first job before anything is asked of the controller."""
+"""The joins of the first job before anything is asked of the controller."""
 
 
 def job_churn(context: DrillContext) -> DrillReport:

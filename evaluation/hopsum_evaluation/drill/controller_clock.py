@@ -22,7 +22,7 @@ _PACE_S: Final = 0.05
 _HOUR_S: Final = 3600.0
 _FIRST_HOURS: Final = (5.0, -7.0, 240.0, -240.0)
 _HOURS: Final = 24.0 * 30
-"""Of the jumps after those, each way at most."""
+"""The hours of the jumps after those, each way at most."""
 
 
 def clock_jumps(context: DrillContext) -> DrillReport:

@@ -18,7 +18,7 @@ from hopsum_evaluation.drill.training_job import TrainingJob
 
 SLOTS: Final = 16
 _MAC: Final = "02:00:00:00:09:01"
-"""Of an interface that is not there: nothing is sent from it."""
+"""The address of an interface that is not there: nothing is sent from it."""
 
 
 class Probe:

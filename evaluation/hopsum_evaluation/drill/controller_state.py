@@ -14,7 +14,7 @@ from hopsum_controlplane.plan import plan
 from hopsum_controlplane.tables.address import switch_address
 
 _SETTLED = (JobState.FORMING, JobState.RUNNING)
-"""In the other states some entries may stand, or all, or none."""
+"""The settled states. In the other states some entries may stand, or all, or none."""
 
 
 def differences(config: ClusterConfig, stored: StoredState, device: Device) -> list[str]:

@@ -25,7 +25,7 @@ NAME: Final = "controller-killed-at-each-write"
 _TRAINERS: Final = 2
 _PACE_S: Final = 0.05
 _LEASE_S: Final = 120.0
-"""Of the job that trains: nobody hears its workers while controllers die."""
+"""The lease of the job that trains. Nobody hears its workers while controllers die."""
 _MOST: Final = 8
 """Workers of the job that is made and deleted."""
 _SAMPLE: Final = 7
@@ -38,13 +38,13 @@ class Deaths:
     def __init__(self, testbed: DrillTestbed, workers: int, processes: ForkServerContext) -> None:
         self._stage, self._processes = testbed, processes
         self.workers = workers
-        """Of the job that is made and deleted."""
+        """The workers of the job that is made and deleted."""
         self._config = str(testbed.context.folder / "cluster.toml")
         self._died_s: float | None = None
         self._train_generation = 0
         self.kills: Counter[str] = Counter()
         self.half_done = 0
-        """So often the switch or a job was in the middle of something."""
+        """The number of times that the switch or a job was in the middle of something."""
         self.recovery_s: list[float] = []
 
     def play(self, scene: str, stride: int) -> None:

@@ -104,7 +104,7 @@ class ControllerRun:
     crash_point: CrashPoint
     workers: int
     ahead_s: float = 0.0
-    """How much further than the machine's the clock of leases is."""
+    """The seconds by which the clock of leases is ahead of the machine's."""
 
     def monotonic(self) -> float:
         """Return seconds for leases."""
@@ -156,22 +156,22 @@ SCENES: Final[dict[str, tuple[tuple[Step, ...], tuple[Step, ...]]]] = {
     "lease": ((ControllerRun.create, ControllerRun.join), (ControllerRun.expire,)),
     "delete": ((ControllerRun.create, ControllerRun.join), (ControllerRun.delete,)),
 }
-"""What happens before, and what the controller dies in."""
+"""The scenes: what happens before, and what the controller dies in."""
 
 
 class TakeoverReport(NamedTuple):
     """What a controller found when it started, and how it left things when it had taken over."""
 
     before: list[str]
-    """In what the switch differed from the database."""
+    """The differences between the switch and the database before."""
     after: list[str]
     """The same afterwards."""
     audited: list[str]
-    """What an audit says after that."""
+    """The words of an audit after that."""
     generations: dict[str, int]
-    """By job."""
+    """The generations by job."""
     at_s: float
-    """When it had taken over, as of time.monotonic()."""
+    """The time at which it had taken over, as of time.monotonic()."""
 
 
 def run_controller(config_path: str, scene: str, workers: int, at: int | None, pipe: Connection) -> None:

@@ -28,7 +28,7 @@ CONNECTIONS: Final = 1500
 _LEASE_S: Final = 6.0
 _PACE_S: Final = 0.05
 _BEAT_S: Final = 1.0
-"""Between two bytes of a slow reader, and between two calls of one that is refused."""
+"""The time between two bytes of a slow reader, and between two calls of one that is refused."""
 
 
 def crowded(context: DrillContext) -> DrillReport:

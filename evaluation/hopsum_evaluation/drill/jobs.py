@@ -14,7 +14,7 @@ from hopsum_evaluation.drill.training_job import TrainingJob
 
 SEATS: Final = 5
 LOSSES: Final = {1: 0.02, 2: 0.02, 3: 0.02, 4: 0.1, 5: 0.1}
-"""By switch port: the first three are of the job that goes on."""
+"""The losses by switch port. The first three ports are of the job that goes on."""
 CYCLES: Final = 3
 
 

@@ -18,7 +18,8 @@ WORKERS: Final = 3
 RAISES: Final = 1
 """The rank that ends, and comes again."""
 ENDS_S: Final = 5.0
-"""That a program which raises may take to end: its traceback is to be seen. It takes far less on an idle machine."""
+"""The time that a program which raises may take to end: its traceback is to be seen. It takes far less on an idle
+machine."""
 _UNHANDLED: Final = 1
 """Exit status of Python after an exception that nobody handled."""
 

@@ -16,7 +16,7 @@ from hopsum_evaluation.drill.worker import FAILED
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 LIMIT_S: Final = 15.0
-"""That workers wait for a switch which is gone, by their own choice; also for each other at the start."""
+"""The time that workers wait for a switch which is gone, by their own choice, and for each other at the start."""
 _NEVER_S: Final = 600.0
 
 

@@ -89,11 +89,11 @@ class DrillTestbed:
     def __init__(self, context: DrillContext, report: DrillReport, network: TestbedNetwork, lease_s: float) -> None:
         self.context, self.report, self.network, self.lease_s = context, report, network, lease_s
         self.proxy: Proxy | None = None
-        """Between controller and switch, where there is one."""
+        """The proxy between controller and switch, where there is one."""
         self.page = ""
         """HOST:PORT of the controller's page, where it has one."""
         self.processes: dict[str, ManagedProcess] = {}
-        """By what they are called; those that were started last under each name."""
+        """The processes by name; those that were started last under each name."""
         self._admin = secrets.token_urlsafe(24)
         self._started: list[ManagedProcess] = []
         self._began_s = time.monotonic()

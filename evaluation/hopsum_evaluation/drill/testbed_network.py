@@ -24,7 +24,7 @@ from hopsum_wire import HOPSUM_UDP_PORT
 SERVICE_MAC: Final = "02:00:00:00:00:fe"
 SERVICE_IP: Final = "10.0.0.254"
 WAYS: Final = ("down", "unreachable", "prohibit")
-"""To have no way to the switch: interfaces that are down, and routes of these types."""
+"""The ways to have no way to the switch: interfaces that are down, and routes of these types."""
 _OWN: Final = ("eth0", "eth1")
 _LOCALHOST: Final = "127.0.0.1"
 _GRPC_PORT, _CONTROLLER_PORT, _PAGE_PORT, _THRIFT_PORT = 9559, 4700, 4701, 9090
@@ -43,16 +43,16 @@ class TestbedNetwork(Protocol):
     """The network of a testbed: addresses, and the place of each worker."""
 
     grpc_address: str
-    """Of the switch's P4Runtime server."""
+    """The address of the switch's P4Runtime server."""
     controller_address: str
     page_address: str
-    """For the controller's page, where it is to have one."""
+    """The address for the controller's page, where it is to have one."""
     service_address: str | None
-    """Where workers send to, if not to SERVICE_IP."""
+    """The address that workers send to, if not SERVICE_IP."""
     ports: list[tuple[int, str]]
     """Switch ports, and the networks of the workers behind them."""
     further: list[FurtherSwitch]
-    """For shards 1 and up."""
+    """The switches of shards 1 and up."""
 
     def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
         """Return what starts the switch of a shard."""

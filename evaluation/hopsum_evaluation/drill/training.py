@@ -40,7 +40,7 @@ class DrillPlan:
     url: str
     token_file: str
     folder: str
-    """Of journals, and of the files `goal` and `leave`."""
+    """The folder of journals, and of the files `goal` and `leave`."""
     workers: int
     codec: str = "thc"
     codec_options: dict[str, Any] = field(default_factory=dict)

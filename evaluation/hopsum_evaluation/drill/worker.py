@@ -34,7 +34,7 @@ from hopsum_evaluation.drill.training import DrillModel, DrillPlan, WorkerOrder,
 FAILED: Final = 3
 _POLL_S: Final = 0.02
 _CHILD_S: Final = 30.0
-"""So long a forked child may take to end."""
+"""The time that a forked child may take to end."""
 
 
 class UserCodeError(Exception):

@@ -22,7 +22,8 @@ LEASE_S: Final = 3.0
 MEMBERSHIP_WAIT_S: Final = 8.0
 """Also for each other at the start."""
 LONG_LEASE_S: Final = 30.0
-"""Of a job whose workers hear of a death long before the lease is over: by the connection, which the kernel closes."""
+"""The lease of a job whose workers hear of a death long before it is over: by the connection, which the kernel closes.
+"""
 SLACK_S: Final = 10.0
 """Beyond their wait: a busy machine."""
 

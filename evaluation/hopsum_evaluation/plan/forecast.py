@@ -35,13 +35,13 @@ class Forecast:
     job: PlannedJob
     costs: Costs
     predictions: list[Prediction]
-    """Without an aggregator first."""
+    """The predictions, those without an aggregator first."""
     wins: dict[str, dict[str, list[tuple[float, float]]]]
-    """By method and ring: ranges of link rates at which the method's all-reduce is the shorter one, bits/s."""
+    """The ranges of link rates at which a method's all-reduce is shorter than a ring's, bits/s, by method and ring."""
     refused: dict[str, str]
     """Codecs that no job of so many workers can have, and why."""
     choices: list[CodecChoice]
-    """Of codec thc for so many workers."""
+    """The choices of codec thc for so many workers."""
 
     def step_s(self, method: str) -> float:
         """Return a method's step."""

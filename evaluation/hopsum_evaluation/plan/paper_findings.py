@@ -15,7 +15,7 @@ from hopsum_evaluation.plan.units import said_time
 
 SHOWN_WORKERS: Final = 16
 SHOWN_CODECS: Final = ("thc", "uhc", "fixed", "lossless")
-"""Of the publication's figures 6 (b) and (c)."""
+"""The codecs of the publication's figures 6 (b) and (c)."""
 _FLOAT_BYTES: Final = 4
 _VECTORS: Final = 8
 _DENSITY: Final = 0.05
@@ -29,7 +29,7 @@ class PaperClaim:
     published: str
     ours: str
     condition: str
-    """On C, which is not published."""
+    """The condition on C, which is not published."""
     reproduced: bool
 
 
@@ -49,7 +49,7 @@ class Calibrated:
     speedup: float
     """M / r"""
     switch_speedup: float
-    """Where a switch sums: T_inf = rho W / chi, whatever M is. Not the publication's."""
+    """The speed-up where a switch sums: T_inf = rho W / chi, whatever M is. Not the publication's."""
 
 
 def claims(job: SynchronousSgd) -> list[PaperClaim]:

@@ -27,7 +27,7 @@ _COLOURS: Final = {
     "lossless": "#009E73", "fp16": "#000000",
 }  # fmt: skip
 _OTHER: Final = "#999999"
-"""Of a codec with other options."""
+"""The colour of a codec with other options."""
 _TITLES: Final = {
     "switch": "summed by a switch as fast as its links (assumed)",
     "embedded": "embedded switch, a link per worker",

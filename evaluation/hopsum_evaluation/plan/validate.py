@@ -35,12 +35,12 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
 GOAL = 0.25
-"""Of the measured time, either way."""
+"""The goal, as a share of the measured time, either way."""
 ELEMENTS = 25_000_000
-"""Of the documented figures."""
+"""The elements of the documented figures."""
 _WINDOW = 512
 _AGGREGATORS = {"fabric": "embedded", "server": "server", "hosts": "hosts"}
-"""Of the planner, by placement of the benchmark."""
+"""The aggregators of the planner, by placement of the benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ValidationRow:
     measured_cpu_s: float
     within_goal: bool
     reason: str
-    """Where it is not: what was not as predicted. Else empty."""
+    """The part that was not as predicted where the goal was missed, else empty."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from hopsum.plan import Costs, PlannedJob, codec_choices, predict_summed
 MOST_WORKER_NMSE: Final = 0.2
 """Four values have 0.18, three 0.27: with fewer values than four no training of this project was tried."""
 AGGREGATORS: Final = {"fabric": "embedded", "server": "server", "hosts": "hosts"}
-"""What the plan calls a placement's switches."""
+"""The plan's names for a placement's switches."""
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
 """Bytes of DDP's buckets."""
 

@@ -33,7 +33,7 @@ _TEST_SHARE = 10
 _TEST_WINDOWS = 128
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-"""What a network is given, and the class that each row of its answer should name, int64."""
+"""A batch: what a network is given, and the class that each row of its answer should name, int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Learning:
     """How a model is made, fed and measured."""
 
     data: str
-    """What it learns, in words."""
+    """The words for what it learns."""
     make_network: Callable[[int], nn.Module]
     """The same for the same seed."""
     make_optimiser: Callable[[nn.Module], torch.optim.Optimizer]
     draw: Callable[[np.random.Generator, int], Batch]
     """A batch of so many images or windows for training."""
     measure: Callable[[nn.Module], float]
-    """What the model's target is about, on what is kept for the test."""
+    """The function that measures, on what is kept for the test, what the model's target is about."""
 
 
 def load_learning(model: str) -> Learning:

@@ -21,15 +21,15 @@ class AccuracyModel:
     """What is trained, and until when; `accuracy_models` has it with its data."""
 
     words: str
-    """What it is, for the page."""
+    """The words for the page."""
     measure: str
-    """What is measured on what is kept for the test."""
+    """The name of what is measured on what is kept for the test."""
     target: float
-    """Of the measure."""
+    """The target of the measure."""
     rises: bool
-    """Whether training raises the measure, to the target and beyond, or lowers it."""
+    """True where training raises the measure, to the target and beyond; False where it lowers it."""
     percent: bool = False
-    """Whether the measure is a share."""
+    """True where the measure is a share."""
 
     def reached(self, value: float) -> bool:
         """Return whether the measure is at the target or beyond; never if it is not a number."""
@@ -61,7 +61,7 @@ class Course:
     every: int
     """Steps between looks at the test images, or at the text kept for the test."""
     rates: Mapping[str, int]
-    """In `tc`'s words, each with how many seeds there are at it."""
+    """The seeds at each rate, which is in `tc`'s words."""
     schemes: Sequence[str]
 
 
@@ -74,7 +74,7 @@ class CourseLength(NamedTuple):
 
 
 FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
-"""By model; `every` as in Course."""
+"""The full courses by model; `every` as in Course."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class AccuracyPlan:
     workers: int
     models: tuple[str, ...]
     codecs: tuple[str, ...]
-    """Of the jobs at the switch, each a scheme of its name."""
+    """The codecs of the jobs at the switch, each a scheme of its name."""
     folder: Path
     services: tuple[tuple[str, int], ...] = ()
     """The addresses that workers send to, by shard."""
@@ -106,7 +106,7 @@ class Ready(NamedTuple):
 
     parameters: int
     data: str
-    """What it learns, in words."""
+    """The words for what it learns."""
 
 
 class TrainingRun(NamedTuple):
@@ -117,9 +117,9 @@ class TrainingRun(NamedTuple):
     step_s: float
     """Mean of the steps after the first."""
     compute_s: float
-    """Of a step without its all-reduce, all workers at the same time; median."""
+    """The seconds of a step without its all-reduce, all workers at the same time; median."""
     reduce_s: float | None
-    """Of the all-reduce alone; median; None where it has no form of its own."""
+    """The seconds of the all-reduce alone; median. None where it has no form of its own."""
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:

@@ -42,7 +42,7 @@ class Trainings:
     seeds: Sequence[int]
     """One per repeat; as many as any rate of a course needs."""
     placement: str = "fabric"
-    """Of the switches, as `hopsum bench allreduce` has it."""
+    """The place of the switches, as `hopsum bench allreduce` has it."""
 
     @property
     def codecs(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from hopsum_evaluation.compare.methods import MeanMethod
 Matrix = NDArray[np.float64]
 CENTRES: Final = 10
 Mean = Callable[[list[NDArray[np.float32]], int], Matrix]
-"""From the clients' vectors and the number of the round to the estimated mean."""
+"""A function from the clients' vectors and the number of the round to the estimated mean."""
 
 
 def exact(vectors: list[NDArray[np.float32]], step: int) -> Matrix:

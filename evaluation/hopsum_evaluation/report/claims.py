@@ -55,14 +55,14 @@ class Claim:
 
     name: str
     text: str
-    """What is claimed of which quantity."""
+    """The words for what is claimed of which quantity."""
     source: str
     """Paper and place, as far as they are known."""
     basis: Basis
     published: float
     relation: Relation
     margin: float = 0.0
-    """Of WITHIN: by how much ours may differ, in the quantity's unit."""
+    """The most that ours may differ where the relation is WITHIN, in the quantity's unit."""
 
     @property
     def condition(self) -> str:

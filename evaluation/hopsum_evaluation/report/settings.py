@@ -16,7 +16,7 @@ from hopsum.codec.hashing import derive_key
 _T = TypeVar("_T")
 
 Result = dict[str, Any]
-"""Of one section: what JSON can hold, and all that `show` needs."""
+"""The result of one section: what JSON can hold, and all that `show` needs."""
 Tell = Callable[[float, str], None]
 """Told how much of a section is done, 0 to 1, and what comes next."""
 

@@ -58,9 +58,9 @@ class Shown:
     tables: Sequence[ShownTable] = ()
     plots: Sequence[Plot] = ()
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """By claim, one per seed; none for what was not run."""
+    """The samples by claim, one per seed; none for what was not run."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """By claim: why it has no samples, or one that is not finite, should that be so."""
+    """The reasons by claim why it has no samples, or one that is not finite, should that be so."""
 
 
 def figure(value: float | None, digits: int = 3) -> str:

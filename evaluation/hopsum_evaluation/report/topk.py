@@ -21,7 +21,7 @@ class TopKState:
         """Begin without residuals; `share` of each bucket is sent, above 0 and up to 1."""
         self.share = share
         self.residuals: dict[torch.Tensor, torch.Tensor] = {}
-        """By parameter, float32[elements]."""
+        """The residuals by parameter, float32[elements]."""
 
     def take(self, bucket: GradBucket) -> torch.Tensor:
         """Add the residuals to the bucket's gradients, in place; return the indices that are to be sent.

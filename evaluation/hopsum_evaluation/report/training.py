@@ -32,11 +32,11 @@ class Case:
     steps: int
     bits: int = 4
     loss: float = 0.0
-    """Of packets, each way."""
+    """The share of packets that is lost, each way."""
     stragglers: int = 0
     """Workers, others in every step, that are late."""
     sync: bool = False
-    """Whether parameters are averaged over the workers after every pass through the images."""
+    """True where parameters are averaged over the workers after every pass through the images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TrainingOutcome:
     """What a training came to."""
 
     accuracy: float
-    """On the test images, mean over the workers."""
+    """The accuracy on the test images, mean over the workers."""
     apart: float
     """Largest distance of a worker's parameters from their mean, over the norm of the mean."""
     residual: list[float]

@@ -67,9 +67,9 @@ class TwoShotState:
         """Begin without residuals."""
         self.exchange = exchange
         self._residuals: dict[torch.Tensor, torch.Tensor] = {}
-        """By parameter, float32[elements]."""
+        """The residuals by parameter, float32[elements]."""
         self._left: dict[tuple[int, int], NDArray[np.float32]] = {}
-        """By number and elements of a bucket: DDP changes its buckets once, behind the first step."""
+        """The rest by number and elements of a bucket: DDP changes its buckets once, behind the first step."""
 
     def reduce(self, bucket: GradBucket) -> torch.Tensor:
         """Replace the bucket's gradients by their mean, and return them."""

@@ -30,7 +30,7 @@ from hopsum.torch.codec.launch import WARPS, options
 
 THREAD_ELEMENTS: Final = 32
 MULTIPROCESSORS: Final = 132
-"""Of an H100 SXM or an H200."""
+"""The multiprocessors of an H100 SXM or an H200."""
 CLOCK_HZ: Final = 1.7e9
 """Assumed under load."""
 _RATES: Final = {
@@ -92,7 +92,7 @@ class SassReport:
     spilled_bytes: int
     """Local memory of a thread."""
     barriers: int
-    """Of the whole CTA, in a program."""
+    """The barriers of the whole CTA, in a program."""
     fused: int
     """Multiply-adds of float32, in a program: they round once, so the product must be exact."""
     flushing: int
@@ -101,7 +101,7 @@ class SassReport:
     units: dict[str, float]
     bound: str
     elements_per_s: float
-    """What `bound` allows on 132 multiprocessors at 1.7 GHz."""
+    """The rate that `bound` allows on 132 multiprocessors at 1.7 GHz."""
     bytes_per_s: float
     """The memory traffic of that."""
 
