@@ -78,7 +78,7 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
     """Train for `options.steps` steps and return the figures of this rank."""
     generator = torch.Generator().manual_seed(1000 + rank)  # every rank draws its own images
     ddp = DistributedDataParallel(make_model())
-    state = register_comm_hook(ddp, agent, uncompressed=["*.bias"])  # HOPSUM
+    state = register_comm_hook(ddp, agent, uncompressed=["*.bias"], log_every=options.log_every)  # HOPSUM
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(options.steps):
@@ -100,6 +100,7 @@ def parse(description: str | None) -> argparse.Namespace:
     parser.add_argument("--codec", default="thc", help="thc, uhc or fixed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
+    parser.add_argument("--log-every", type=int, default=0, help="steps between lines with their times (default: none)")
     options = parser.parse_args()
     if options.url is None:
         options.url = options.membership.absolute().as_uri()

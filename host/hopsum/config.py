@@ -23,8 +23,8 @@ from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
 _PREFIX: Final = "HOPSUM_"
-_OTHERS: Final = (FILE_VARIABLE, "HOPSUM_CONTROLLER", "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_TLS")
-"""Variables that are no settings of a worker: the file, and what operator commands read (`hopsum_cli.context`)."""
+_OTHERS: Final = (FILE_VARIABLE, "HOPSUM_COMPARE", "HOPSUM_CONTROLLER", "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_TLS")
+"""Variables that are no settings of `connect`: the file, and what `hopsum.torch` and `hopsum_cli.context` read."""
 _TABLE: Final = "hopsum"
 _OPERATOR_TABLE: Final = "context"
 """The operator commands' table: a file may have this one only."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -14,6 +14,7 @@ from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, PortionSum, Step, places_of
+from hopsum.torch.step_times import StepTimes
 from hopsum.torch.uncompressed import GroupSums
 
 
@@ -48,6 +49,9 @@ class Sender:
     residuals: Residuals
     error_feedback: bool
     on_nonfinite: OnNonfinite
+    keeps_gradients: bool = False
+    """Buffers have the rank's own gradients until the step is over."""
+    times: StepTimes = field(default_factory=StepTimes)
 
     def send(self, bucket: Bucket, step: Step, sums: list[PortionSum], *, number: int, compress: bool) -> None:
         """Begin the sums of a bucket, and append them to `sums`.
@@ -61,7 +65,6 @@ class Sender:
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
-            GenerationEndedError, CommunicatorClosedError: the agent takes nothing more.
         """
         buffer, names = bucket.buffer(), self._names_in(bucket)
         places = places_of([parameter.numel() for parameter in bucket.parameters()])
@@ -91,17 +94,25 @@ class Sender:
     def _to_agent(self, portion: Portion, step: Step, number: int) -> PortionSum:
         names, sizes = portion.names, portion.sizes
         feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
-        begun = PortionSum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
+        x = portion.gather().to("cpu", torch.float32).contiguous()
+        if self.keeps_gradients and x.data_ptr() == portion.buffer.data_ptr():
+            x = x.clone()
+        begun = PortionSum(portion, x, feedback, compressed=True)
         vector = begun.x.numpy()
-        future = self.agent.submit(
-            vector,
-            feedback=feedback,
-            step=number,
-            tensors=list(zip(names, sizes, strict=True)),
-            on_nonfinite=self.on_nonfinite,
-            out=vector,
-        )
         step.begin(begun)
+        try:
+            future = self.agent.submit(
+                vector,
+                feedback=feedback,
+                step=number,
+                tensors=list(zip(names, sizes, strict=True)),
+                on_nonfinite=self.on_nonfinite,
+                out=vector,
+            )
+        except Exception as error:
+            step.end(failure=error)
+            return begun
+        begun.submitted = True
 
         def take() -> bool:
             try:
@@ -109,6 +120,7 @@ class Sender:
             except WorkersReplacedError:
                 begun.settled = True
                 raise
+            self.times.end_allreduce(result, vector.size)
             if result.skipped:
                 return False
             begun.settled = True
@@ -120,11 +132,7 @@ class Sender:
     def _to_group(self, portion: Portion, step: Step) -> PortionSum:
         assert self.group is not None
         begun = PortionSum(portion, portion.gather().clone())
-        for name, place in zip(portion.names, portion.own_places(), strict=True):
-            residual = self.residuals.read(name)
-            if residual is not None:
-                begun.x[place] += torch.from_numpy(residual).to(begun.x.device, begun.x.dtype)
-                begun.carried.append(name)
+        begun.carry(self.residuals)
         future = self.group.mean(begun.x)
         step.begin(begun)
 

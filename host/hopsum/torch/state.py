@@ -13,7 +13,10 @@ step, so the first steps after a restart round differently from those of a run t
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 import numpy as np
@@ -25,15 +28,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.codec.base import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
+from hopsum.communicator.unfinished import unhandled
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
-from hopsum.torch.method import METHODS, Method, MethodTrial
+from hopsum.torch.fall_back import ON_SWITCH_LOST, FallBack, OnSwitchLost
+from hopsum.torch.method import COMPARE_VARIABLE, COUNTED_STEPS, METHODS, Method, MethodTrial, steps_to_compare
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import PortionSum, Step
+from hopsum.torch.step_times import StepTimes, tell
 from hopsum.torch.uncompressed import GroupSums, drops_unused, group_of, names_of
 
 _VERSION: Final = 2
-_OPTIONS: Final = ("error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method")
+_OPTIONS: Final = (
+    "error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method", "on_switch_lost",
+    "log_every",
+)  # fmt: skip
+_OF_ONE_RANK: Final = ("error_feedback", "log_every")
+"""Options in which ranks may differ."""
+_log: Final = logging.getLogger(__name__)
 
 
 class StateDict(TypedDict):
@@ -66,6 +78,23 @@ class Submitted(NamedTuple):
     sums: list[PortionSum]
 
 
+class _Calls:
+    """Whether a state was ever handed a bucket. Outlives the state."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.any = False
+
+    def warn(self) -> None:
+        """Say at the end that nothing went through hopsum, unless the program ends by an error."""
+        if not self.any and unhandled() is None:
+            _log.warning(
+                "rank %d: a HopsumState was made and its hook was never called: no gradient went through hopsum. "
+                "Was the hook registered on the module that is trained? Lightning registers none on the CPU",
+                self.rank,
+            )
+
+
 class HopsumState:
     """State of the hook: the communicator, and the error feedback of each parameter of `module` by its name.
 
@@ -84,6 +113,9 @@ class HopsumState:
         start_iter: how many steps at the start are not compressed.
         method: "hopsum"; or "auto": the first steps go both ways, and then all go through hopsum or through the
             process group, whichever took less time (`method.py`). Not for a worker that joins a job later.
+        on_switch_lost: "raise"; or "fall_back": from the step on in which some rank lost the switch for good, the
+            process group averages, on all ranks alike. Costs a copy of the gradients and a vote of the ranks each step.
+        log_every: after so many steps, rank 0 writes a line with their times; 0: never.
         process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
             they arose.
@@ -105,28 +137,37 @@ class HopsumState:
         uncompressed: Sequence[str] = (),
         start_iter: int = 0,
         method: Method = "hopsum",
+        on_switch_lost: OnSwitchLost = "raise",
+        log_every: int = 0,
         process_group: dist.ProcessGroup | None = None,
         scaler: Scaler | None = None,
     ) -> None:
         require_on_nonfinite(on_nonfinite)
-        if min(small_tensor_bytes, start_iter) < 0:
-            raise ValueError(f"small_tensor_bytes={small_tensor_bytes}, start_iter={start_iter}: 0 is the least")
+        if min(small_tensor_bytes, start_iter, log_every) < 0:
+            numbers = f"small_tensor_bytes={small_tensor_bytes}, log_every={log_every}, start_iter={start_iter}"
+            raise ValueError(f"{numbers}: 0 is the least")
         if method not in METHODS:
             raise ValueError(f"method={method!r}: one of {', '.join(METHODS)}")
+        if on_switch_lost not in ON_SWITCH_LOST:
+            raise ValueError(f"on_switch_lost={on_switch_lost!r}: one of {', '.join(ON_SWITCH_LOST)}")
         self.error_feedback = error_feedback
         self.on_nonfinite = on_nonfinite
         self.small_tensor_bytes = small_tensor_bytes
         self.uncompressed = (uncompressed,) if isinstance(uncompressed, str) else tuple(uncompressed)
         self.start_iter = start_iter
         self.method = method
+        self.on_switch_lost = on_switch_lost
+        self.log_every = log_every
         self.steps = 0
         """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
         """Vectors handed to the agent; the same on all ranks."""
         self.rank = comm.rank
         self._scale = 1.0
+        self._calls = _Calls(comm.rank)
         self._start(Residuals())
         self.attach(comm, module, process_group=process_group, scaler=scaler)
+        weakref.finalize(self, self._calls.warn)
 
     def _start(self, residuals: Residuals) -> None:
         self.failure: BaseException | None = None
@@ -138,7 +179,9 @@ class HopsumState:
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
         self.trial: MethodTrial | None = None
-        """With method="auto", the trial of both ways; begins anew with `attach`."""
+        """With method="auto" or HOPSUM_COMPARE, the trial of both ways; begins anew with `attach`."""
+        self._fall_back: FallBack | None = None
+        self._times = StepTimes()
 
     def attach(
         self,
@@ -166,9 +209,12 @@ class HopsumState:
                 f"method='auto' on rank {self.rank}, which joined the job later: it cannot know what the others "
                 "measured. Use method='hopsum' in jobs whose workers are replaced"
             )
-        if (plain or self.start_iter or self.method == "auto") and group is None:
+        compared = steps_to_compare()
+        needs_group = self.method == "auto" or self.on_switch_lost == "fall_back" or compared
+        if (plain or self.start_iter or needs_group) and group is None:
             raise ValueError(
-                "small_tensor_bytes, uncompressed, start_iter and method='auto' average through torch's process group, "
+                "small_tensor_bytes, uncompressed, start_iter, method='auto', on_switch_lost='fall_back' and "
+                "HOPSUM_COMPARE average through torch's process group, "
                 f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
                 "first, or pass process_group"
             )
@@ -183,9 +229,18 @@ class HopsumState:
             residuals=self._residuals,
             error_feedback=self.error_feedback,
             on_nonfinite=self.on_nonfinite,
+            keeps_gradients=self.on_switch_lost == "fall_back",
+            times=self._times,
         )
-        if self.method == "auto" and group is not None:
-            self.trial = MethodTrial(GroupSums(group).means)
+        if group is not None and self.on_switch_lost == "fall_back":
+            self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
+        if group is not None and (self.method == "auto" or compared):
+            self.trial = MethodTrial(
+                GroupSums(group).means,
+                counted_steps=compared or COUNTED_STEPS,
+                decides=self.method == "auto",
+                tells=bool(compared) and self.rank == 0,
+            )
 
     @property
     def communicator(self) -> Communicator:
@@ -197,8 +252,15 @@ class HopsumState:
     @property
     def facts(self) -> str:
         """Return the options that ranks need to have in common, in words."""
-        shared = (name for name in _OPTIONS if name != "error_feedback")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in shared)
+        shared = [f"{name}={getattr(self, name)!r}" for name in _OPTIONS if name not in _OF_ONE_RANK]
+        return ", ".join([*shared, f"{COMPARE_VARIABLE}={steps_to_compare()}"])
+
+    @property
+    def compresses(self) -> bool:
+        """Return whether the step in progress, or the last one, goes through the communicator."""
+        if self._fall_back is not None and self._fall_back.active:
+            return False
+        return self.steps >= self.start_iter and (self.trial is None or self.trial.compresses)
 
     def submit(self, bucket: Bucket) -> Submitted:
         """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
@@ -210,8 +272,7 @@ class HopsumState:
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, sums = open_step or self._begin_step(), list[PortionSum]()
         try:
-            compress = self.steps >= self.start_iter and (self.trial is None or self.trial.compresses)
-            self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=compress)
+            self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=self.compresses)
         except Exception as error:
             step.fail(error)
         compressed = sum(each.compressed for each in sums)
@@ -219,6 +280,8 @@ class HopsumState:
         if bucket.is_last():
             self._end_group()
             self.steps += 1
+            self._times.hand_over()
+            step.over.add_done_callback(self._end_step)
             step.complete()
         return Submitted(bucket.buffer(), step, sums)
 
@@ -240,6 +303,13 @@ class HopsumState:
             each.portion.scatter(each.x)
         return submitted.buffer
 
+    def _end_step(self, over: Future[bool]) -> None:
+        """Take the time, and write the line that was asked for; in the thread that ends the step."""
+        self._times.end_step()
+        asked = self.log_every and self.rank == 0 and self.steps % self.log_every == 0
+        if asked and over.exception() is None and self._sender is not None:
+            tell(_log, self._times.line(self.steps, self._sender.agent.workers))
+
     def _require_sender(self) -> Sender:
         if self._sender is None:
             raise RuntimeError("this HopsumState was unpickled: call attach(comm, module) first")
@@ -248,10 +318,15 @@ class HopsumState:
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
         self._end_group()
-        self._step = Step(self._residuals.clear)
+        self._step = Step(self._residuals.clear, self._fall_back)
+        self._calls.any = True
+        self._times.begin_step()
+        has_switch = self._fall_back is None or not self._fall_back.active
+        if not has_switch:
+            self._step, self.trial = Step(self._residuals.clear), None
         if self.trial is not None and self.steps >= self.start_iter:
             self.trial.begin_step()
-        if self._sender is not None:
+        if self._sender is not None and has_switch:
             self._grouping = self._sender.agent
             self._grouping.group_start()
         self._follow_scale()
@@ -275,8 +350,10 @@ class HopsumState:
 
         Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed; `bytes_up`
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
-        Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); and the elements and bytes
-        that torch's process group averaged, which are in none of the others. Raises RuntimeError without an agent.
+        Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the elements and bytes
+        that torch's process group averaged, which are in none of the others; and the seconds of a step, those that it
+        waited, the bytes beside a ring of fp32 and of bf16 and how long such a ring takes at the rate so far
+        (`step_times.py`; NaN before there is anything to tell). Raises RuntimeError without an agent.
         """
         sender = self._require_sender()
         statistics, plain = sender.agent.statistics, sender.group
@@ -295,9 +372,10 @@ class HopsumState:
             "packets_up": traffic.datagrams_sent,
             "packets_down": traffic.datagrams_received,
             "retransmits": traffic.retransmits,
-            "compresses": float(self.trial is None or self.trial.compresses),
+            "compresses": float(self.compresses),
             "uncompressed_elements": plain.elements if plain else 0,
             "uncompressed_bytes": plain.bytes if plain else 0,
+            **self._times.scalars(sender.agent.workers),
         }
 
     def state_dict(self) -> StateDict:
@@ -339,6 +417,7 @@ class HopsumState:
         for name in _OPTIONS:
             setattr(self, name, pickled[name])
         self.rank = pickled["state"]["rank"]
+        self._calls = _Calls(self.rank)
         self._start(Residuals())
         self.load_state_dict(pickled["state"])
 

@@ -12,6 +12,8 @@ Rules at the end, the same on all ranks since all see the same results:
 2. Where some rank's gradients were not finite the step is dropped: every bucket is NaN, or fails if that is an error,
    and every residual is what it was before the step, also of the buckets that had a mean.
    The same where workers were replaced: the step fails on all ranks, as if it had not been; do it again.
+   With `on_switch_lost="fall_back"` the ranks vote first (`hopsum.torch.fall_back`); where one lost the switch, all of
+   them average the buckets again by the process group.
 3. A parameter whose gradient is zero on all ranks gets zero, and keeps its residual. DDP ignores the mean of one that
    no rank used (find_unused_parameters), so a residual that is delivered then would be lost.
 """
@@ -22,12 +24,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
+from typing import Any, Protocol
 
 import torch
 
 from hopsum.codec.base import CollectiveError
 from hopsum.errors import WorkersReplacedError
-from hopsum.torch.residuals import StepFeedback
+from hopsum.torch.residuals import Residuals, StepFeedback
 from hopsum.torch.tensors import within_range
 
 
@@ -74,6 +77,33 @@ class PortionSum:
         """The feedback is committed: there is a mean, or workers were replaced and it has the whole vector."""
         self.carried: list[str] = []
         """Parameters whose residual is in x, and is to be cleared when the mean is applied."""
+        self.submitted = False
+        """The communicator has taken the vector, so it has changed the feedback or will do so."""
+
+    def give_back(self) -> None:
+        """Take the gradients anew, with the error feedback as it was before the step. Only where x is a copy."""
+        if self.feedback is not None and self.submitted:
+            self.feedback.undo()
+        self.feedback = None
+        self.x.copy_(self.portion.gather())
+
+    def carry(self, residuals: Residuals) -> None:
+        """Add the residuals to the vector, and note whose they are."""
+        for name, place in zip(self.portion.names, self.portion.own_places(), strict=True):
+            residual = residuals.read(name)
+            if residual is not None:
+                self.x[place] += torch.from_numpy(residual).to(self.x.device, self.x.dtype)
+                self.carried.append(name)
+
+
+class SwitchLoss(Protocol):
+    """The part of FallBack that a step uses."""
+
+    def vote(self, failures: list[BaseException], then: Callable[[Any], None]) -> None:
+        """Tell the other ranks how the step ended here, and call `then` with whether to redo it, or with an error."""
+
+    def redo(self, sums: list[PortionSum]) -> bool:
+        """Average the sums by the process group; return whether all means are finite."""
 
 
 class Step:
@@ -81,12 +111,14 @@ class Step:
 
     Args:
         clear: forgets a parameter's residual.
+        switch_loss: what votes at the end and redoes the step; None: the step ends as its sums do.
     """
 
-    def __init__(self, clear: Callable[[str], None]) -> None:
+    def __init__(self, clear: Callable[[str], None], switch_loss: SwitchLoss | None = None) -> None:
         self.over: Future[bool] = Future()
         """True: the step is dropped and buckets are NaN."""
         self._clear = clear
+        self._switch_loss = switch_loss
         self._lock = threading.Lock()
         self._under_way = 0
         self._complete = False
@@ -142,6 +174,24 @@ class Step:
         self.end(failure=failure)
 
     def _finish(self) -> None:
+        if self._switch_loss is None:
+            self._settle()
+        else:
+            self._switch_loss.vote(self._failures, self._settle_vote)
+
+    def _settle_vote(self, outcome: bool | BaseException) -> None:
+        """End the step as all ranks do: as it is (False), by the process group (True), or with an error."""
+        if isinstance(outcome, BaseException):
+            self._failures.insert(0, outcome)
+        elif outcome and self._switch_loss is not None:
+            try:
+                self._dropped = not self._switch_loss.redo(self._sums)
+                self._failures.clear()
+            except BaseException as error:
+                self._failures = [error]
+        self._settle()
+
+    def _settle(self) -> None:
         try:
             serious = [each for each in self._failures if not isinstance(each, CollectiveError | WorkersReplacedError)]
             if serious:

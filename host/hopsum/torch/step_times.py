@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The times of training steps, as the hook sees them, beside what a ring would have sent.
+
+    wait         from the last bucket that a backward pass hands over to the means of all its buckets: computing is
+                 over, and the step waits for the network (and for encoding and decoding)
+    busy         at least one all-reduce is under way in the communicator
+    rate         bytes of the busier direction by the busy time. A straggler, encoding and decoding lower the rate
+    ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from logging import INFO, Logger
+
+from hopsum.communicator import AllReduceResult
+
+
+class StepTimes:
+    """Seconds that steps took and waited. Ends of all-reduces are noted in the communicator's thread.
+
+    Args:
+        clock: in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._first_begun_s: float | None = None
+        self._begun_s = 0.0
+        self._begun_steps = 0
+        self._handed_over_s = 0.0
+        self._last_end_s = 0.0
+        self.waited_steps = 0
+        self.wait_s = 0.0
+        """Summed over steps."""
+        self._busy_s = 0.0
+        self._elements = 0
+        self._bytes_up = 0
+        self._bytes_down = 0
+
+    def begin_step(self) -> None:
+        """Note that the first bucket of a step is here."""
+        self._begun_s = self._clock()
+        self._begun_steps += 1
+        if self._first_begun_s is None:
+            self._first_begun_s = self._begun_s
+
+    def hand_over(self) -> None:
+        """Note that the last bucket of the step is on its way."""
+        self._handed_over_s = self._clock()
+
+    def end_step(self) -> None:
+        """Note that the means of all buckets are here."""
+        self.wait_s += max(0.0, self._clock() - self._handed_over_s)
+        self.waited_steps += 1
+
+    def end_allreduce(self, result: AllReduceResult, elements: int) -> None:
+        """Note that an all-reduce of so many elements is over."""
+        now = self._clock()
+        self._busy_s += max(0.0, now - max(self._last_end_s, now - result.seconds))
+        self._last_end_s = now
+        self._elements += elements
+        self._bytes_up += result.traffic.interface_bytes_sent
+        self._bytes_down += result.traffic.interface_bytes_received
+
+    @property
+    def step_s(self) -> float:
+        """Return the mean time from the beginning of one step's all-reduces to that of the next; NaN of one step."""
+        if self._first_begun_s is None or self._begun_steps < 2:
+            return float("nan")
+        return (self._begun_s - self._first_begun_s) / (self._begun_steps - 1)
+
+    def scalars(self, workers: int) -> dict[str, float]:
+        """Return the mean times of a step, and what a ring of as many ranks takes for the same gradients; or NaN."""
+        steps, ring_bytes = self.waited_steps, 2 * (workers - 1) / workers * 4 * self._elements
+        own_bytes = max(self._bytes_up, self._bytes_down)
+        ring_fp32_s = _ratio(ring_bytes * self._busy_s, own_bytes * steps)
+        return {
+            "step_s": self.step_s,
+            "wait_s": _ratio(self.wait_s, steps),
+            "rate_bits_per_s": _ratio(8 * own_bytes, self._busy_s),
+            "bytes_by_ring_fp32": _ratio(own_bytes, ring_bytes),
+            "bytes_by_ring_bf16": _ratio(2 * own_bytes, ring_bytes),
+            "ring_fp32_s": ring_fp32_s,
+            "ring_bf16_s": ring_fp32_s / 2,
+        }
+
+    def line(self, steps: int, workers: int) -> str:
+        """Return the same in words, after so many steps."""
+        now = self.scalars(workers)
+        step_ms, wait_ms = 1e3 * now["step_s"], 1e3 * now["wait_s"]
+        fp32_ms, bf16_ms = 1e3 * now["ring_fp32_s"], 1e3 * now["ring_bf16_s"]
+        return (
+            f"step {steps}: {step_ms:.1f} ms, of which {wait_ms:.1f} ms waiting for the network; "
+            f"{now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, {now['bytes_by_ring_bf16']:.2f} in bf16; "
+            f"at this rate ({now['rate_bits_per_s'] / 1e6:.0f} Mbit/s) such a ring takes {fp32_ms:.1f} and "
+            f"{bf16_ms:.1f} ms"
+        )
+
+
+def _ratio(dividend: float, divisor: float) -> float:
+    return dividend / divisor if divisor else float("nan")
+
+
+def tell(log: Logger, text: str) -> None:
+    """Write what the user asked for on the log, or on stderr where nobody has set the log to this level."""
+    if log.isEnabledFor(INFO):
+        log.info("%s", text)
+    else:
+        print(f"hopsum: {text}", file=sys.stderr, flush=True)

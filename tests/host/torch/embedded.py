@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs at an embedded switch of this test, and scripts that torchrun starts as their ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hopsum.codec import best_table
+from hopsum_controlplane import JobSpec, SwitchController, write_membership
+from hopsum_topologies.free_port import free_port
+from hopsum_topologies.testbed import SWITCH, native_testbed
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+SLOTS = 32
+RANKS_S = 1200.0
+"""For all ranks to end: ten times what they need, since machines are shared."""
+
+
+@contextmanager
+def embedded_jobs(folder: Path, workers: int, jobs: int = 1) -> Iterator[int]:
+    """Run the switch with jobs of so many workers each; memberships are FOLDER/job0.json, ...
+
+    Returns the process id of the switch.
+    """
+    with native_testbed(workers) as testbed:
+        controller = SwitchController(testbed.device, SWITCH)
+        for number in range(jobs):
+            places = [("127.0.0.1", free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
+            endpoints = tuple(seat.endpoint(place) for seat, place in zip(testbed.seats, places, strict=True))
+            job = controller.create_job(JobSpec(f"job{number}", endpoints, SLOTS, best_table(workers).values))
+            send_to = {seat.rank: seat.switch for seat in testbed.seats}
+            write_membership(job, folder / f"job{number}.json", send_to)
+        yield testbed.pid
+
+
+def torchrun(
+    script: Path, *arguments: str, ranks: int, environment: Mapping[str, str] | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """Run a script with torchrun; return what it prints as JSON, one object for each rank, and its stderr."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+        "--nproc-per-node", str(ranks), str(script), *arguments,
+    ]  # fmt: skip
+    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **(environment or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RANKS_S, env=variables)
+    assert done.returncode == 0, done.stderr
+    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(figures) == ranks
+    return figures, done.stderr

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The times of steps on a clock that the test moves, and what says whether hopsum helps."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn
+
+from hopsum.communicator import AllReduceResult
+from hopsum.communicator.results import SocketTraffic
+from hopsum.config import ConfigError
+from hopsum.torch import HopsumState
+from hopsum.torch.method import SETTLING_STEPS, MethodTrial, steps_to_compare
+from hopsum.torch.step_times import StepTimes
+
+from ..agent.cluster import Cluster
+
+HEADERS = 14 + 20 + 8
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def result(seconds: float, sent: int, received: int) -> AllReduceResult:
+    traffic = SocketTraffic(1, 1, 0, sent - HEADERS, received - HEADERS)
+    return AllReduceResult(np.zeros(0, np.float32), np.zeros(0, np.uint64), False, traffic, seconds)
+
+
+def test_waiting_and_a_ring_at_the_same_rate() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    for _ in range(2):
+        times.begin_step()
+        clock.now += 1.0
+        times.end_allreduce(result(0.5, 1000, 2000), 2000)
+        times.hand_over()
+        clock.now += 3.0
+        times.end_allreduce(result(3.5, 3000, 2000), 2000)  # half a second of it beside the first one
+        times.end_step()
+        clock.now += 2.0
+    scalars = times.scalars(4)
+    assert scalars["step_s"] == 6.0
+    assert scalars["wait_s"] == 3.0
+    assert scalars["rate_bits_per_s"] == 8 * 8000 / 7.0
+    assert scalars["bytes_by_ring_fp32"] == pytest.approx(8000 / (1.5 * 4 * 8000))
+    assert scalars["bytes_by_ring_bf16"] == 2 * scalars["bytes_by_ring_fp32"]
+    assert scalars["ring_fp32_s"] == pytest.approx(3.5 * 6)
+    assert scalars["ring_bf16_s"] == pytest.approx(3.5 * 3)
+    line = times.line(2, 4)
+    assert line.startswith("step 2: 6000.0 ms, of which 3000.0 ms waiting for the network; 0.17 of the bytes of a ring")
+
+
+def test_before_there_is_anything_to_tell() -> None:
+    assert all(np.isnan(value) for value in StepTimes().scalars(2).values())
+
+
+def test_a_comparison_tells_both_times_and_leaves_the_method(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    trial = MethodTrial(lambda own: own, counted_steps=2, decides=False, tells=True, clock=clock)
+    ways = []
+    for _ in range(2 * (SETTLING_STEPS + 2) + 3):
+        trial.begin_step()
+        ways.append(trial.compresses)
+        clock.now += 3.0 if trial.compresses else 1.5
+    assert ways == [True] * 5 + [False] * 5 + [True] * 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "3000.0 ms through hopsum and 1500.0 ms through torch's process group (median of 2 steps each way)" in line
+    assert "hopsum is 0.50 times as fast. From here on gradients go through hopsum" in line
+
+
+def test_the_variable_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_to_compare() == 0
+    monkeypatch.setenv("HOPSUM_COMPARE", "12")
+    assert steps_to_compare() == 12
+    monkeypatch.setenv("HOPSUM_COMPARE", "yes")
+    with pytest.raises(ConfigError, match="HOPSUM_COMPARE='yes': the number of steps to measure each way"):
+        steps_to_compare()
+
+
+def test_a_hook_that_was_never_called_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as stack, caplog.at_level(logging.WARNING, "hopsum.torch.state"):
+        agent = Cluster(stack, 2).agent(0, "thc")
+        state = HopsumState(agent, nn.Linear(3, 2))
+        del state
+        gc.collect()
+    assert "rank 0: a HopsumState was made and its hook was never called" in caplog.text
+
+
+def test_falling_back_needs_a_process_group() -> None:
+    with ExitStack() as stack:
+        agent = Cluster(stack, 2).agent(0, "thc")
+        with pytest.raises(ValueError, match="on_switch_lost='fall_back' and HOPSUM_COMPARE average through torch's"):
+            HopsumState(agent, nn.Linear(3, 2), on_switch_lost="fall_back")
+        with pytest.raises(ValueError, match="on_switch_lost='gloo': one of raise, fall_back"):
+            HopsumState(agent, nn.Linear(3, 2), on_switch_lost="gloo")  # type: ignore[arg-type]

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A switch that is killed for good in the middle of a step, with on_switch_lost="fall_back"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from .embedded import embedded_jobs, torchrun
+
+WORKER = Path(__file__).with_name("switch_lost_worker.py")
+LOST_IN_STEP = 4
+
+
+def test_all_ranks_go_on_over_the_process_group_from_the_same_step(tmp_path: Path) -> None:
+    with embedded_jobs(tmp_path, 2) as switch:
+        ranks, log = torchrun(WORKER, str(tmp_path / "job0.json"), str(switch), ranks=2)
+    first, second = ranks
+    assert first["digest"] == second["digest"]
+    assert first["ways"] == second["ways"] == [1.0] * LOST_IN_STEP + [0.0] * 3
+    for rank in ranks:
+        assert rank["largest"] == 0, "the process group has delivered what was left"
+        assert rank["out"] < 2e-6
+    assert log.count("torch's process group averages gradients from here on") == 2
