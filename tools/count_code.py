@@ -33,7 +33,7 @@ FOLDERS = (
 NAMED_FOLDERS = (
     "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "tools",
 )  # fmt: skip
-"""Folders in which no module docstring begins with a question word; a test holds it."""
+"""Folders in which no module docstring begins with a question word. A test checks it."""
 QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
 FUNCTION_LINES = 50
 FILE_LINES = 500

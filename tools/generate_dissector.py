@@ -22,7 +22,7 @@ from p4_subset import Declarations, HeaderField, SubsetError, read_shared, write
 TARGET = ROOT / "wire" / "hopsum_wire" / "hopsum.lua"
 HEADER = "hopsum_h"
 VALUES = {"kind": "KIND_", "op": "OP_"}
-"""Fields whose values have names, and the prefix of these constants."""
+"""The fields whose values have names, and the prefix of these constants."""
 FLAGS = "flags"
 BITMAP = "contributors"
 FLAG_PREFIX, STATE_PREFIX = "FLAG_", "STATE_"

@@ -32,7 +32,7 @@ ORDER_OF_CHECKS = (
     *(reason for reason, _ in JOB_CHECKS),
     Drop.OP_MISMATCH,
 )
-"""In which the switch looks at a packet for the service."""
+"""The order in which the switch checks a packet for the service."""
 
 
 _SPECIAL = {Op.OR: "a bitmap of 8192 bits", Op.MAX32: "256 lanes of 31 bits"}

@@ -64,7 +64,7 @@ class Declarations:
     types: dict[str, int] = field(default_factory=dict)
     headers: dict[str, list[HeaderField]] = field(default_factory=dict)
     descriptions: dict[str, str] = field(default_factory=dict)
-    """Of headers that have one."""
+    """The descriptions of headers that have one."""
 
 
 @dataclass

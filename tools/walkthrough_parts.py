@@ -20,9 +20,9 @@ from hopsum_wire.scapy import Ether
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = "p4/v1model"
 WIDTH: Final = 88
-"""Of a line of a trace: as much as the page shows without scrolling."""
+"""The width of a line of a trace. The page shows so many characters without scrolling."""
 SHOWN_VALUES: Final = "HopsumIngress.aggregate.values0"
-"""The registers of values do the same, each to a quarter of the lanes."""
+"""The register of values that the page shows. The others do the same, each to a quarter of the lanes."""
 
 _CONTROL = re.compile(r"^control (\w+)\(")
 

@@ -33,17 +33,17 @@ from hopsum_switch.observe.trace import Record, Trace
 from hopsum_switch.server import SwitchServer
 
 TABLES: Final = ("switch_address", "jobs", "workers", "lookup", "rewrite")
-"""That the controller writes for the job, in the order in which a packet meets them."""
+"""The tables that the controller writes for the job, in the order in which a packet meets them."""
 SLOTS: Final = 4
 SEED, STEP = 1, 1
 
 TABLE: Final = LookupTable((0, 5, 8, 10, 12, 13, 14, 15, 17, 18, 19, 20, 22, 24, 27, 32), 0.0455002638963584)
-"""It truncates beyond 2, so that its values are eighths of the range."""
+"""The lookup table. It truncates beyond 2, so that its values are eighths of the range."""
 REPEATED: Final = (
     (2.0, -1.375, 1.0, -0.75, 0.5, -0.375, 0.375, 0.125),
     (1.5, -1.125, 0.5, -0.75, 0.625, 0.125, -0.375, 0.0),
 )
-"""By rank. The first has root mean square 1, and the second less: the range is 1."""
+"""The repeated values by rank. Rank 0 has root mean square 1 and rank 1 has less, so the range is 1."""
 REPETITIONS: Final = 128
 
 Process = Callable[[int, bytes], Sequence[tuple[int, bytes]]]
@@ -59,13 +59,13 @@ class Walk:
     ranges: tuple[Exchange, ...]
     """The UPDATEs of both workers, MAX32."""
     updates: tuple[Exchange, ...]
-    """Of the slot that the page shows: worker 0, worker 0 again, worker 1, worker 0 late."""
+    """The UPDATEs of the slot that the page shows: worker 0, worker 0 again, worker 1, worker 0 late."""
     traces: tuple[Record, ...]
-    """Of `updates`."""
+    """The traces of `updates`."""
     gradients: NDArray[np.float32]
-    """[2, elements]"""
+    """The gradients of both workers, [2, elements]."""
     means: NDArray[np.float32]
-    """[2, elements], as each worker decodes it."""
+    """The mean as each worker decodes it, [2, elements]."""
 
 
 def run() -> Walk:

@@ -12,7 +12,7 @@ from hopsum_labs.packets import VALUES, Aggregation, Kind, summary, total, worke
 from hopsum_switch.engine import Output
 
 Contribute = Callable[[int, Sequence[int]], list[Output]]
-"""Let a rank contribute values; return what the switch sends for that."""
+"""A function that lets a rank contribute values. It returns the packets that the switch sends in answer."""
 
 
 def vectors(workers: int, seed: int = 0) -> list[list[int]]:

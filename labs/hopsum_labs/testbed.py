@@ -29,8 +29,8 @@ from hopsum_topologies.errors import TopologyError
 
 SendFrame = Callable[[int, bytes], list[Output]]
 StartSwitch = Callable[[ExitStack], tuple[P4RuntimeDevice, SendFrame]]
-"""Starts a switch, which the stack ends; returns its P4Runtime side, and what sends a frame in at a port and returns
-what comes out for it."""
+"""A function that starts a switch, which the stack ends. It returns the switch's P4Runtime side and a function. This
+function sends a frame into a port and returns the frames that leave in answer."""
 DEVICE_ID = 0
 
 

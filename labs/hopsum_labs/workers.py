@@ -24,7 +24,7 @@ from hopsum_labs.packets import total, worker_port
 from hopsum_labs.testbed import Testbed
 
 DEADLINE_S = 60.0
-"""Seconds that the workers of a case have together; a right worker needs a small part of a second."""
+"""The seconds that the workers of a case have together. A correct worker needs a small part of a second."""
 _LOOK_EVERY_S = 0.05
 AllReduce = Callable[["Port", int, int, Sequence[int]], Sequence[int]]
 

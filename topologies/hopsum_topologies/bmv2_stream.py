@@ -15,7 +15,7 @@ _STREAM = "/p4.bm.DataplaneInterface/PacketStream"
 _DEVICE_ID, _PORT, _PACKET = 2, 3, 4
 
 PacketStreamError = grpc.RpcError
-"""A frame's answers did not come: the switch has ended, or gave no answer within the deadline of 60 s."""
+"""The error of a frame without answers: the switch has ended, or it did not answer within the deadline of 60 s."""
 
 
 class PacketStream:

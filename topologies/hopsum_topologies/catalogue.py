@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
 
 LOSS: Final = 0.05
-"""Of `lossy_star`, on every link each way."""
+"""The loss probability of every link of `lossy_star`, each way."""
 UPLINK_BPS: Final = 1e8
-"""Of `two_rack`, between the racks and the spine."""
+"""The rate of the links between racks and spine in `two_rack`."""
 
 
 class NetworkEntry(NamedTuple):

@@ -18,7 +18,7 @@ from hopsum_topologies.netns import Namespace, end_processes_in
 from hopsum_topologies.process import launched
 
 END_S: Final = 5.0
-"""What a command has to end after SIGTERM, before SIGKILL."""
+"""The time between SIGTERM and SIGKILL in which a command can end."""
 _POLL_S: Final = 0.1
 _READ_BYTES: Final = 1 << 16
 
@@ -37,7 +37,7 @@ class OutputLine(NamedTuple):
 
     label: str
     stream: str
-    """stdout or stderr."""
+    """The stream of the line: stdout or stderr."""
     text: str
 
 

@@ -34,7 +34,7 @@ from hopsum_topologies.network import Network, interfaces_of
 from hopsum_topologies.routes import losses, routes, stations
 
 WORKER_UDP_PORT: Final = 24700
-"""Of rank 0; rank r has the r-th after it. None of them is one that a kernel gives out."""
+"""The UDP port of rank 0. Rank r has the r-th port after it. No kernel assigns these ports by itself."""
 
 
 Places = Mapping[int, tuple[str, int]]

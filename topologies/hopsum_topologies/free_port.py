@@ -11,7 +11,7 @@ from typing import Final
 from hopsum_topologies.errors import TopologyError
 
 PORTS: Final = range(12_000, 24_000)
-"""Below those that Linux and macOS give to sockets that ask for any port, which might take it in the meantime."""
+"""The candidate ports. They are below the ephemeral ports of Linux and macOS, which another socket could take first."""
 _ATTEMPTS: Final = 1000
 _random: Final = random.SystemRandom()
 

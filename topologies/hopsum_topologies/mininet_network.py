@@ -30,11 +30,11 @@ from hopsum_topologies.process import launched
 from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
 
 PYTHON: Final = "/usr/bin/python3"
-"""The system's: Debian's Mininet is for no other."""
+"""The system's Python. Debian's Mininet is installed for no other Python."""
 _SCRIPT: Final = Path(__file__).with_name("mininet_script.py")
 _CONFINE: Final = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
 RATE_MAX_BPS: Final = 1e9
-"""Of a link: a larger one Mininet logs as outside its range, and does not set."""
+"""The largest rate of a link. Mininet logs a larger rate as out of range and does not set it."""
 _PROBE_S: Final = 30.0
 _END_S: Final = 20.0
 _TAIL_BYTES: Final = 2000

@@ -42,7 +42,7 @@ _POLL_S = 0.005
 _numbers = itertools.count()
 _owned: set[str] = set()
 _cleanup_processes: dict[int, int] = {}
-"""Pipes by process id, since a forked child has to have its own."""
+"""Pipes by process id. A forked child must have a pipe of its own."""
 
 
 class VethPair(NamedTuple):

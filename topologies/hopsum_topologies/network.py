@@ -48,9 +48,9 @@ class Network(Protocol):
 
     topology: Topology
     driver: str
-    """Of its switches, in the controller's words."""
+    """The driver of the switches, as the controller names it."""
     home: Namespace
-    """Where the switches are; `addresses` hold there."""
+    """The namespace of the switches. `addresses` are valid in this namespace."""
     addresses: Mapping[str, str]
     """P4Runtime servers by switch."""
     hosts: Mapping[str, Namespace]

@@ -33,7 +33,7 @@ class Seat:
     ip: str
     switch: tuple[str, int]
     namespace: str | None = None
-    """Of its data socket only: the process stays where its parent is, and so does what else it opens."""
+    """The namespace of the data socket only. The process and its other sockets stay in the namespace of its parent."""
 
     def endpoint(self, address: tuple[str, int]) -> WorkerEndpoint:
         """Return what the controller has to know of a worker here whose data socket has this address."""

@@ -11,10 +11,11 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 
 BURST_BYTES: Final = 128 << 10
-"""Of the token bucket: it must pass the largest train of segments that a kernel makes."""
+"""The size of the token bucket. The bucket must pass the largest train of segments that a kernel makes."""
 QUEUE_BYTES: Final = 2 << 20
 DELAYED_FRAMES: Final = 100_000
-"""That may be on their way at a time, since more are lost: netem's own 1000 are 10 ms of 1 Gbit/s."""
+"""The number of frames that netem delays at a time. netem drops more frames. Its default of 1000 frames is 10 ms of
+1 Gbit/s."""
 _TC_TIMEOUT_S: Final = 20.0
 
 

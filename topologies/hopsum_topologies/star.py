@@ -27,12 +27,12 @@ class LinkCounts(NamedTuple):
     """
 
     wire_bytes_up: int
-    """From the host."""
+    """Bytes of whole frames that the host sent."""
     wire_bytes_down: int
     interface_bytes_up: int
     interface_bytes_down: int
     dropped: int
-    """Frames that found a queue full."""
+    """Frames that were dropped at a full queue."""
 
     def since(self, earlier: LinkCounts) -> LinkCounts:
         """Return the difference."""

@@ -33,7 +33,7 @@ class InterfaceCounters:
     """Frames and their bytes, Ethernet headers included, at all switch ports together."""
 
     packets_up: int
-    """From workers."""
+    """Packets that workers sent."""
     bytes_up: int
     packets_down: int
     bytes_down: int
@@ -54,11 +54,11 @@ class Testbed:
     device: Device
     seats: tuple[Seat, ...]
     where: str
-    """In words, what runs."""
+    """A description of the running switch."""
     pid: int
     """The switch's process."""
     read_interfaces: Callable[[], InterfaceCounters]
-    """Reads the interfaces themselves, not the program's counters."""
+    """A function that reads the counters of the interfaces, not those of the program."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from hopsum_topologies.launch import die_with_parent
 from hopsum_topologies.seat import Seat
 
 SILENCE_S = 600.0
-"""Nobody says anything for so long: something hangs."""
+"""The time without a message from any worker after which the pool reports a hang."""
 JOIN_S = 10.0
 
 WorkerMain = Callable[[Seat, Any, Connection], None]
@@ -38,7 +38,7 @@ class WorkerPool:
         self.pipes: list[Connection] = []
         self._finished: set[int] = set()
         self._kept: list[tuple[int, tuple[Any, ...]]] = []
-        """Messages that came while others were gathered, with their ranks."""
+        """Messages that arrived while other messages were gathered, with their ranks."""
         for seat in seats:
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)

@@ -41,9 +41,9 @@ class Packet:
     source: Source
     header: Header
     payload: NDArray[np.uint8]
-    """uint8[n], the bytes that the header announces."""
+    """The bytes that the header announces, uint8[n]."""
     lengths_fit: bool
-    """Whether the lengths of the layers below and of the header fit each other."""
+    """Flag: the lengths in the lower layers and in the header are consistent."""
     relative: WorkerConfig | None = None
     """The leaf or parent that sends such packets here, if the kind is one of a tree's."""
 

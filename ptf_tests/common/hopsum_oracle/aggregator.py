@@ -63,13 +63,13 @@ class PacketOutcome:
     """All that one packet caused."""
 
     drop: Drop = Drop.NONE
-    """Index into `drops` that was bumped; NONE: not dropped, and nothing bumped."""
+    """The index into `drops` that was incremented. NONE means that the packet was not dropped."""
     job_index: int = 0
     events: tuple[Event, ...] = ()
-    """Indices into the job's counters that were bumped, in order."""
+    """The indices into the job's counters that were incremented, in order."""
     reply: Reply = Reply.NONE
     outputs: tuple[OutputPacket, ...] = ()
-    """A multicast is one output per child, in the order of the group."""
+    """The packets that leave. A multicast has one output per child, in the order of the group."""
 
 
 class Aggregator:
@@ -84,11 +84,11 @@ class Aggregator:
     ) -> None:
         self.switch = switch or AggregatorConfig()
         self.registers = registers or Registers()
-        """Shared, not copied: pass those of a dead job, or garbage, to start from them."""
+        """The registers, shared and not copied. They may be the registers of a dead job, or garbage."""
         self.jobs: dict[int, JobConfig] = {}
         self.drops: Counter[Drop] = Counter()
         self.job_events: Counter[tuple[int, Event]] = Counter()
-        """Keyed by (job_index, event)."""
+        """The counts of each (job_index, event)."""
         for job in jobs:
             self.add_job(job)
 

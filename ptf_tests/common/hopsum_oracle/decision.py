@@ -48,9 +48,9 @@ from typing import Final, NamedTuple
 from hopsum_wire import Event
 
 FINAL: Final = 255
-"""`ctr` of a complete copy."""
+"""The `ctr` of a complete copy."""
 CLOSED: Final = 254
-"""`ctr` of a leaf's copy whose partial sum is with the parent; any other value is the number of contributions in it."""
+"""The `ctr` of a leaf's copy whose partial sum is with the parent. Any other value is the number of contributions."""
 
 
 class PacketClass(Enum):
@@ -128,10 +128,10 @@ class Copy(NamedTuple):
     generation: int = 0
     round: int = 0
     seen: int = 0
-    """Bitmap of the children that arrived for this round, late ones too."""
+    """Bitmap of the children whose packets arrived for this round, late ones too."""
     ctr: int = 0
     contributors: int = 0
-    """Bitmap of the workers inside the values."""
+    """Bitmap of the workers whose contributions are in the values."""
 
 
 class Update(NamedTuple):
@@ -140,10 +140,10 @@ class Update(NamedTuple):
     generation: int
     round: int
     bit: int
-    """1 << rank, or the number of the child."""
+    """The bit of the child: 1 << rank, where the rank of a leaf is its number."""
     flush: bool = False
     inside: int = 0
-    """PARTIAL: bitmap of the workers in the sum; 0: an UPDATE, of the sender alone."""
+    """Bitmap of the workers in the sum of a PARTIAL. 0 stands for an UPDATE, which has the sender alone."""
 
     @property
     def contributors(self) -> int:
@@ -158,7 +158,7 @@ class Decision(NamedTuple):
     lanes: LaneAction
     reply: Reply
     events: tuple[Event, ...]
-    """The counters of the job that this packet bumps, in order."""
+    """The counters of the job that this packet increments, in order."""
 
 
 def packet_class(copy: Copy, update: Update) -> PacketClass:

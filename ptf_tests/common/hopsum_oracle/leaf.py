@@ -31,7 +31,7 @@ from hopsum_oracle.decision import FINAL, Copy, Decision, LaneAction, Reply, Upd
 from hopsum_wire import MAX_WORKERS, Event
 
 SEEN_ALL: Final = (1 << MAX_WORKERS) - 1
-"""`seen` of a round whose result came before any of its children: whoever comes is late."""
+"""The `seen` of a round whose result came before any child. Every child that comes later is late."""
 
 
 class ParentResultClass(Enum):

@@ -22,7 +22,7 @@ class WorkerConfig:
 
     rank: int
     port: int
-    """Switch port, ingress and egress."""
+    """The switch port, for ingress and egress."""
     mac: int
     ip: int
     udp_port: int
@@ -34,7 +34,7 @@ class LeafConfig(WorkerConfig):
 
     udp_port: int = HOPSUM_UDP_PORT
     members: int = 0
-    """Bitmap of the workers below it: nobody else may be in its sums."""
+    """Bitmap of the workers below the leaf. The sums of the leaf may have no other workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ class JobConfig:
 
     generation: int
     job_index: int
-    """Which part of the `job_events` counter is this job's."""
+    """The part of the `job_events` counter that belongs to this job."""
     slot_base: int
     slots: int
     workers: tuple[WorkerConfig, ...]
-    """In the order of the multicast group's replicas."""
+    """The workers, in the order of the multicast group's replicas."""
     quorum: int
-    """Children (workers, without leaves) that complete a round."""
+    """The number of children that complete a round. Without leaves the children are the workers."""
     min_quorum: int = 1
-    """Children that complete it once a FLUSH arrives."""
+    """The number of children that complete a round after a FLUSH."""
     table: tuple[int, ...] | None = None
     """16 values of 0..255 for LOOKUP_ADD8, or none."""
     table16: tuple[int, ...] | None = None
@@ -70,13 +70,13 @@ class JobConfig:
     table6: tuple[int, ...] | None = None
     """16 values of 0..63 for LOOKUP_ADD6, or none."""
     observers: tuple[WorkerConfig, ...] = ()
-    """Who may PROBE without being a worker; their ranks are above those of any worker."""
+    """The observers. An observer may PROBE and is no worker. Its rank is above the rank of every worker."""
     leaves: tuple[LeafConfig, ...] = ()
-    """Switches below this one, in the order of the multicast group's replicas, behind the workers."""
+    """Switches below this one, in the order of the multicast group's replicas, after the workers."""
     parent: ParentConfig | None = None
-    """The switch above this one; None: this is the root."""
+    """The switch above this one, or None at the root."""
     code_group: int = LANE_GROUP_CODES
-    """Codes that the program takes as a group."""
+    """The number of codes that the program handles as a group."""
 
     def __post_init__(self) -> None:
         ranks = [child.rank for child in self.children]

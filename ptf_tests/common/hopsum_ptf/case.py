@@ -57,7 +57,7 @@ class SwitchCase(ReportedTest):
     """One case on one switch."""
 
     recorded = True
-    """Whether the case does the same every time: one that draws random numbers in the switch does not."""
+    """Flag: every run of the case gives the same packets. A case that draws random numbers in the switch does not."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -33,9 +33,10 @@ from hopsum_wire._layout import JOB_EVENTS
 CLOCK_S = 1_000_000.0
 
 UNCOUNTED_EVENTS: Final = {"tofino": frozenset({Event.FAULT})}
-"""By target. Tofino asks the tag once, and is told only that the packet's round is newer."""
+"""Events that a target does not count, by target. Tofino compares the tag once and learns only that the packet's round
+is newer."""
 UNCOUNTED_DROPS: Final = {"tofino": frozenset({Drop.TRUNCATED})}
-"""By target. On Tofino the parser drops them."""
+"""Drop reasons that a target does not count, by target. On Tofino the parser drops these packets."""
 
 
 class RecordingDevice(Device):

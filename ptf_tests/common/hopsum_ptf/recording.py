@@ -45,7 +45,7 @@ class Recording:
     case: str
     steps: list[Write | Exchange] = field(default_factory=list)
     counters: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Packets by counter and cell; cells of 0 are left out."""
+    """Packets by counter and cell, without cells of 0."""
 
     @property
     def packets(self) -> tuple[int, int]:

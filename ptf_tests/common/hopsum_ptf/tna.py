@@ -32,7 +32,7 @@ from hopsum_wire.payload import unpack_codes
 
 PROGRAMS: Final = Path(__file__).resolve().parents[3] / "p4" / "build" / "tna"
 CHIPS: Final = {"tofino": TOFINO, "tofino2": TOFINO2, "small": TOFINO}
-"""By program; `small` is a build for tests (tools/dump_tna.py)."""
+"""The chip of each program. `small` is a build for tests (tools/dump_tna.py)."""
 
 
 def compiled(program: str) -> Path:

@@ -39,7 +39,7 @@ class Statements:
     def __init__(self, call: Case, switch: Case) -> None:
         self._call = call
         self._switch = switch
-        """Compiles switch (table.apply().action_run)."""
+        """A function that compiles switch (table.apply().action_run)."""
 
     def compile(self, scope: NameScope, node: Node) -> Do:
         """Compile a statement. Raises UnsupportedError."""

@@ -28,7 +28,7 @@ _ROOTS = {
     "egress_intrinsic_metadata_for_deparser_t": "deparser",
     "egress_intrinsic_metadata_for_output_port_t": "port",
 }
-"""Where parameters live, by their types; the two others are headers and metadata."""
+"""The roots of parameters, by their types. The two other parameters are headers and metadata."""
 _TABLE_PROPERTIES = {"key", "actions", "default_action", "size", "entries"}
 
 
@@ -63,7 +63,7 @@ class Block:
         self.actions: dict[str, CompiledAction] = {}
         self.instances: dict[str, Any] = {}
         self.roots: dict[str, Type] = {}
-        """Types of what its packets have, by path."""
+        """The types of the packet fields of the block, by path."""
         self._labels: dict[str, str] = {}
         self.scope = NameScope(types, {}, lambda scope, call: calls.value(self, scope, call))
         self.statements = Statements(

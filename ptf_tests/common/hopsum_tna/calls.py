@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hopsum_tna.block import Block
 
 DATA, AT, OUT = "$data", "$at", "$out"
-"""Of a packet: bytes that came, bytes of them that were taken, pieces that were emitted."""
+"""The paths of a packet's received bytes, of the number of extracted bytes, and of its emitted pieces."""
 
 
 class TooShortError(Exception):
@@ -32,7 +32,7 @@ class RegisterAction:
 
     register: Register
     paths: tuple[str, ...]
-    """Where its body finds the cell's fields."""
+    """The paths at which the body finds the fields of the cell."""
     result: tuple[str, Number] | None
     do: Do
 

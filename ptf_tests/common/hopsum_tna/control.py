@@ -14,7 +14,7 @@ from hopsum_tna.switch import Switch
 from hopsum_tna.tables import Bound, Key, Match, TnaTable
 
 MatchValue = int | tuple[int, int]
-"""exact: the value; ternary: value and mask; lpm: value and length of the prefix in bits."""
+"""The value of an exact match, value and mask of a ternary one, or value and prefix length in bits of an lpm one."""
 
 
 class TnaControl:

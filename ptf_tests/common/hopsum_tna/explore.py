@@ -23,7 +23,7 @@ class End(NamedTuple):
     """One way in which it can end: an order that leads there, and all that left the switch."""
 
     order: str
-    """`a` an arrival, `.` a frame out of the loop."""
+    """The order of the steps: `a` is an arrival, `.` is a frame out of the loop."""
     sent: tuple[SentFrame, ...]
 
 

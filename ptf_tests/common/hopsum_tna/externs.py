@@ -36,7 +36,7 @@ class Register:
     size: int
     initial: tuple[int, ...]
     cells: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Cells that were written; all others hold `initial`."""
+    """The cells that were written. All other cells hold `initial`."""
     _last: Fields | None = None
 
     def __post_init__(self) -> None:

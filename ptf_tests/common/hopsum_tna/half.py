@@ -18,7 +18,7 @@ from hopsum_tna.layout import VALID, Fields, Record, Truth, Types, flat, headers
 _NO_MATCH, _PARTIAL_HEADER = 1, 2
 _TEMPLATES = 16
 _ZERO = ("tm", "deparser", "port")
-"""What the architecture starts at 0; all else that nobody has written is undefined."""
+"""The paths that the architecture sets to 0 at the start. Other unwritten fields are undefined."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ from hopsum_tna.half import Half
 from hopsum_tna.layout import Types
 
 LOOP = -1
-"""The step that takes the first frame of the loop into ingress; any other step is a port whose queue egress serves."""
+"""The step that takes the first frame of the loop into ingress. Any other step is a port whose queue egress serves."""
 _UNSUPPORTED_TM = ("mcast_grp_b", "copy_to_cpu", "deflect_on_drop")
 
 

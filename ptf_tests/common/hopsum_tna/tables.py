@@ -47,13 +47,13 @@ class TnaTable:
     name: str
     keys: tuple[Key, ...]
     actions: Mapping[str, str]
-    """Names in the program by their names in the control plane."""
+    """The actions' names in the program, by their names in the control plane."""
     default: Bound
     size: int
     constant: bool = False
     exact: dict[tuple[int, ...], Bound] = field(default_factory=dict)
     masked: dict[tuple[Match, ...], tuple[int, Bound]] = field(default_factory=dict)
-    """With the rank, of which the largest wins, and of several the first."""
+    """The masked entries with their ranks. The largest rank wins. Of several entries with that rank the first wins."""
     _found: dict[tuple[int, ...], tuple[bool, Bound]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ class NameScope:
         self.types = types
         self.names = dict(names)
         self.call = call
-        """Compiles a call that yields a value: isValid, execute, get, lookahead, a table's apply."""
+        """A function that compiles a call with a value: isValid, execute, get, lookahead, a table's apply."""
 
     def inside(self, names: Mapping[str, tuple[str, Type]]) -> NameScope:
         """Return a scope that knows some names more."""

@@ -42,7 +42,8 @@ class Observer:
     """Sees everything and does nothing; override what is of interest. Nothing passed may be changed."""
 
     values = False
-    """Whether to be told of assignments and branches inside actions; read once, when an interpreter is built."""
+    """Flag: the observer is notified of assignments and branches inside actions. The flag is read once, when an
+    interpreter is built."""
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
         """A frame has been received."""

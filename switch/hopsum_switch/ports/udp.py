@@ -47,7 +47,8 @@ SOL_UDP, UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # of linux/udp.h; the socket modu
 _MAX_DATAGRAM_BYTES = 65535
 _RECEIVE_BUFFER_BYTES = 16 << 20
 _SEND_BUFFER_BYTES = 16 << 20
-"""What waits in the queue of a slow link counts as the socket's; beyond it a frame is dropped as queue_full."""
+"""The send buffer of a socket. Frames that wait in the queue of a slow link count against this buffer. A frame beyond
+it is dropped and counted as queue_full."""
 _SO_SNDBUFFORCE = 32
 _CONTROL_BYTES = socket.CMSG_SPACE(struct.calcsize("i"))
 _NOT_IN_SEGMENTS = {errno.EMSGSIZE, errno.EIO, errno.EINVAL}  # too long for the path, or no checksum offload on it

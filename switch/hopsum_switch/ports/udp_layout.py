@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Final
 
 Serve = Callable[..., None]
-"""The compiled `udp_kernel.serve`; takes the addresses of the arrays in `udp_kernel.Memory`."""
+"""The compiled `udp_kernel.serve`. Its arguments are the addresses of the arrays in `udp_kernel.Memory`."""
 
 COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
 PORTS: Final = 512
 MAX_SEGMENTS: Final = 64
-"""Datagrams of one call; as many as every kernel with UDP_SEGMENT takes."""
+"""The largest number of datagrams of one call. Every kernel with UDP_SEGMENT takes so many."""
 MAX_PAYLOAD_BYTES: Final = 65507
-"""Payload of one call."""
+"""The largest payload of one call."""
 MAX_DATAGRAM_BYTES: Final = 65535
 DESTINATIONS: Final = 64
-"""Addresses whose frames wait for each other; those of one more make all leave."""
+"""The number of addresses whose frames wait together. A frame for one more address makes all of them leave."""
 
 # `loop`, int64[LOOP_WORDS]: set before a call
 FD: Final = 0  # of the socket

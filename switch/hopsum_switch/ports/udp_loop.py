@@ -23,11 +23,12 @@ from hopsum_switch.ports.udp_frames import HEADERS_BYTES
 LONGEST_FRAME_BYTES: Final = at.MAX_DATAGRAM_BYTES + HEADERS_BYTES
 _NAME_BYTES: Final = 16
 LINGER_S: Final = 100e-6
-"""A call waits so long for more frames when none is left: coming back to Python takes as long as a train."""
+"""The time that a call waits for more frames when none is left. A return to Python takes as long as a train."""
 LAST_LINGER_S: Final = 1e-3
-"""A call that has lasted so long waits no more: others may want the engine."""
+"""The age from which a call waits no more: other threads may need the engine."""
 _HELD_BYTES: Final = 256 << 10
-"""Outputs that wait to leave together: fewer calls of the kernel, and still in the cache when it copies them."""
+"""The size of the outputs that leave together. A larger size needs fewer system calls. Outputs of this size are still
+in the cache when the kernel copies them."""
 Integers = NDArray[np.int64]
 
 

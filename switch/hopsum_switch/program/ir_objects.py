@@ -83,7 +83,7 @@ class RegisterIR:
 
 
 CellArray = CounterIR | MeterIR | RegisterIR
-"""An array of cells, of which an index chooses one."""
+"""An array of cells. An index selects one cell."""
 INDEX_OUT_OF_RANGE = "index_out_of_range"
 """The kind under which engines count an index outside such an array (`Engine.faults`)."""
 INVALID_HEADER_READ = "invalid_header_read"

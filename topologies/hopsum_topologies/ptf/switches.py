@@ -30,7 +30,7 @@ class PtfTarget:
     platform_arguments: Sequence[str] = ()
     namespace: str | None = None
     skips: Mapping[str, str] = field(default_factory=dict)
-    """Reasons by case, for cases about what the target's program does not have: they are not run."""
+    """The reasons of cases that are not run, by case. Such a case tests a feature that the target's program lacks."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ SWITCHES: Final[Mapping[str, Callable[..., AbstractContextManager[PtfTarget]]]] 
     "native_veth": native_veth,
     "bmv2": bmv2,
 }
-"""By the name of the target."""
+"""The functions that start a switch, by the name of the target."""
 
 
 @contextmanager
