@@ -153,7 +153,8 @@ def course_of(options: argparse.Namespace, ours: str) -> Course:
     steps, batch, every = FULL[options.model]
     steps = max(2, round(steps * options.scale))
     schemes = (*(name for name in options.others if name != ours), ours)
-    return Course(options.model, steps, batch, min(every, steps), {f"{options.rate:.0f}bit": options.seeds}, schemes)
+    rates = {f"{options.rate / 1e6:g}mbit": options.seeds}
+    return Course(options.model, steps, batch, min(every, steps), rates, schemes)
 
 
 def show(document: dict[str, Any], console: Console) -> None:

@@ -109,7 +109,7 @@ def test_the_choice_is_written_down_before_the_first_training(
     assert (before["ours"], before["chosen_by"], before["runs"]) == (OURS, "plan", [])
     assert before["choice"]["options"][0]["codec"] == before["choice"]["codec"] == OURS
     (course,) = given.courses
-    assert (given.placement, len(given.seeds), course.rates, course.steps) == ("hosts", 3, {"200000000bit": 3}, 32)
+    assert (given.placement, len(given.seeds), course.rates, course.steps) == ("hosts", 3, {"200mbit": 3}, 32)
     assert course.schemes == ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8", OURS)
     after = json.loads(path.read_text())
     assert after == {**before, "runs": after["runs"]}
