@@ -23,7 +23,7 @@ class Command(NamedTuple):
     module: str
     """Has `main(arguments) -> exit status` and `build_parser()`."""
     extra: str = ""
-    """The extra that brings what it imports; empty where the distribution alone does."""
+    """The extra that brings what it imports. Empty where the distribution alone does."""
 
 
 class Group(NamedTuple):
@@ -150,7 +150,7 @@ UNREAD = 141
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the first word; the rest belongs to the command."""
+    """Return the parser of the first word. The rest belongs to the command."""
     summaries = {word: (GROUPS.get(word) or COMMANDS[word]).summary for section in SECTIONS for word in section.words}
     lists = [_list(section.title, {word: summaries[word] for word in section.words}) for section in SECTIONS]
     parser = _parser("", "In-network aggregation of compressed gradients.", lists, summaries, "COMMAND")
@@ -159,7 +159,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def build_group_parser(first: str) -> argparse.ArgumentParser:
-    """Return the parser of the second word of a group; the rest belongs to the command."""
+    """Return the parser of the second word of a group. The rest belongs to the command."""
     group = GROUPS[first]
     rows = {name.partition(" "): row for name, row in COMMANDS.items()}
     summaries = {second: row.summary for (word, _, second), row in rows.items() if word == first}
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _has_lost_its_reader() -> bool:
-    """Say whether nobody reads the output any more, as in `hopsum ... | head`; what is left of it goes nowhere then."""
+    """Say whether nobody reads the output any more, as in `hopsum ... | head`. What is left of it goes nowhere then."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     if not any(event & select.POLLERR for _, event in output.poll(0)):

@@ -31,7 +31,7 @@ def stamp_datagrams(
     """Return one datagram a row.
 
     Args:
-        template: see `update_template`; its `slot`, `round` and `count` do not matter.
+        template: see `update_template`. Its `slot`, `round` and `count` do not matter.
         slots: [n], 0..2^16-1.  rounds: [n], 1..2^32-1.  counts: [n] or a scalar, elements in use.
         payloads: uint8[n, template.length].
 
@@ -50,7 +50,7 @@ def stamp_datagrams(
 
 
 def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: ArrayLike) -> NDArray[np.uint8]:
-    """Return a copy of stamped datagrams for another generation; slots, counts and payloads stay.
+    """Return a copy of stamped datagrams for another generation. Slots, counts and payloads stay.
 
     Args:
         datagrams: as `stamp_datagrams` returns them; unchanged.

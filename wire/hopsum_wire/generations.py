@@ -4,7 +4,7 @@
 A job over several shards has a stream for each shard. The first shard's message has those of the others in
 `further_shards`, in the order of the shards.
 
-Positions are those of the job's stream (stream.py), which go on from generation to generation; runs of them are first
+Positions are those of the job's stream (stream.py), which go on from generation to generation. Runs of them are first
 .. end - 1.
 """
 
@@ -40,7 +40,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The continuation of the stream in a new generation, the same on all ranks; the controller makes it of all
+    """The continuation of the stream in a new generation, the same on all ranks. The controller makes it of all
     `Sealed`.
     """
 

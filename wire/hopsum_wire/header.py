@@ -37,7 +37,7 @@ class Header:
     held: int = 0
     """STALE and STATE only: the round that the slot's copy holds."""
     contributors: int = 0
-    """Bitmap of the workers in the sum (STALE, STATE: in the held one); bit w is rank w."""
+    """Bitmap of the workers in the sum (STALE, STATE: in the held one). Bit w is rank w."""
     count: int = 0
     """Elements of the chunk that are in use; in STATE what the copy holds, see `State`."""
     length: int = 0

@@ -161,7 +161,7 @@ class JobMembership:
 
 
 def membership_document(membership: JobMembership) -> dict[str, Any]:
-    """Return a membership as the JSON object that `parse_membership` reads; see the module's format."""
+    """Return a membership as the JSON object that `parse_membership` reads. See the module's format."""
     tables = {"table": membership.table, "table16": membership.table16}
     document: dict[str, Any] = {
         "job": membership.job,
@@ -216,7 +216,7 @@ def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
     """Read a membership file, waiting up to `wait_s` seconds for one that is not there yet.
 
     Raises:
-        MembershipError: no file in time, or one that is malformed; the message names the file and the key.
+        MembershipError: no file in time, or one that is malformed. The message names the file and the key.
     """
     path, deadline = Path(path), time.monotonic() + wait_s
     while True:
@@ -240,7 +240,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
     """Return the membership that a JSON text holds. Keys that this version does not know are ignored.
 
     Raises:
-        MembershipError: no JSON, a missing key, or a value of a wrong type or out of range; `where` is named.
+        MembershipError: no JSON, a missing key, or a value of a wrong type or out of range. `where` is named.
     """
     try:
         document = json.loads(text)
@@ -310,7 +310,7 @@ def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership,
 
 
 def _code_group(root: _Object) -> int:
-    """Return the codes of a group; what is left out is the software switches'."""
+    """Return the codes of a group. What is left out is the software switches'."""
     if "code_group" not in root.value:
         return LANE_GROUP_CODES
     group = root.integer("code_group", 1, max(CODE_GROUPS))
@@ -320,7 +320,7 @@ def _code_group(root: _Object) -> int:
 
 
 def _ops(root: _Object) -> frozenset[Op]:
-    """Return the operations of the switch; all where they are left out."""
+    """Return the operations of the switch. All where they are left out."""
     names = root.value.get("ops", list(Op.__members__))
     if not isinstance(names, list) or not names or not all(name in list(Op.__members__) for name in names):
         raise root.wrong("ops", f"is {names}, no list of some of {', '.join(Op.__members__)}")

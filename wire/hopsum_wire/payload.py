@@ -6,7 +6,7 @@ words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ... How 
 the switch program: 512 (`LANE_GROUP_CODES`) in v1model's; a job's membership says what its switch wants (`code_group`).
 
 RESULT of LOOKUP_ADD6 packs 1024 lanes of 6 bits into 768 bytes. Lanes 0 to 767 are the low 6 bits of the bytes 0 to
-767; lane 768 + j lies in the high 2 bits of the bytes j, 256 + j and 512 + j, its lowest bits first.
+767. Lane 768 + j lies in the high 2 bits of the bytes j, 256 + j and 512 + j, its lowest bits first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SHAPES: Final[dict[int, Shape]] = {
     Op.MAX32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
     Op.LOOKUP_ADD6: Shape(CODES8_BYTES, PACKED_BYTES, 1024, ">u1", has_codes=True),
 }
-"""The ops of the switch program. An element of OR is one bit; its lanes are bytes, the first bit the highest."""
+"""The ops of the switch program. An element of OR is one bit. Its lanes are bytes, the first bit the highest."""
 
 _CODE_BITS: Final = 4
 _TOP_BITS: Final = 8 - PACKED_LANE_BITS

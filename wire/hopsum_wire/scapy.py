@@ -96,7 +96,7 @@ def scapy_frame(path: FramePath, header: Header, payload: bytes = b"") -> Packet
 
 
 def packet_of(path: FramePath, datagram: bytes) -> Packet:
-    """Return the packet around a datagram; one that is shorter than the header stays raw."""
+    """Return the packet around a datagram. One that is shorter than the header stays raw."""
     if len(datagram) < HOPSUM_BYTES:
         return _below(path) / Raw(datagram)
     fields = unpack_fields(HOPSUM_FIELDS, datagram[:HOPSUM_BYTES])
@@ -130,7 +130,7 @@ def open_layer2(interface: str) -> Any:
 
 
 def open_pcap(path: str) -> PcapWriter:
-    """Open a capture file of Ethernet frames, written anew; each packet is in the file when `write` returns."""
+    """Open a capture file of Ethernet frames, written anew. Each packet is in the file when `write` returns."""
     return PcapWriter(path, sync=True, linktype=1)
 
 

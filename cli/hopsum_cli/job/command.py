@@ -91,7 +91,7 @@ def _move(options: argparse.Namespace) -> int:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    """Delete one after the other; the first that fails ends it, and what is named before it is gone.
+    """Delete one after the other. The first that fails ends it, and what is named before it is gone.
 
     Nothing is deleted where one of them has workers in it, unless --yes or a person at the terminal says so.
     """
@@ -115,7 +115,7 @@ def _delete(options: argparse.Namespace) -> int:
 
 
 def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
-    """Ask whether jobs that workers are in shall end; say what to do where there is nobody to be asked."""
+    """Ask whether jobs that workers are in shall end. Say what to do where there is nobody to be asked."""
     told = "; ".join(f"job {job['name']!r} is {job['state']}, with {_inside(job)} in it" for job in busy)
     if not sys.stdin.isatty():
         print(f"hopsum job: {told}; nothing was deleted: give --yes to end them all the same", file=sys.stderr)

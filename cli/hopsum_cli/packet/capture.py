@@ -39,11 +39,11 @@ _COOKED: Final = {113: (14, 16), 276: (0, 20)}
 
 
 class ForeignFrameError(Exception):
-    """A frame that is no hopsum packet; the message says what it is, for counting."""
+    """A frame that is no hopsum packet. The message says what it is, for counting."""
 
 
 class CapturedPacket(NamedTuple):
-    """A hopsum packet of a capture; `time_s` counts from 1970."""
+    """A hopsum packet of a capture. `time_s` counts from 1970."""
 
     time_s: float
     header: Header

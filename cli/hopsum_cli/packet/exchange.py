@@ -53,7 +53,7 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
 
     Args:
         to: IPv4 address and UDP port of the switch.
-        source: address to send from; UDP port 0 is any free one.
+        source: address to send from. UDP port 0 is any free one.
 
     Raises PacketError: keys that only a whole frame has, an address that cannot be used, or nobody listens there.
     """

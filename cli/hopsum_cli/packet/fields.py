@@ -24,7 +24,7 @@ _WITH_LANES: Final = (Kind.UPDATE, Kind.RESULT, Kind.PARTIAL)
 
 
 class PacketError(HopsumError):
-    """A packet cannot be built, sent or read as asked; the message says what to change."""
+    """A packet cannot be built, sent or read as asked. The message says what to change."""
 
 
 class PacketArguments(NamedTuple):

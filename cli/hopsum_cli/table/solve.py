@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum table solve`: the best table of a given size and truncation.
 
-A coordinate of N(0, 1) beyond t_p is truncated, which happens with probability p; code z stands for
+A coordinate of N(0, 1) beyond t_p is truncated, which happens with probability p. Code z stands for
 -t_p + 2 t_p T[z] / G. The table is the one of least rounding error, solved exactly.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network in words and as a tree of lines, for the terminal; the tree is what `svg` draws too."""
+"""A network in words and as a tree of lines, for the terminal. The tree is what `svg` draws too."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ REACH_S: Final = 20.0
 
 
 class Request(NamedTuple):
-    """A run. `aggregate_at` is the switch for jobs whose workers are at several; `output` is a file for the counts.
+    """A run. `aggregate_at` is the switch for jobs whose workers are at several. `output` is a file for the counts.
 
-    `program` is somebody's own, JSON and P4Info, and `control` the command that writes its entries; `cli` asks for
+    `program` is somebody's own, JSON and P4Info, and `control` the command that writes its entries. `cli` asks for
     Mininet's prompt.
     """
 

@@ -13,7 +13,7 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """A signal has come; `number` says which. Later ones are ignored: what they ask for is under way."""
+    """A signal has come. `number` says which. Later ones are ignored: what they ask for is under way."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

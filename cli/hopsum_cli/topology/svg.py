@@ -69,7 +69,7 @@ def layout(topology: Topology) -> tuple[dict[str, NodePosition], float]:
 
 
 def _place(topology: Topology, node: str, known: dict[str, int], columns: dict[str, float], used: list[int]) -> float:
-    """Give a node and all below it their columns; `used` counts those that hosts have taken."""
+    """Give a node and all below it their columns. `used` counts those that hosts have taken."""
     below = children(topology, node, known)
     known.update(dict.fromkeys(below, 0))
     if not below:
@@ -87,7 +87,7 @@ def _line(link: Link, places: dict[str, NodePosition]) -> str:
 
 
 def _link_text(link: Link, places: dict[str, NodePosition]) -> str:
-    """Put the words nearer to the lower end, where lines from one switch have parted; on white, to be read on lines."""
+    """Put the words nearer to the lower end, where lines from one switch have parted. On white, to be read on lines."""
     low, high = sorted((places[end] for end in link.ends), key=lambda place: -place.y)
     words = link_words(link)
     x, y = low.x + (high.x - low.x) * 0.45, low.y + (high.y - low.y) * 0.45 - 7 * len(words)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of one job on the links between leaf and spine switches, and the number of them that was sent again.
 
-Links count frames, of whatever kind; the switches count what became of packets of the job. A contribution is added
+Links count frames, of whatever kind. The switches count what became of packets of the job. A contribution is added
 once, a round is closed by one partial sum and ended by one result: exact counts, however often packets were sent::
 
     tree   up     first: partial sums (closed)     again: resent

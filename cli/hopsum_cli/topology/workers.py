@@ -19,7 +19,7 @@ RENDEZVOUS_PORT: Final = 29500
 def commands_for(
     topology: Topology, arguments: Sequence[str], memberships: Mapping[str, Path], codec: str
 ) -> list[HostTask]:
-    """Return the command of every worker of every job; `memberships` are files by host, of jobs that are installed."""
+    """Return the command of every worker of every job. `memberships` are files by host, of jobs that are installed."""
     several = len(topology.jobs) > 1
     return [
         HostTask(

@@ -100,8 +100,8 @@ class RegistrationRequest:
         return made
 
 
-class Registration(NamedTuple):
-    """What a switch is told that has registered. Seconds."""
+class SwitchLease(NamedTuple):
+    """The times that a registered switch is told, in seconds."""
 
     lease_s: float
     heartbeat_s: float
@@ -129,7 +129,7 @@ class SwitchRegistry:
         for switch in cache.switches():
             self._renew(switch.name)
 
-    def register(self, request: RegistrationRequest) -> Registration:
+    def register(self, request: RegistrationRequest) -> SwitchLease:
         """Take a switch, or renew its lease. The same process that asks again gets the same answer.
 
         Raises InvalidRequestError: it does not fit, its name is taken, or its P4Runtime server does not answer;
@@ -145,7 +145,7 @@ class SwitchRegistry:
                 what = f"switch {request.name!r} is at {known.config.address}, and now at {config.address}"
                 raise InvalidRequestError(what, hint="a process that starts anew draws a new incarnation")
             self._renew(request.name)
-        return Registration(self._config.lease_s, self._config.heartbeat_s)
+        return SwitchLease(self._config.lease_s, self._config.heartbeat_s)
 
     def deregister(self, name: str, incarnation: bytes) -> tuple[str, ...]:
         """Let a switch go, and return the jobs that have a place there. Harmless when that is done, or it was replaced.

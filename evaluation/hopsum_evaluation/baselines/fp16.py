@@ -14,13 +14,13 @@ from hopsum.codec.estimation.base import Message, require_finite_vector, require
 
 
 class Fp16:
-    """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
+    """See the module. The contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "fp16"
     unbiased = False
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Return half-precision elements, least significant byte first; see `Estimator`. Nothing is random.
+        """Return half-precision elements, least significant byte first. See `Estimator`. Nothing is random.
 
         Raises:
             CodecError: elements beyond the largest half, 65504: scale the vector, as loss scaling does.
@@ -37,7 +37,7 @@ class Fp16:
         return Message(halves.tobytes(), 16 * x.size)
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Return the elements as float32; see `Estimator`."""
+        """Return the elements as float32. See `Estimator`."""
         require_payload(message.payload, 2 * elements, self.name, elements)
         out = np.frombuffer(message.payload, "<f2").astype(np.float32)
         if not np.isfinite(out).all():

@@ -19,7 +19,7 @@ ESTIMATORS: Final[dict[str, Callable[..., Estimator]]] = {
     "topk": TopKEstimator,
     "terngrad": TernGrad,
 }
-"""Called with the estimator's own options; all have defaults."""
+"""Called with the estimator's own options. All have defaults."""
 
 
 def make_estimator(name: str, **options: Any) -> Estimator:

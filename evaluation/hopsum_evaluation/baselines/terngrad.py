@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`terngrad`: every element as +scale, 0 or -scale (Wen et al., NeurIPS 2017).
 
-The scale is the largest magnitude, sent as float32; an element x becomes sign(x) scale with probability |x| / scale,
+The scale is the largest magnitude, sent as float32. An element x becomes sign(x) scale with probability |x| / scale,
 which is unbiased. Five ternary digits share a byte (3^5 = 243), 1.6 bits an element where log2(3) is 1.585.
 
 The paper first clips elements at 2.5 standard deviations, which makes the scale, and so the error, smaller and the
-estimate biased: `clip_sigma=2.5`. The paper also lets workers agree on the largest scale; here each has its own.
+estimate biased: `clip_sigma=2.5`. The paper also lets workers agree on the largest scale. Here each has its own.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RUN: Final = _DIGITS << 14
 
 
 class TernGrad:
-    """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
+    """See the module. The contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "terngrad"
 
     def __init__(self, clip_sigma: float | None = None) -> None:
-        """Make the estimator; elements are clipped at so many standard deviations, or not.
+        """Make the estimator. Elements are clipped at so many standard deviations, or not.
 
         Raises:
             CodecError: a clip_sigma that is not a positive number.
@@ -44,7 +44,7 @@ class TernGrad:
         self.unbiased = clip_sigma is None
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Return the scale and packed digits; see `Estimator`."""
+        """Return the scale and packed digits. See `Estimator`."""
         require_finite_vector(x)
         side = _SIDE.pack(self._scale(x))
         scale = _SIDE.unpack(side)[0]
@@ -59,7 +59,7 @@ class TernGrad:
         return Message(payload, len(payload) * 8)
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Return digits times the scale; see `Estimator`."""
+        """Return digits times the scale. See `Estimator`."""
         require_payload(message.payload, _SIDE.size + -(-elements // _DIGITS), self.name, elements)
         scale = _SIDE.unpack_from(message.payload)[0]
         packed = np.frombuffer(message.payload, np.uint8, offset=_SIDE.size)

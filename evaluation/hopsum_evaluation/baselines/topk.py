@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`topk`: the elements of largest magnitude as float32, with their places; the others become zero.
+"""`topk`: the elements of largest magnitude as float32, with their places. The others become zero.
 
 Biased: what is left out never arrives, unless error feedback adds it to a later vector. An element sent costs
 32 bits and ceil(log2 elements) bits of its place, in ascending order. The number of elements sent follows from
@@ -17,7 +17,7 @@ from hopsum.codec.estimation.levels import code_bits, pack, packed_bytes, unpack
 
 
 class TopKEstimator:
-    """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
+    """See the module. The contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "topk"
     unbiased = False
@@ -37,14 +37,14 @@ class TopKEstimator:
         return max(1, round(self.fraction * elements))
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Return values, then packed places; see `Estimator`. Of equal magnitudes the first ones are sent."""
+        """Return values, then packed places. See `Estimator`. Of equal magnitudes the first ones are sent."""
         require_finite_vector(x)
         count, width = self.sent(x.size), code_bits(x.size)
         places = _largest(x, count)
         return Message(x[places].astype("<f4").tobytes() + pack(places, width), count * (32 + width))
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Return the values at their places, zeros elsewhere; see `Estimator`."""
+        """Return the values at their places, zeros elsewhere. See `Estimator`."""
         count, width = self.sent(elements), code_bits(elements)
         require_payload(message.payload, 4 * count + packed_bytes(count, width), self.name, elements)
         values = np.frombuffer(message.payload, "<f4", count)

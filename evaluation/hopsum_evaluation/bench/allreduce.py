@@ -3,8 +3,8 @@
 
 Workers are processes in network namespaces of their own, with a veth pair each to a bridge; a token bucket gives both
 directions of every link a rate. `--placement` says where the embedded switch runs: in the middle with a link for each
-worker (fabric), behind one link as a worker (server), or on every worker's host for its share of each vector (hosts);
-whatever leaves a host passes its link and counts. Subjects take turns: hopsum with codec thc
+worker (fabric), behind one link as a worker (server), or on every worker's host for its share of each vector (hosts).
+Whatever leaves a host passes its link and counts. Subjects take turns: hopsum with codec thc
 (with and without overlap of codec and network), gloo in fp32 and in fp16. All of them share this machine's cores. Every
 mean is held against numpy's: the elements looked at must be equal on all ranks and as near as the codec promises.
 """

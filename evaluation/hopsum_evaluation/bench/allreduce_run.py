@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run of `hopsum bench allreduce`: links, switch, and a pool of workers per kind of subject; they take turns."""
+"""The run of `hopsum bench allreduce`: links, switch, and a pool of workers per kind of subject. They take turns."""
 
 from __future__ import annotations
 

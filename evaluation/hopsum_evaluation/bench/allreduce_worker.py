@@ -141,7 +141,7 @@ def reduce_in_place(
 
 
 def vector_of(plan: AllReducePlan, rank: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the gradient of a rank: standard normal; its first elements do not depend on its length."""
+    """Return the gradient of a rank: standard normal. Its first elements do not depend on its length."""
     rng = np.random.default_rng([plan.seed, rank])
     return rng.standard_normal(plan.elements, dtype=np.float32, out=out)
 

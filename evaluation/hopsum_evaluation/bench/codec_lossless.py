@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec `lossless` as a part of `hopsum bench codec`: 5 % of 16 M elements, two threads; `bench lossless` has more.
+"""Codec `lossless` as a part of `hopsum bench codec`: 5 % of 16 M elements, two threads. `bench lossless` has more.
 
 What it sends is compared with gamma d + 1/32 of float32: a sketch of gamma cells per non-zero element, d their share,
 and a bit of index per element.

@@ -4,7 +4,7 @@
 Each target has a switch process of its own, and they take turns. A round makes all jobs and ends them in another
 order, two batches of writes for each job and way. batched: 512 updates in one RPC; single: one. adoption: from opening
 a session to a controller that has found every entry of all jobs. What is left over on a switch is counted after each
-round; anything but 0 is an error. Controller and switches share this machine's cores.
+round. Anything but 0 is an error. Controller and switches share this machine's cores.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; return 0, or 1 when something was left over."""
+    """Measure and print. Return 0, or 1 when something was left over."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if not 1 <= options.jobs <= MAX_JOBS or not 1 <= options.workers <= MAX_WORKERS:
@@ -113,7 +113,7 @@ def _steps(
 
 
 def describe(targets: Sequence[SwitchUnderTest], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Return what --json prints; null for what was not measured."""
+    """Return what --json prints. Null for what was not measured."""
     report: dict[str, Any] = {}
     measured = {target.name: target for target in targets}
     for name in TARGETS:

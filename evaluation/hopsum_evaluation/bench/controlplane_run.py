@@ -42,7 +42,7 @@ class AdoptionError(Exception):
 
 @dataclass(slots=True)
 class Leaks:
-    """What was left over, summed over all looks at the switch; everything 0 is right."""
+    """What was left over, summed over all looks at the switch. Everything 0 is right."""
 
     entries: int = 0
     slots: int = 0
@@ -59,7 +59,7 @@ def available() -> list[str]:
 
 
 class SwitchUnderTest:
-    """A switch process of its own with a controller that has no jobs; `jobs` of `workers` each are what it makes."""
+    """A switch process of its own with a controller that has no jobs. `jobs` of `workers` each are what it makes."""
 
     def __init__(self, name: str, stack: ExitStack, jobs: int, workers: int, seed: int) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class SwitchUnderTest:
         self._before = len(read_installed(self._device))
 
     def cycle(self) -> None:
-        """Make all jobs and end them in another order; look for what is left over."""
+        """Make all jobs and end them in another order. Look for what is left over."""
         jobs, took_s = _timed(lambda: [self._create(spec) for spec in self._specs])
         writes = sum(len(plan(job).entities) for job in jobs)
         self.samples["create_job_s"].append(took_s / len(jobs))

@@ -6,7 +6,7 @@ loopback, the workers on one core and the switch on another, beside the same dat
 simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
 switch process until it is ready, and its memory. shards: one engine alone and two at the same time, each on a core of
 its own; only when asked for. Workers and switches share this machine's cores. Codes are counted
-as they arrive from the workers; every sum that comes back is waited for and compared with numpy's.
+as they arrive from the workers. Every sum that comes back is waited for and compared with numpy's.
 """
 
 from __future__ import annotations

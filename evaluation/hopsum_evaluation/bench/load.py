@@ -179,7 +179,7 @@ class _Worker:
 
 
 def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_bytes: int) -> NDArray[np.uint8]:
-    """Return the datagrams of one size as uint8[n, datagram_bytes]; others are left out.
+    """Return the datagrams of one size as uint8[n, datagram_bytes]. Others are left out.
 
     A view of the buffer where all that arrived has this size, else a copy.
     """

@@ -2,7 +2,7 @@
 """An engine of the embedded switch by itself: frames and replies in memory, every reply compared.
 
 The switch is a whole one, with its P4Runtime server, so that the control plane sets the job up as anywhere; only its
-ports are left out. A call gets the UPDATEs of one round of all slots, worker by worker as bursts arrive; between calls,
+ports are left out. A call gets the UPDATEs of one round of all slots, worker by worker as bursts arrive. Between calls,
 while no clock runs, all of its replies are held against the frames that numpy makes.
 """
 
@@ -39,7 +39,7 @@ Adapt = Callable[[Device], Device]
 
 
 class EngineRun(ABC):
-    """One engine with a job on it; `frames` is how many a call gets, `name` says which engine it is."""
+    """One engine with a job on it. `frames` is how many a call gets, `name` says which engine it is."""
 
     name: str
 

@@ -47,7 +47,7 @@ def hosts_of(placement: str, workers: int) -> int:
 def start_switches(
     stack: ExitStack, placement: str, star: Star, workers: int, shards: int | None = None
 ) -> list[PlacedSwitch]:
-    """Start the switches of a placement, one for each shard; the stack ends them. Raises TopologyError.
+    """Start the switches of a placement, one for each shard. The stack ends them. Raises TopologyError.
 
     `shards` is how many of the hosts have one in placement hosts; all if left out.
     """

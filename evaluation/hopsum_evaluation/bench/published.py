@@ -14,12 +14,12 @@ _MODULE = "hopsum_evaluation.torch.published"
 
 
 class PublishedRunError(Exception):
-    """The process ended before it was told to; its last words are above."""
+    """The process ended before it was told to. Its last words are above."""
 
 
 @contextmanager
 def published_worker(elements: int, workers: int, seed: int) -> Iterator[dict[str, Callable[[], object]]]:
-    """Start the process; yields its actions by name, each of which returns when it is done, or none without torch.
+    """Start the process. Yields its actions by name, each of which returns when it is done, or none without torch.
 
     It inherits this process's cores, and takes one thread. Asking over a pipe adds some 50 us to an action.
     """

@@ -31,7 +31,7 @@ _STOP_S = 10.0
 
 
 class StartError(Exception):
-    """The switch did not come up; the message has what it said."""
+    """The switch did not come up. The message has what it said."""
 
 
 class Startup:
@@ -46,7 +46,7 @@ class Startup:
             return start_s(environment)
 
     def warm(self) -> float:
-        """Return the seconds of a start with the program in the cache; the first call is cold."""
+        """Return the seconds of a start with the program in the cache. The first call is cold."""
         return start_s(self._environment("warm"))
 
     def memory(self, workers: int, table: tuple[int, ...], seed: int, seconds: float) -> dict[str, int]:

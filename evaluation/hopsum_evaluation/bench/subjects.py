@@ -61,7 +61,7 @@ class DataplaneSetting:
 
 
 class Subjects:
-    """All subjects by name, in `actions`; `engines` and `sockets` are those that can say what bounded them.
+    """All subjects by name, in `actions`. `engines` and `sockets` are those that can say what bounded them.
 
     Opened on a stack, which ends everything. Raises ControlPlaneError, TopologyError, OSError.
     """

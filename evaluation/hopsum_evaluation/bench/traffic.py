@@ -46,7 +46,7 @@ class Pool:
 
 
 def make_pool(generation: int, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Pool:
-    """Return random traffic of a job; its lookup table makes the sums."""
+    """Return random traffic of a job. Its lookup table makes the sums."""
     rng = np.random.default_rng(seed)
     count = VARIANTS * slots
     payloads = [rng.integers(0, 256, (count, up_bytes(Op.LOOKUP_ADD8)), dtype=np.uint8) for _ in range(workers)]

@@ -52,7 +52,7 @@ class PowerSgdMethod:
         self._q: NDArray[np.float32] | None = None
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
-        """See `MeanMethod`; `seed` decides where Q begins."""
+        """See `MeanMethod`. `seed` decides where Q begins."""
         workers, elements = len(vectors), vectors[0].size
         columns = 1 << round(np.log2(elements) / 2)
         rows = -(-elements // columns)

@@ -79,7 +79,7 @@ class SwitchMethod:
         self.codec = codec
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
-        """See `MeanMethod`; raises CodecError where the codec has no mean of these vectors."""
+        """See `MeanMethod`. Raises CodecError where the codec has no mean of these vectors."""
         reductions = [self.codec.start(x, ReductionContext(seed, step, rank)) for rank, x in enumerate(vectors)]
         used = []
         while (phase := reductions[0].phase) is not None:

@@ -42,7 +42,7 @@ class PlotLine(NamedTuple):
     points: Sequence[tuple[float, float]]
     """The points in order of x."""
     joined: Sequence[tuple[float, float]]
-    """Those of them that a line joins; the name is at the last."""
+    """Those of them that a line joins. The name is at the last."""
     style: Mapping[str, str]
 
 
@@ -113,7 +113,7 @@ def _whose(plan: ComparisonPlan) -> str:
 
 
 def _styles(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return colour and marker by name; methods without a name are not in the figure."""
+    """Return colour and marker by name. Methods without a name are not in the figure."""
     looks = zip([name for name in dict.fromkeys(names) if name], cycle(_COLOURS), cycle(_MARKERS), strict=False)
     return {name: {"color": colour, "marker": marker} for name, colour, marker in looks}
 

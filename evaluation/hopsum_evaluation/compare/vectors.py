@@ -57,7 +57,7 @@ VECTORS: Final = tuple(TITLES)
 
 
 def make_vectors(kind: str, workers: int, elements: int, seed: int, *, identical: bool) -> list[NDArray[np.float32]]:
-    """Return one vector per worker, float32[elements]; gradients have as many elements as were recorded.
+    """Return one vector per worker, float32[elements]. Gradients have as many elements as were recorded.
 
     Args:
         kind: one of VECTORS.

@@ -51,7 +51,7 @@ class DemoCounts:
     """Frames that programs dropped, by reason."""
 
     def since(self, earlier: DemoCounts) -> DemoCounts:
-        """Return what was counted after `earlier`; reasons of drops that did not occur are left out."""
+        """Return what was counted after `earlier`. Reasons of drops that did not occur are left out."""
         drops = {name: count - earlier.drops.get(name, 0) for name, count in self.drops.items()}
         return DemoCounts(
             self.interfaces - earlier.interfaces,

@@ -16,11 +16,11 @@ from torch import nn
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """The folder of Debian's package dataset-fashion-mnist."""
 TEST_SHARE = 5
-"""Every fifth image of scikit-learn's digits is kept for the test; they come without a split."""
+"""Every fifth image of scikit-learn's digits is kept for the test. They come without a split."""
 
 
 class MissingDataError(Exception):
-    """A data set is not installed; the message says how to get it."""
+    """A data set is not installed. The message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True)

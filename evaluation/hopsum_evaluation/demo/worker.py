@@ -131,7 +131,7 @@ def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
 def _train(
     ddp: DistributedDataParallel, images: Images, plan: DemoPlan, rank: int, pipe: Connection, phase: str
 ) -> tuple[float, float]:
-    """Take the plan's steps; return the mean loss of the first and of the last ten of this rank."""
+    """Take the plan's steps. Return the mean loss of the first and of the last ten of this rank."""
     optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     shuffle = np.random.default_rng([plan.seed, rank])
     losses = []

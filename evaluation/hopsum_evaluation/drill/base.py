@@ -21,7 +21,7 @@ _POLL_S: Final = 0.02
 
 
 class DrillError(Exception):
-    """Something that the drill waits for did not come; the message says what, and what there was instead."""
+    """Something that the drill waits for did not come. The message says what, and what there was instead."""
 
 
 class DrillEvent(NamedTuple):
@@ -33,7 +33,7 @@ class DrillEvent(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One of CHECKS: whether it holds, None where it does not apply; what was compared, or why not."""
+    """One of CHECKS: whether it holds, None where it does not apply. What was compared, or why not."""
 
     ok: bool | None
     why: str
@@ -41,7 +41,7 @@ class Check(NamedTuple):
 
 @dataclass
 class DrillReport:
-    """What a drill found; its `checks` are computed, never assumed."""
+    """What a drill found. Its `checks` are computed, never assumed."""
 
     name: str
     target: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that replicas are equal and gradients conserved, computed from the workers' journals.
 
-Mass. Of every step, whoever took part says what its error feedback held before and after; the difference and its
+Mass. Of every step, whoever took part says what its error feedback held before and after. The difference and its
 gradient are what it delivered. The law, along every direction of the journals, in float64::
 
     sum over those who took part (before + gradient - after) + what those who ended delivered = contributors * applied
@@ -109,7 +109,7 @@ class _Life:
         self._begin()
 
     def take(self, entry: Entry) -> Iterator[tuple[int, _Part]]:
-        """Take the next line; yield the part that it ends, with its step."""
+        """Take the next line. Yield the part that it ends, with its step."""
         kind = entry["kind"]
         if kind == "life":
             yield from self.end(again=True)
@@ -132,7 +132,7 @@ class _Life:
             self._held = False
 
     def end(self, *, again: bool = False) -> Iterator[tuple[int, _Part]]:
-        """Note what is lost with a life that did not come to its end; yield the part that it was in.
+        """Note what is lost with a life that did not come to its end. Yield the part that it was in.
 
         One whose last all-reduce failed has its error feedback still, unless it begins anew, `again`.
         """
@@ -154,7 +154,7 @@ class _Life:
 
 
 def mass(journals: Journals) -> Mass:
-    """Follow every gradient; see the module."""
+    """Follow every gradient. See the module."""
     found = Mass()
     by_step: dict[int, list[_Part]] = defaultdict(list)
     for rank, entries in journals.items():
@@ -172,7 +172,7 @@ def mass(journals: Journals) -> Mass:
 
 
 def _step(found: Mass, parts: list[_Part]) -> str:
-    """Check the law for one step; return what is wrong beyond its error, which `found` takes."""
+    """Check the law for one step. Return what is wrong beyond its error, which `found` takes."""
     parts = _without_forgotten_results(parts)
     results = [part.entry for part in parts if part.entry is not None]
     bits, applied = 0, np.zeros(PROBES)

@@ -95,7 +95,7 @@ def run_all(names: Sequence[str], options: argparse.Namespace, console: Console)
 
 
 def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None]) -> DrillReport:
-    """Run a drill in a process of its own; what it does goes to `note`."""
+    """Run a drill in a process of its own. What it does goes to `note`."""
     reason = DRILLS[name].needs(options.target)
     if reason:
         return DrillReport(name, options.target, skipped=reason)

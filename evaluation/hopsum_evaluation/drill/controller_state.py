@@ -34,7 +34,7 @@ def differences(config: ClusterConfig, stored: StoredState, device: Device) -> l
 
 
 def settled_differences(config: ClusterConfig, election_id: int) -> list[str]:
-    """The same for a database that no controller has open now; who reads the switch is its primary client for that
+    """The same for a database that no controller has open now. Who reads the switch is its primary client for that
     time.
     """
     store = StateStore(config.database)

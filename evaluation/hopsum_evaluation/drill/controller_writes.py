@@ -2,7 +2,7 @@
 """The controller dies at every write, to the switch and to the database, of everything that happens to a job.
 
 A job trains all the time, which the controllers adopt one after the other. Each kills itself at the next event of a
-scene; the one after it reads the switch back and holds it against the database, before it does anything and after it
+scene. The one after it reads the switch back and holds it against the database, before it does anything and after it
 has taken over, lets an audit look, and is the next to die.
 """
 
@@ -60,7 +60,7 @@ class Deaths:
         self._live("", None)
 
     def _live(self, scene: str, at: int | None) -> bool:
-        """Let one controller live; return whether it was killed."""
+        """Let one controller live. Return whether it was killed."""
         ours, theirs = self._processes.Pipe(duplex=False)
         process = self._processes.Process(
             target=run_controller, args=(self._config, scene, self.workers, at, theirs), daemon=True

@@ -97,7 +97,7 @@ class CrashingStore(StateStore):
 
 @dataclass
 class ControllerRun:
-    """One controller, from taking over to its end; what workers and operators ask for is asked here."""
+    """One controller, from taking over to its end. What workers and operators ask for is asked here."""
 
     config: ClusterConfig
     controller: ClusterController

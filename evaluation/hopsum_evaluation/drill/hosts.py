@@ -45,7 +45,7 @@ def moved(context: DrillContext) -> DrillReport:
     """Move a shard to a spare switch while the job runs; then kill a switch for good, and move its shard as well.
 
     No worker is replaced, so no step is void, and the sums have the bits of a run without moves. A switch that the job
-    has left is cleared as soon as it answers; nobody waits for that.
+    has left is cleared as soon as it answers. Nobody waits for that.
     """
     with drill_testbed(context, "shard-moved", seats=seats_for(context, 3), shards=_SHARDS + 1) as testbed:
         training = TrainingJob(testbed, "train", 3, shards=_SHARDS)

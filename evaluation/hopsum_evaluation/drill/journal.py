@@ -52,7 +52,7 @@ class Journal:
         self._path = path
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append a line; `at` is the machine's monotonic clock."""
+        """Append a line. `at` is the machine's monotonic clock."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "at": time.monotonic(), **fields}) + "\n")
 

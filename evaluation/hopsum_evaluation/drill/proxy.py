@@ -82,7 +82,7 @@ class Proxy:
             await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one way until its end, which is forwarded too; what comes to a dead connection is read and lost."""
+        """Forward one way until its end, which is forwarded too. What comes to a dead connection is read and lost."""
         try:
             while data := await reader.read(_CHUNK_BYTES):
                 if writer not in self._dead:

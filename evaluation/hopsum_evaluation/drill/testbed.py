@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A system as processes of this machine: switch, controller, workers. It notes what is done to it.
 
-Everything is in the drill's folder; everything started is stopped by its process id, in the reverse order.
+Everything is in the drill's folder. Everything started is stopped by its process id, in the reverse order.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DrillTestbed:
     # ---- processes ------------------------------------------------------------------------------------
 
     def start(self, name: str, command: list[str], *, namespace: str | None = None) -> ManagedProcess:
-        """Start a process under a name; it is stopped with the testbed."""
+        """Start a process under a name. It is stopped with the testbed."""
         log = self.context.folder / f"{name.replace(' ', '-')}-{len(self._started)}.log"
         process = ManagedProcess(command, log, namespace=namespace)
         self._started.append(process)
@@ -129,7 +129,7 @@ class DrillTestbed:
         return time.monotonic()
 
     def start_switch(self, shard: int = 0) -> None:
-        """Start the switch of a shard, without a program; the same again after it was killed, at the same addresses."""
+        """Start the switch of a shard, without a program. The same again after it was killed, at the same addresses."""
         driver = self.context.target
         command = self.network.switch_command(driver, sys.executable, shard)
         process = self.start(f"switch {shard}" if shard else "switch", command)
@@ -175,7 +175,7 @@ class DrillTestbed:
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def lose(self, losses: Mapping[int, float]) -> None:
-        """Let switch ports lose a share of their frames each way; before the controller has the switch."""
+        """Let switch ports lose a share of their frames each way. Before the controller has the switch."""
         with open_device(self.context.target, self.network.grpc_address) as device:
             ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
             for port, share in losses.items():

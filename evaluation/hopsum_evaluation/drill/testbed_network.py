@@ -61,7 +61,7 @@ class TestbedNetwork(Protocol):
         """Return where the worker at a seat runs, None for where we are."""
 
     def close(self) -> None:
-        """Take it away; every process in it must have ended."""
+        """Take it away. Every process in it must have ended."""
 
 
 class LoopbackNetwork:
@@ -100,7 +100,7 @@ class LoopbackNetwork:
 
 
 class VethNetwork:
-    """Network namespaces and veths; the calling thread is in the middle until `close`.
+    """Network namespaces and veths. The calling thread is in the middle until `close`.
 
     Raises TopologyError without root or iproute2; nothing is left then.
     """
@@ -155,7 +155,7 @@ class VethNetwork:
         self._route(seat)  # which went with the link
 
     def leave_network(self, seat: int, way: str) -> None:
-        """Break a seat's own way to everybody else; `way` is one of WAYS."""
+        """Break a seat's own way to everybody else. `way` is one of WAYS."""
         away = self._seats[seat]
         if way == "down":
             for interface in self._own():

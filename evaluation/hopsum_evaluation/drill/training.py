@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training that is small, and has what matters: a model, gradients that depend on it and on the rank, a plan.
 
-Every rank pulls the model towards a common target, with noise of its own; all of it follows from the seed, so two runs
+Every rank pulls the model towards a common target, with noise of its own. All of it follows from the seed, so two runs
 of the same steps have the same bits if the means have.
 """
 

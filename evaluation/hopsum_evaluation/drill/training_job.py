@@ -94,7 +94,7 @@ class TrainingJob:
     def since(self, at_s: float, rank: int, *kinds: str, words: str = "", logger: str = "") -> dict[str, Any] | None:
         """Return a rank's first entry of some kinds since a time, None without one.
 
-        Its text has the pattern `words`; what was logged, was by a logger whose name begins with `logger`.
+        Its text has the pattern `words`. What was logged, was by a logger whose name begins with `logger`.
         """
         for entry in self.journal(rank):
             wanted = entry["at"] >= at_s and entry["kind"] in kinds and re.search(words, entry.get("text", ""))

@@ -54,7 +54,7 @@ class _ToJournal(logging.Handler):
 
 
 class DrillWorker:
-    """One rank, from its joining to its end; given up, it begins another life, with nothing of its own.
+    """One rank, from its joining to its end. Given up, it begins another life, with nothing of its own.
 
     `bare`: without a `with` statement around the connection. `url`: in place of the plan's.
     """

@@ -172,7 +172,7 @@ def _as_lines(seconds: dict[str, float]) -> dict[str, float]:
 def network_costs(costs: Costs, elements: int, runs: int, seed: int, console: Console) -> dict[str, Cost]:
     """Return what network threads, the embedded switch and gloo's ring cost, from processor times of all-reduces.
 
-    What codec and mean need by `costs` is taken from a worker's time; the rest is its chunks'. A ring's processor time
+    What codec and mean need by `costs` is taken from a worker's time. The rest is its chunks'. A ring's processor time
     is not all charged to its processes (the kernel's part of TCP over veth pairs is not): its shortest run counts, with
     all cores taken for busy.
     """

@@ -156,7 +156,7 @@ def _reason(
 
 
 def as_json(rows: Sequence[ValidationRow], job: PlannedJob, costs: Costs, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what --json prints; `machine` has the load before the run."""
+    """Return what --json prints. `machine` has the load before the run."""
     return {
         "rows": [{name: getattr(row, name) for name in ValidationRow.__slots__} for row in rows],
         "goal": GOAL,

@@ -169,7 +169,7 @@ def show(result: Result) -> Shown:
 
 
 def _models(result: Result) -> dict[str, dict[str, Any]]:
-    """Return what is known of the models; reports from before there were several have that of the one."""
+    """Return what is known of the models. Reports from before there were several have that of the one."""
     if "models" in result:
         found: dict[str, dict[str, Any]] = result["models"]
         return found

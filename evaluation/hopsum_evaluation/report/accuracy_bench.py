@@ -3,7 +3,7 @@
 
 The plan chooses hopsum's setting, which is printed and written to --output before the first training. All schemes then
 train by turns from the same parameters on the same batches, once for each seed. Printed are the seconds of each scheme
-and, for each, how many times longer it takes to the target than hopsum, with the 95 % interval of the seeds; the
+and, for each, how many times longer it takes to the target than hopsum, with the 95 % interval of the seeds. The
 fastest other scheme is taken seed by seed. Every training's figures are in --output as soon as it is over.
 """
 
@@ -186,7 +186,7 @@ def show(document: dict[str, Any], console: Console) -> None:
 
 
 def _step(runs: Sequence[dict[str, Any]]) -> str:
-    """Return the means of a scheme's step, and of its parts timed alone; PowerSGD's all-reduce has no such time."""
+    """Return the means of a scheme's step, and of its parts timed alone. PowerSGD's all-reduce has no such time."""
     step, compute = (1000 * fmean(run[name] for run in runs) for name in ("step_s", "compute_s"))
     reduces = [1000 * run["reduce_s"] for run in runs if run["reduce_s"] is not None]
     return f"{step:.0f} ({compute:.0f}, {f'{fmean(reduces):.0f}' if reduces else '-'})"

@@ -14,7 +14,7 @@ from hopsum_evaluation.report.shown import Plot, Series, ShownTable, figure
 
 
 def seconds_to_target(model: AccuracyModel, run: dict[str, Any]) -> float:
-    """Return the seconds to the model's target; infinity if the run did not reach it."""
+    """Return the seconds to the model's target. Infinity if the run did not reach it."""
     reached = (float(seconds) for _, seconds, value in run["points"] if value is not None and model.reached(value))
     return next(reached, inf)
 

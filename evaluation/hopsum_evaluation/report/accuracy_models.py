@@ -3,7 +3,7 @@
 
 cnn           scikit-learn's digits
 transformer   the language reference that Python's own library carries for `help()`: module `pydoc_data.topics`
-              (PSF licence 2), character by character; the last tenth is kept for the test
+              (PSF licence 2), character by character. The last tenth is kept for the test
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Learning:
 
 
 def load_learning(model: str) -> Learning:
-    """Return what a model of `accuracy_plan.MODELS` needs; torch's global generator is left seeded by its networks."""
+    """Return what a model of `accuracy_plan.MODELS` needs. Torch's global generator is left seeded by its networks."""
     return {"cnn": _cnn, "transformer": _transformer}[model]()
 
 

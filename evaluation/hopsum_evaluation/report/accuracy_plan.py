@@ -18,7 +18,7 @@ _MODULE: Final = "hopsum_evaluation.report.accuracy_worker"
 
 @dataclass(frozen=True, slots=True)
 class AccuracyModel:
-    """What is trained, and until when; `accuracy_models` has it with its data."""
+    """What is trained, and until when. `accuracy_models` has it with its data."""
 
     words: str
     """The words for the page."""
@@ -32,7 +32,7 @@ class AccuracyModel:
     """True where the measure is a share."""
 
     def reached(self, value: float) -> bool:
-        """Return whether the measure is at the target or beyond; never if it is not a number."""
+        """Return whether the measure is at the target or beyond. Never if it is not a number."""
         return value >= self.target if self.rises else value <= self.target
 
     def shown(self, value: float) -> float:

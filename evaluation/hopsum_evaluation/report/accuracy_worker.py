@@ -45,7 +45,7 @@ _INTERFACE = "eth0"
 
 
 class Reducers(NamedTuple):
-    """The reducers of gradients, by scheme; the rest needs nothing that is made beforehand."""
+    """The reducers of gradients, by scheme. The rest needs nothing that is made beforehand."""
 
     sums: dict[str, Communicator]
     """The summation of codes: by the switch, or by servers in its place."""

@@ -22,7 +22,7 @@ Mean = Callable[[list[NDArray[np.float32]], int], Matrix]
 
 
 def exact(vectors: list[NDArray[np.float32]], step: int) -> Matrix:
-    """Return the mean in float64; see `Mean`."""
+    """Return the mean in float64. See `Mean`."""
     return np.asarray(np.mean(vectors, axis=0, dtype=np.float64))
 
 

@@ -7,7 +7,7 @@
     two or more              yes                                          reproduced
     two or more              no                                           not reproduced; UNDECIDED if part of it does
 
-A sample is the figure of one seed. The interval is that of `interval`; all of it must satisfy the relation, so that a
+A sample is the figure of one seed. The interval is that of `interval`. All of it must satisfy the relation, so that a
 run too small to tell is a claim not reproduced.
 """
 
@@ -80,7 +80,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A claim with ours beside it; `ours` is None where no interval exists. `reason`: why, or why it tells little."""
+    """A claim with ours beside it. `ours` is None where no interval exists. `reason`: why, or why it tells little."""
 
     claim: Claim
     samples: tuple[float, ...]

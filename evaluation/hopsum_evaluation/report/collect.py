@@ -28,7 +28,7 @@ _PACKAGES: Final = ("hopsum", "numpy", "numba", "llvmlite", "torch", "scikit-lea
 
 
 class ReportError(Exception):
-    """A file is not a report that this version can show; the message says where and why."""
+    """A file is not a report that this version can show. The message says where and why."""
 
 
 def collect(
@@ -40,7 +40,7 @@ def collect(
 ) -> dict[str, Any]:
     """Run the wanted sections in their usual order, with a progress bar each; return the report.
 
-    A section that cannot run has the reason in place of figures; the others go on.
+    A section that cannot run has the reason in place of figures. The others go on.
 
     Args:
         settings: seed and size.
@@ -139,7 +139,7 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write it as JSON, whole or not at all; numbers that are not finite become null."""
+    """Write it as JSON, whole or not at all. Numbers that are not finite become null."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(_finite(report), indent=1) + "\n")
     part.replace(path)

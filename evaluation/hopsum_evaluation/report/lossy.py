@@ -31,13 +31,13 @@ class Fate(NamedTuple):
     """What became of packets: bool[workers, chunks] each."""
 
     present: Mask
-    """Contributions that were in time; somebody is in every chunk."""
+    """Contributions that were in time. Somebody is in every chunk."""
     lost: Mask
     """Results that did not reach a worker."""
 
 
 def draw_fate(rng: np.random.Generator, workers: int, chunks: int, loss: float, stragglers: int) -> Fate:
-    """Lose that share of packets each way; so many workers, drawn anew, are late with all they send."""
+    """Lose that share of packets each way. So many workers, drawn anew, are late with all they send."""
     present = rng.random((workers, chunks)) >= loss
     lost = rng.random((workers, chunks)) < loss
     late = rng.permutation(workers)[:stragglers]

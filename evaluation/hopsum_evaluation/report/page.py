@@ -33,7 +33,7 @@ CLAIM_HEADS: Final = ("verdict", "claim", "published", "ours", "samples", "sourc
 
 
 def make_page(report: dict[str, Any], draw: Callable[[Plot], str]) -> str:
-    """Return the HTML of a report; `draw` makes an SVG document of a plot."""
+    """Return the HTML of a report. `draw` makes an SVG document of a plot."""
     parts = {name: shown(report, name) for name in SECTIONS}
     title = f"hopsum report, {report['begun'][:10]}"
     body = [f"<h1>{escape(title)}</h1>", *(_paragraph(line) for line in origin(report)), _paragraph(MEANING)]

@@ -38,7 +38,7 @@ def our_threshold(members: int, density: float, rng: np.random.Generator, step: 
 def published_columns(blocks: int, gamma: float, density: float, columns: int, rng: np.random.Generator) -> float:
     """Return the share of columns that peel wholly in the published layout.
 
-    A block lies in three rows of one table, drawn independently, so that two may be the same; every column has an
+    A block lies in three rows of one table, drawn independently, so that two may be the same. Every column has an
     edge for each block that is not zero there. Rows follow from the non-zero elements on average.
     """
     rows = max(_HASHES, ceil(gamma * density * blocks))

@@ -44,7 +44,7 @@ def draw_svg(plot: Plot) -> str:
 
 
 def draw(plot: Plot) -> Figure:
-    """Return a plot as a figure; points whose y is not positive are left out where y is logarithmic."""
+    """Return a plot as a figure. Points whose y is not positive are left out where y is logarithmic."""
     made = Figure(figsize=_INCHES, layout="constrained")
     FigureCanvasAgg(made)
     axes = made.subplots()

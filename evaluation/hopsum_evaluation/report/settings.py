@@ -22,7 +22,7 @@ Tell = Callable[[float, str], None]
 
 
 class NotRunError(Exception):
-    """A section cannot run here; the message says why, and how it could."""
+    """A section cannot run here. The message says why, and how it could."""
 
 
 class Size(StrEnum):

@@ -10,7 +10,7 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """Rows of text below their heads; the first column is what a row is about."""
+    """Rows of text below their heads. The first column is what a row is about."""
 
     title: str
     heads: Sequence[str]
@@ -38,7 +38,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure; `name` is that of its file."""
+    """A figure. `name` is that of its file."""
 
     name: str
     title: str

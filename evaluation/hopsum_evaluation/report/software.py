@@ -19,7 +19,7 @@ from hopsum.torch.collective import CollectiveCommunicator
 
 
 class SoftwareServers(CollectiveCommunicator):
-    """One worker and server. The contract is `hopsum.communicator.Communicator`; all ranks of gloo take part."""
+    """One worker and server. The contract is `hopsum.communicator.Communicator`. All ranks of gloo take part."""
 
     def __init__(self, codec: Codec, seed: int = 0) -> None:
         """Make a process group of its own, which all ranks do at the same point."""

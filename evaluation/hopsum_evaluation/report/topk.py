@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Top-k with error feedback as a DDP communication hook, as systems without a switch do it: a scheme to compare with.
 
-Every worker sends the largest elements of what it has, as indices and values, to all others; everybody adds them up.
+Every worker sends the largest elements of what it has, as indices and values, to all others. Everybody adds them up.
 What was not sent stays in the residual of its parameter, since DDP may put parameters into other buckets.
 
 No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
@@ -18,13 +18,13 @@ class TopKState:
     """What the hook keeps of one training."""
 
     def __init__(self, share: float = SHARE) -> None:
-        """Begin without residuals; `share` of each bucket is sent, above 0 and up to 1."""
+        """Begin without residuals. `share` of each bucket is sent, above 0 and up to 1."""
         self.share = share
         self.residuals: dict[torch.Tensor, torch.Tensor] = {}
         """The residuals by parameter, float32[elements]."""
 
     def take(self, bucket: GradBucket) -> torch.Tensor:
-        """Add the residuals to the bucket's gradients, in place; return the indices that are to be sent.
+        """Add the residuals to the bucket's gradients, in place. Return the indices that are to be sent.
 
         The residuals are then what remains.
         """
@@ -51,10 +51,10 @@ def largest(vector: torch.Tensor, share: float = SHARE) -> torch.Tensor:
 
 
 def exchange(vector: torch.Tensor, chosen: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    """Start to send these elements to all workers; the future's value is the vector, with the mean in it.
+    """Start to send these elements to all workers. The future's value is the vector, with the mean in it.
 
     Args:
-        vector: float32[n], below 2^31 elements; the result goes there.
+        vector: float32[n], below 2^31 elements. The result goes there.
         chosen: int64[k], k the same on all workers.
     """
     sent = torch.stack([chosen.to(torch.int32), vector[chosen].view(torch.int32)])  # half a message each

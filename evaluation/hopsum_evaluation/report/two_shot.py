@@ -2,7 +2,7 @@
 """Two-shot all-reduces of quantised gradients, as a DDP communication hook over gloo: schemes to compare with.
 
 All-to-all, sum, all-gather: see `hopsum_evaluation.baselines.two_shot`. What a worker's own rounding leaves stays in
-the residual of its parameter; what the rounding of a mean leaves stays with the worker that rounds it. One thread
+the residual of its parameter. What the rounding of a mean leaves stays with the worker that rounds it. One thread
 takes the buckets in the order in which DDP gives them, the same on all ranks, beside the backward pass.
 
 No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.

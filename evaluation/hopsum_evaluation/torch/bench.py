@@ -54,7 +54,7 @@ class TimedPhase:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What all phases work on; all ranks have the same vector."""
+    """What all phases work on. All ranks have the same vector."""
 
     codec: TorchThc
     context: ReductionContext

@@ -50,7 +50,7 @@ class PublishedWorker:
     def __init__(
         self, elements: int, table: Sequence[int] = TABLE, truncated: float = TRUNCATED, seed: int = 0
     ) -> None:
-        """Draw the diagonal and fill the sender's tables; roundings follow from the seed.
+        """Draw the diagonal and fill the sender's tables. Roundings follow from the seed.
 
         Raises:
             ValueError: no whole number of blocks.

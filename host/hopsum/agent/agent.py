@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communicator at a switch; its all-reduces are served by the engine.
+"""A communicator at a switch. Its all-reduces are served by the engine.
 
 An all-reduce is the phases that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
 All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
@@ -14,7 +14,7 @@ whatever their timing (order.py).
     any      end                        FAILED   all futures have the error, mostly GenerationEndedError
     other states and inputs: hopsum/communicator/base.py
 
-Only a controller's jobs go from generation to generation (hopsum.rpc); else a generation that is over is the end of its
+Only a controller's jobs go from generation to generation (hopsum.rpc). Else a generation that is over is the end of its
 agents.
 
 Any other failure ends the generation for this agent, also one of the codec on this rank alone: the other ranks go on
@@ -58,7 +58,7 @@ from hopsum_wire.membership import JobMembership, read_membership
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 UNPROVED_MAX: Final = 2
-"""All-reduces that are kept for peers; the protocol counts their phases, the first of which has two parts."""
+"""All-reduces that are kept for peers. The protocol counts their phases, the first of which has two parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
@@ -137,7 +137,7 @@ class Agent(Communicator):
 
     @property
     def statistics(self) -> CommunicatorStatistics:
-        """Return the counts so far; traffic is live."""
+        """Return the counts so far. Traffic is live."""
         found = self._transport.statistics
         return replace(
             self._engine.statistics,
@@ -154,7 +154,7 @@ class Agent(Communicator):
         return self._generations.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state of the job's other workers; see `Communicator.fetch_state`."""
+        """Return the state of the job's other workers. See `Communicator.fetch_state`."""
         if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)
         until = time.monotonic() + wait_s
@@ -174,7 +174,7 @@ class Agent(Communicator):
             return data
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers; see `Communicator.resume`."""
+        """Go on with the newcomers. See `Communicator.resume`."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"resume in a callback of a future of {self._who} would wait for itself")
         super().resume(state)
@@ -201,7 +201,7 @@ class Agent(Communicator):
         self._engine.inbox.put(Failed(None, error))
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in the generation, which is over; return what is held, and all-reduces begun. Any
+        """Let nothing more happen in the generation, which is over. Return what is held, and all-reduces begun. Any
         thread.
 
         Raises TypeError in a job without side channels, which ends with its generation; GenerationEndedError after a
@@ -226,7 +226,7 @@ class Agent(Communicator):
         self.membership, self._engine.generation = membership, membership.generation
 
     def close(self) -> None:
-        """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed.
+        """End the agent and wait for its thread. What it has not finished fails. Harmless when it is closed.
 
         In a process that was forked from its own it does nothing: socket, threads and place are not that one's.
         """

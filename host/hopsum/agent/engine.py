@@ -67,7 +67,7 @@ class AllReduceEngine:
 
     Args:
         context: its step is not used.
-        transport: the network's thread has it until `run` is over; its owner closes it then.
+        transport: the network's thread has it until `run` is over. Its owner closes it then.
         follow_s: how long an all-reduce with `more` waits for the one that was promised.
         trace: called in this thread with every span of time.
         on_failure: called once, before any future has the error.
@@ -141,7 +141,7 @@ class AllReduceEngine:
             self._end_closed()
 
     def _work(self) -> bool:
-        """Send or take; say whether anything was done.
+        """Send or take. Say whether anything was done.
 
         Sums are read first while the network has another vector's codes: each vector that is not read keeps its sums,
         and its error feedback a second vector. Else what the network waits for goes first.
@@ -232,7 +232,7 @@ class AllReduceEngine:
     # ---- the stream -----------------------------------------------------------------------------------
 
     def _send_next(self) -> bool:
-        """Put the next phase into the stream if it is there; say whether anything was done."""
+        """Put the next phase into the stream if it is there. Say whether anything was done."""
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
         if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
             self._let_go_on(self._go_on)
@@ -253,7 +253,7 @@ class AllReduceEngine:
         return True
 
     def _let_go_on(self, message: ResumeCommand) -> None:
-        """Take what was submitted after the program knew; an older one that waits for its follower has none now."""
+        """Take what was submitted after the program knew. An older one that waits for its follower has none now."""
         for task in [each for each in self._tasks if not each.sealed]:
             self._sent_at.pop(task.number, None)
             self._end(task, message.error)
@@ -374,7 +374,7 @@ class AllReduceEngine:
             self._on_failure(error)
 
     def _end_failed(self) -> bool:
-        """After a failure: let the oldest task go on or end it; say whether anything was done."""
+        """After a failure: let the oldest task go on or end it. Say whether anything was done."""
         self._take_all_behind()
         if not self._tasks:
             self.network.stop()

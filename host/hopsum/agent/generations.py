@@ -52,7 +52,7 @@ class Generations:
         """The workers replaced since the program's last answer."""
         self.is_newcomer = resume is not None
         self.start_generation = membership.generation
-        """The generation in which the newcomers begin that this agent met last; it is one of them at first."""
+        """The generation in which the newcomers begin that this agent met last. It is one of them at first."""
         self.allreduces = 0
         """The all-reduces of the job before this agent's first."""
         if resume is not None:
@@ -76,10 +76,10 @@ class Generations:
         self.replaced = Replaced(newcomers, resume.start_generation, starts, resume.allreduces)
 
     def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
-        """Return what lets the stream go on, and with whom, None where nobody was replaced; they are known from now on.
+        """Return what lets the stream go on, and with whom, None where nobody was replaced. They are known from now on.
 
         Args:
-            only: the generation in which newcomers begin; others are no matter.
+            only: the generation in which newcomers begin. Others are no matter.
         """
         replaced = self.replaced
         if replaced is None or only not in (None, replaced.start_generation):

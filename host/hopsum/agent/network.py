@@ -11,7 +11,7 @@ shards or to none before a generation is sealed.
     SEALED   resume, in any thread           RUN      the stream goes on in another generation
     any      stop                            over
 
-In SEALED the thread waits; peers are served by the transport's own.
+In SEALED the thread waits. Peers are served by the transport's own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ResumeCommand(NamedTuple):
 
 
 class ShardContinuation(NamedTuple):
-    """The next generation of a worker's stream at one shard; see `Transport.resume`."""
+    """The next generation of a worker's stream at one shard. See `Transport.resume`."""
 
     peers: Mapping[int, tuple[str, int]]
     resume: Resume
@@ -139,7 +139,7 @@ class NetworkThread:
         return max(stall.lasted_s for stall in self._stalls)
 
     def submit(self, task: Task, *parts: CollectivePhase) -> None:
-        """Append a phase to the stream, in parts that arrive each by itself; no generation ends between them."""
+        """Append a phase to the stream, in parts that arrive each by itself. No generation ends between them."""
         self._submitted.put((task, parts))
         self._transport.wake()
 
@@ -149,7 +149,7 @@ class NetworkThread:
         self._transport.wake()
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in this generation; return what the worker holds, and all-reduces begun. Any thread.
+        """Let nothing more happen in this generation. Return what the worker holds, and all-reduces begun. Any thread.
 
         What it holds at further shards is in `further_shards`. Raises TypeError for a transport without peers, which
         knows no other generation.
@@ -189,7 +189,7 @@ class NetworkThread:
             self._deliver(Failed(None, error))
 
     def _take_in(self) -> None:
-        """Submit what is waiting; wait for it when nothing is in progress."""
+        """Submit what is waiting. Wait for it when nothing is in progress."""
         try:
             while (submitted := self._submitted.get(block=not self._tasks)) is not None:
                 with self._changed:
@@ -218,7 +218,7 @@ class NetworkThread:
             self._begun = max(self._begun, task.number + 1)
 
     def _unsealed(self) -> bool:
-        """Wait until no generation is being changed; say whether there is anything left to do. With the lock."""
+        """Wait until no generation is being changed. Say whether there is anything left to do. With the lock."""
         while self._sealed and not self._stopping.is_set():
             self._changed.wait()
         return not self._stopping.is_set()

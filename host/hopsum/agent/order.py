@@ -2,7 +2,7 @@
 """The order of phases in a job's stream: a function of what was submitted, never of when.
 
 r, c are the first phase of an all-reduce and the others (ranges and codes of most codecs); 0, 1, 2 in the order of
-submission. Those submitted with `more` promise that another one follows; every rank's program says the same. A promise
+submission. Those submitted with `more` promise that another one follows. Every rank's program says the same. A promise
 may be taken back: after the end of a group it is as if the last one had been without `more`.
 
     submitted                  stream
@@ -11,7 +11,7 @@ may be taken back: after the end of a group it is as if the last one had been wi
     0 more, 1, 2               r0 r1 c0 c1 r2 c2
     0 more, end of group, 1    r0 c0 r1 c1
 
-So with `more` the codes of one vector are encoded while those of the one before are on their way; without it only its
+So with `more` the codes of one vector are encoded while those of the one before are on their way. Without it only its
 ranges are found meanwhile, since codes need the ranges of all ranks, which stand behind those codes in the stream.
 
 Rules

@@ -30,7 +30,7 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 class StatsRecorder:
-    """Counts for the thread that serves; `statistics` is replaced as a whole, so others may read it at any time."""
+    """Counts for the thread that serves. `statistics` is replaced as a whole, so others may read it at any time."""
 
     def __init__(self) -> None:
         self.statistics = CommunicatorStatistics()
@@ -47,7 +47,7 @@ class StatsRecorder:
             self._codes[phase.op] = self._codes.get(phase.op, 0) + phase.lanes
 
     def finish(self, task: Task, *, skipped: bool) -> None:
-        """Count an all-reduce that ended on all ranks alike; its error feedback is committed."""
+        """Count an all-reduce that ended on all ranks alike. Its error feedback is committed."""
         counted = self.statistics
         took_s = time.perf_counter() - task.started_s
         error = vector = 0.0
@@ -101,7 +101,7 @@ def heartbeat_counts(counted: CommunicatorStatistics) -> Mapping[str, float]:
 
 
 def _squares(*summands: NDArray[np.float32]) -> float:
-    """Return the sum of squares of the sum of vectors, as float64; not finite where they are not."""
+    """Return the sum of squares of the sum of vectors, as float64. Not finite where they are not."""
     total = summands[0].astype(np.float64)
     with np.errstate(invalid="ignore"):
         for other in summands[1:]:

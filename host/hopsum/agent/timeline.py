@@ -11,7 +11,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def draw(spans: Iterable[Span], width: int = 72) -> list[str]:
-    """Return one line per stage, `width` columns of time; each all-reduce is marked by its number (base 36).
+    """Return one line per stage, `width` columns of time. Each all-reduce is marked by its number (base 36).
 
     Where several are in one stage at a time the latest to begin is seen. Times are milliseconds from the first start.
     """

@@ -7,8 +7,8 @@
         reduction.take(results, contributors)
     reduction.mean                                            the same bytes on all ranks; None: all ranks skip
 
-Laws, held by tests: what a vector does not deliver is in its error feedback; decode of one contributor is its
-contribution; the mean is unbiased where nothing is truncated; lane sums never overflow; equal arguments give
+Laws, held by tests: what a vector does not deliver is in its error feedback. Decode of one contributor is its
+contribution. The mean is unbiased where nothing is truncated; lane sums never overflow. Equal arguments give
 equal bytes, whatever the backend.
 """
 
@@ -48,7 +48,7 @@ class CollectiveError(CodecError):
 
 
 class NonFiniteError(CollectiveError):
-    """Some rank's vector has NaN or infinity. No rank has a mean; residuals are as they were before.
+    """Some rank's vector has NaN or infinity. No rank has a mean. Residuals are as they were before.
 
     `count`: elements of this rank's vector that are not finite, 0 if it was another's.
     """
@@ -100,7 +100,7 @@ class Reduction(Protocol):
     mean: NDArray[np.float32] | None
     """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
-    """[blocks], bitmap of the workers in the mean of each; empty before, and if it was skipped.
+    """[blocks], bitmap of the workers in the mean of each. Empty before, and if it was skipped.
 
     A block is the elements of a chunk of the last phase, or half of them where a lane carries two sums.
     """
@@ -121,7 +121,7 @@ class Reduction(Protocol):
                 leave the ranks with different means. None: all results are there.
 
         Raises:
-            CollectiveError: there is no mean, on all ranks alike; the reduction is over and the feedback free.
+            CollectiveError: there is no mean, on all ranks alike. The reduction is over and the feedback free.
             CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all;
                 nothing was changed.
         """
@@ -147,7 +147,7 @@ class Codec(Protocol):
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
     code_group: int
-    """Codes that the job's switch takes as a group, see `hopsum_wire.payload`; without `lookup` it says nothing."""
+    """Codes that the job's switch takes as a group, see `hopsum_wire.payload`. Without `lookup` it says nothing."""
     phases: int
     """The phases of one all-reduce, if nothing has to be repeated."""
 
@@ -234,7 +234,7 @@ def require_rows(array: NDArray[Any], rows: int, columns: int, what: str) -> Non
 
 
 def blocks_of(elements: int, block_elements: int) -> int:
-    """Return the number of blocks of a vector; the last one may be padded."""
+    """Return the number of blocks of a vector. The last one may be padded."""
     return -(-elements // block_elements)
 
 
@@ -282,7 +282,7 @@ def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:
 
 
 def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_large: bool = False) -> NonFiniteError:
-    """Say which tensors of x are not finite; one that is finite here was not on another rank, or is `too_large`."""
+    """Say which tensors of x are not finite. One that is finite here was not on another rank, or is `too_large`."""
     bad = ~np.isfinite(x)
     count = int(bad.sum())
     hint = "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"

@@ -5,7 +5,7 @@ n workers send values of at most g, so that a sum is at most n g: a digit of rad
 d0 + d1 B + d2 B^2 + ... of the workers. No digit of the sum reaches B, so nothing is carried from digit to digit, and
 k digits fit in a lane where B^k <= 2^32. The switch knows nothing of digits.
 
-A chunk has k blocks of 256 elements. Lane j of the chunk carries element j of each block; block i is digit i. Blocks
+A chunk has k blocks of 256 elements. Lane j of the chunk carries element j of each block. Block i is digit i. Blocks
 beyond the vector's end are digits 0.
 """
 

@@ -55,7 +55,7 @@ class ErrorFeedback:
         self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
 
     def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return x + residual, which is to be sent; this object's, valid until it is committed.
+        """Return x + residual, which is to be sent. This object's, valid until it is committed.
 
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor rolled back.

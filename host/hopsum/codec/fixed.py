@@ -44,7 +44,7 @@ def fixed_exponents(ranges: NDArray[np.float32], workers: int) -> NDArray[np.int
 
 
 class Fixed(RangeCodec):
-    """See the module; the contract is `RangeCodec`. Contexts are not used: nothing is random."""
+    """See the module. The contract is `RangeCodec`. Contexts are not used: nothing is random."""
 
     name = "fixed"
     op = Op.ADD32
@@ -62,7 +62,7 @@ class Fixed(RangeCodec):
         self._limit = np.float32(2.0 ** (31 - worker_bits) - 2.0 ** (7 - worker_bits))
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the bits of each block's largest magnitude; see `RangeCodec`."""
+        """Return the bits of each block's largest magnitude. See `RangeCodec`."""
         require_vector(x)
         bits = np.concatenate([self._kernels.peak_bits(part) for part in padded_rows(x, FIXED_BLOCK)])
         return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
@@ -70,7 +70,7 @@ class Fixed(RangeCodec):
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
-        """Return big-endian integers; see `RangeCodec`. Elements beyond a shared range are clamped."""
+        """Return big-endian integers. See `RangeCodec`. Elements beyond a shared range are clamped."""
         require_vector(x)
         blocks = blocks_of(x.size, FIXED_BLOCK)
         require_ranges(own, blocks, "own")
@@ -94,7 +94,7 @@ class Fixed(RangeCodec):
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean in a new array: the exact sum, divided and rounded to float32 once; see `RangeCodec`."""
+        """Return the mean in a new array: the exact sum, divided and rounded to float32 once. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
@@ -111,7 +111,7 @@ class Fixed(RangeCodec):
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
-        """Return what these integers stand for; see `RangeCodec`."""
+        """Return what these integers stand for. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(payloads, blocks, _SHAPE.up_bytes, f"payloads of {elements} elements")
         counts = np.ones(blocks)

@@ -37,7 +37,7 @@ def splitmix64(value: int) -> int:
 
 
 def derive_key(*parts: int) -> int:
-    """Return a 64-bit key that follows from all parts and their order; parts are taken modulo 2^64."""
+    """Return a 64-bit key that follows from all parts and their order. Parts are taken modulo 2^64."""
     key = len(parts)
     for part in parts:
         key = splitmix64(key ^ part & _MASK)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookup tables, their expected error, and the best one of given granularity and truncation.
 
-Roundings of n workers are independent, so their error falls as 1/n; what truncation takes away is the same on
+Roundings of n workers are independent, so their error falls as 1/n. What truncation takes away is the same on
 workers with the same input and does not fall. So the best t grows with n, while n g <= 2^lane_bits - 1 bounds g.
 """
 

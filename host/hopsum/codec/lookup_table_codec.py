@@ -85,7 +85,7 @@ _OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False
 
 
 class LookupTableCodec(RangeCodec):
-    """See the module; the contract is `RangeCodec`."""
+    """See the module. The contract is `RangeCodec`."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LookupTableCodec(RangeCodec):
         Args:
             table: of up to 16 values, which the switch looks up, or T[z] = z.
             code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
-            paired: whether two codes of up to 4 values share a symbol (pairs.py); lanes have 8 bits then.
+            paired: whether two codes of up to 4 values share a symbol (pairs.py). Lanes have 8 bits then.
             result_bits: of a sum in RESULT; those of the lane if left out, or 6.
             digits: elements of a lane of 32 bits, in place of lanes of `lane_bits`; T[z] = z then.
 
@@ -161,7 +161,7 @@ class LookupTableCodec(RangeCodec):
         return prepared
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the root mean square of each block, or of the whole vector; see `RangeCodec`."""
+        """Return the root mean square of each block, or of the whole vector. See `RangeCodec`."""
         require_vector(x)
         values = self._block_ranges(x)
         if self.scale == "tensor":
@@ -175,7 +175,7 @@ class LookupTableCodec(RangeCodec):
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
-        """Return packed codes, or lanes; see `RangeCodec`. A block that exceeds the shared range is clipped to it."""
+        """Return packed codes, or lanes. See `RangeCodec`. A block that exceeds the shared range is clipped to it."""
         require_vector(x)
         blocks = blocks_of(x.size, self.block_elements)
         ranges = 1 if self.scale == "tensor" else blocks
@@ -207,7 +207,7 @@ class LookupTableCodec(RangeCodec):
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean; see `RangeCodec`. With full rotation in a new array, which has whole blocks."""
+        """Return the mean. See `RangeCodec`. With full rotation in a new array, which has whole blocks."""
         blocks = blocks_of(elements, self.block_elements)
         chunks = blocks_of(blocks, self.chunk_blocks)
         require_rows(results, chunks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
@@ -234,7 +234,7 @@ class LookupTableCodec(RangeCodec):
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
-        """Return what codes add to a sum; see `RangeCodec`."""
+        """Return what codes add to a sum. See `RangeCodec`."""
         out = self._result(elements)
         self._dequantize(out, payloads, shared, context, included, subtract=False)
         return self._unprepared(out, elements, context)
@@ -247,7 +247,7 @@ class LookupTableCodec(RangeCodec):
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Subtract what codes add to a sum, in one pass unless the rotation is full; see `RangeCodec`."""
+        """Subtract what codes add to a sum, in one pass unless the rotation is full. See `RangeCodec`."""
         if self.rotation == "full":
             super().subtract_contribution(x, payloads, shared, context, included)
         else:
@@ -302,7 +302,7 @@ class LookupTableCodec(RangeCodec):
             )
 
     def _by_rows(self, work: Callable[[slice, NDArray[np.float32]], None], out: NDArray[np.float32]) -> None:
-        """Let work fill, or change, the rows of out; the last one may be shorter than a block."""
+        """Let work fill, or change, the rows of out. The last one may be shorter than a block."""
         columns = self.block_elements
         whole, rest = divmod(out.size, columns)
         rows = out[: whole * columns].reshape(whole, columns)
@@ -476,6 +476,6 @@ def _within(parts: list[tuple[int, NDArray[np.float32]]], run: slice) -> Iterato
 
 
 def _numbered(parts: list[NDArray[np.float32]]) -> list[tuple[int, NDArray[np.float32]]]:
-    """Pair each part of a vector with the number of its first block; parts without blocks are left out."""
+    """Pair each part of a vector with the number of its first block. Parts without blocks are left out."""
     firsts = accumulate((len(part) for part in parts), initial=0)
     return [(first, part) for first, part in zip(firsts, parts, strict=False) if len(part)]

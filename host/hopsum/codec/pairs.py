@@ -26,7 +26,7 @@ LOW_BITS: Final = 0x33
 
 
 def pair_table(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the switch's table of 16 integers for codes of up to 4 values; codes without a value have the last one.
+    """Return the switch's table of 16 integers for codes of up to 4 values. Codes without a value have the last one.
 
     Raises:
         CodecError: more than 4 values, or one that exceeds half a lane.

@@ -50,13 +50,13 @@ _LARGE = np.float32(2.0**100)
 
 
 class RangeCodec(ABC):
-    """The contract is `hopsum.codec.base.Codec`; here is what its reductions need. Holds parameters only."""
+    """The contract is `hopsum.codec.base.Codec`. Here is what its reductions need. Holds parameters only."""
 
     name: str
     backend: str
     workers: int
     op: Op
-    """The switch's operation on the chunks; ranges always take MAX32."""
+    """The switch's operation on the chunks. Ranges always take MAX32."""
     block_elements: int
     """Elements of a block, which has a range of its own."""
     chunk_blocks: int = 1
@@ -75,7 +75,7 @@ class RangeCodec(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> RangeReduction:
-        """Begin an all-reduce; see `Codec`."""
+        """Begin an all-reduce. See `Codec`."""
         return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def prepare(self, x: NDArray[np.float32], context: ReductionContext) -> NDArray[np.float32]:
@@ -95,7 +95,7 @@ class RangeCodec(ABC):
         Args:
             x: float32, prepared, contiguous and finite; only read.
             own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
-                too late for the quorum) is made to fit; the rest of it is quantisation error.
+                too late for the quorum) is made to fit. The rest of it is quantisation error.
             shared: not skipped.
         """
 
@@ -146,7 +146,7 @@ class RangeCodec(ABC):
 
 
 class RangeReduction(VectorReduction):
-    """One all-reduce of one vector by a codec with ranges; the contract is `hopsum.codec.base.Reduction`."""
+    """One all-reduce of one vector by a codec with ranges. The contract is `hopsum.codec.base.Reduction`."""
 
     _sent: NDArray[np.float32]
     """Prepared."""
@@ -164,7 +164,7 @@ class RangeReduction(VectorReduction):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
-        """Take a vector; see `Codec.start`."""
+        """Take a vector. See `Codec.start`."""
         self.codec = codec
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
@@ -178,7 +178,7 @@ class RangeReduction(VectorReduction):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the results of the current phase; see `Reduction`."""
+        """Take the results of the current phase. See `Reduction`."""
         self._require_phase()
         if lost is not None:
             require_ranges(lost, len(results), "lost chunks instead of")

@@ -60,7 +60,7 @@ def require_usable(shared: SharedRanges) -> None:
 
 
 def pack_ranges(ranges: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Return the MAX32 payloads of ranges, uint8[chunks, 1024]; lanes beyond the last block are 0."""
+    """Return the MAX32 payloads of ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
     chunks = blocks_of(ranges.size, RANGE_LANES)
     lanes = np.zeros(chunks * RANGE_LANES, ">u4")
     lanes[: ranges.size] = ranges

@@ -34,7 +34,7 @@ from hopsum.codec.ranges import INFINITE
 
 
 class ReductionState(Enum):
-    """The state of an all-reduce; see the module."""
+    """The state of an all-reduce. See the module."""
 
     RANGES = auto()
     INDEX = auto()
@@ -45,7 +45,7 @@ class ReductionState(Enum):
 
 
 class VectorReduction(ABC):
-    """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
+    """One all-reduce of one vector. The contract is `hopsum.codec.base.Reduction`."""
 
     _own: NDArray[np.uint32]
     """Its ranges, made by `_first_phase`."""
@@ -60,7 +60,7 @@ class VectorReduction(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
-        """Take a vector, see `Codec.start`, and make the first phase; what that needs is set before."""
+        """Take a vector, see `Codec.start`, and make the first phase. What that needs is set before."""
         require_vector(x)
         require_out(out, x)
         require_on_nonfinite(on_nonfinite)
@@ -87,14 +87,14 @@ class VectorReduction(ABC):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the results of the current phase; see `Reduction`."""
+        """Take the results of the current phase. See `Reduction`."""
 
     @abstractmethod
     def _first_phase(self) -> CollectivePhase:
         """Return the ranges to share of the vector, which may be infinite."""
 
     def abort(self) -> None:
-        """Abort; see `Reduction`."""
+        """Abort. See `Reduction`."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
         if np.isfinite(self._x).all():
@@ -110,7 +110,7 @@ class VectorReduction(ABC):
         return self.phase
 
     def _skip(self) -> None:
-        """End without a mean, since some rank's vector is not finite; an error if that was asked for."""
+        """End without a mean, since some rank's vector is not finite. An error if that was asked for."""
         error = None
         if self._on_nonfinite == "raise":
             large = bool(self._own.max(initial=0) >= INFINITE)

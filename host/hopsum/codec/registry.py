@@ -75,7 +75,7 @@ class CodecName(NamedTuple):
 
 
 def parse_codec(text: str) -> CodecName:
-    """Read `NAME` or `NAME:OPTION=VALUE,...`; values are numbers, true, false, or text.
+    """Read `NAME` or `NAME:OPTION=VALUE,...`. Values are numbers, true, false, or text.
 
     Raises:
         CodecError: an unknown codec, an option without a value, or one that is there twice. Whether the codec has the
@@ -127,7 +127,7 @@ def self_check(codec: Codec, reference: Codec) -> None:
     A kernel from a stale cache, or one that the machine's compiler got wrong, would split the replicas of a job.
 
     Raises:
-        CodecError: any byte differs; do not use this backend.
+        CodecError: any byte differs. Do not use this backend.
     """
     x = np.random.default_rng(20230216).standard_t(3, _CHECKED_ELEMENTS).astype(np.float32)
     x[:1024] *= np.float32(1e-8)

@@ -2,13 +2,13 @@
 """Full rotation: signs and a Hadamard transform across the blocks of a slice, before every block is rotated by itself.
 
 A slice has S blocks: 2^13 (2^23 elements in blocks of 1024, as in the published code), or the largest power of two
-that the vector has. Slices follow each other from the first block on; where the last one would not be whole, it is
+that the vector has. Slices follow each other from the first block on. Where the last one would not be whole, it is
 the last S blocks of the vector, so that it overlaps the one before. Each slice in turn becomes H D x / sqrt(S), where
 H acts across its blocks, on each column by itself, and the signs D are its own.
 
 Overlap takes the place of padding: no block is added to the wire, and the energy of any block ends up spread over
 all of a slice. All sums are float32 in a fixed order, so that every rank and backend makes the same bytes. The
-inverse takes the slices in reverse; it is exact up to float32 rounding.
+inverse takes the slices in reverse. It is exact up to float32 rounding.
 
 A slice is worked on in panels of 32 columns, which fit in the second-level cache.
 """
@@ -29,7 +29,7 @@ _COLUMNS: Final = 32
 
 
 def rotate_blocks(rows: NDArray[np.float32], key: int) -> None:
-    """Rotate float32[blocks, B] in place, B a multiple of 32 up to 1024; the rotation follows from key and shape."""
+    """Rotate float32[blocks, B] in place, B a multiple of 32 up to 1024. The rotation follows from key and shape."""
     for number, rows_of_slice in enumerate(_slices(rows)):
         _transform(rows_of_slice, derive_key(key, number), inverse=False)
 
@@ -41,7 +41,7 @@ def rotate_blocks_back(rows: NDArray[np.float32], key: int) -> None:
 
 
 def _slices(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    """Return views of equally many blocks, a power of two; the last may overlap the one before."""
+    """Return views of equally many blocks, a power of two. The last may overlap the one before."""
     blocks = len(rows)
     size = min(SLICE_BLOCKS, 1 << blocks.bit_length() - 1)
     starts = [*range(0, blocks - size + 1, size), *([blocks - size] if blocks % size else [])]
@@ -67,7 +67,7 @@ def _transform(rows: NDArray[np.float32], key: int, *, inverse: bool) -> None:
 
 
 def _across(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the unscaled Hadamard transform of the rows of a, in a or b; both are overwritten."""
+    """Return the unscaled Hadamard transform of the rows of a, in a or b. Both are overwritten."""
     stride = len(a) // 2
     while stride:
         shape = (-1, 2, stride, a.shape[1])

@@ -61,7 +61,7 @@ class TablePoint:
 def best_table(
     workers: int, lane_bits: int = 8, bits: int | None = SWITCH_BITS, error_feedback: bool = False
 ) -> LookupTable:
-    """Return the table for a job, the same on every rank: least expected error; see the module.
+    """Return the table for a job, the same on every rank: least expected error. See the module.
 
     The search takes seconds of processor time where lanes have room. The tables of small jobs come from
     `solved_tables` instead, which has what `search_table` found.
@@ -122,7 +122,7 @@ def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback:
 def pareto_front(bits: int, workers: int, lane_bits: int = 8, error_feedback: bool = False) -> tuple[TablePoint, ...]:
     """Return the tables that no other beats in expected error and in workers per lane, by ascending granularity.
 
-    Arguments and errors are those of `best_table`; the last point is what it returns.
+    Arguments and errors are those of `best_table`. The last point is what it returns.
     """
     require_bits(bits)
     _require_room(bits, workers, lane_bits)

@@ -32,7 +32,7 @@ WIRE_BITS = 4
 
 
 class Thc(LookupTableCodec):
-    """See the module and `LookupTableCodec`; the contract is `RangeCodec`."""
+    """See the module and `LookupTableCodec`. The contract is `RangeCodec`."""
 
     name = "thc"
 
@@ -54,15 +54,15 @@ class Thc(LookupTableCodec):
         """Make the codec of a job; all ranks with the same arguments.
 
         Args:
-            table: of up to 16 values, of up to 4 with `bits=2`; the best one that fits the workers and lanes if left
+            table: of up to 16 values, of up to 4 with `bits=2`. The best one that fits the workers and lanes if left
                 out.
             bits: of a code on the wire, 4 or 2. Two codes of 2 bits share a symbol, and their sums a lane of 8 bits
                 (pairs.py): half of the bytes up and down, for up to 7 workers, and a larger error.
-            error_feedback: whether the table is the best one for ranks that keep error feedback, see table_search.py;
-                if left out, it is with `bits=2` and with `digits`.
+            error_feedback: whether the table is the best one for ranks that keep error feedback, see table_search.py.
+                If left out, it is with `bits=2` and with `digits`.
             lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
-            rotation: "block", "full" or "none"; see lookup_table_codec.py.
-            scale: "block" or "tensor"; see lookup_table_codec.py.
+            rotation: "block", "full" or "none". See lookup_table_codec.py.
+            scale: "block" or "tensor". See lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
             result_bits: of a sum in a result, 6 for packed results: 8 bits if left out, or `lane_bits`. With 6, up to
                 4 workers have tables of 16 values, up to 9 of 8, up to 21 of 4, up to 63 of 2.

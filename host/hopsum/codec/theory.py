@@ -2,7 +2,7 @@
 """The expected error of `thc` and its kin for a given vector: from the formulas, sharing no code with them.
 
 `table.expected_nmse` assumes coordinates with distribution N(0, 1). A block with few non-zero elements is rotated
-into coordinates with lighter tails, and its error is smaller; here the coordinates are those of the vector.
+into coordinates with lighter tails, and its error is smaller. Here the coordinates are those of the vector.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def expected_nmse_of_values(
 
     Args:
         x: float32[elements], finite and not zero.
-        values: what codes stand for; the first means -bound, the last +bound.
+        values: what codes stand for. The first means -bound, the last +bound.
         bound: where coordinates are truncated, in units of the range.
         block: elements that are rotated together, a power of two.
-        rotated: whether they are; else coordinates are elements.
+        rotated: whether they are. Else coordinates are elements.
         per_block: whether the range is the root mean square of each block; else that of x.
     """
     blocks = np.zeros((-(-x.size // block), block))
@@ -71,7 +71,7 @@ def _within(
 ) -> float:
     """Return the squared error of the vector's own elements, of which the last block may have few.
 
-    What rounding adds to coordinates the inverse rotation spreads evenly over a block, and falls as 1/n; what
+    What rounding adds to coordinates the inverse rotation spreads evenly over a block, and falls as 1/n. What
     truncation takes away it puts where it was, and stays.
     """
     filled = (elements - 1) % rounded.shape[1] + 1

@@ -2,7 +2,7 @@
 """Codec `uhc`: evenly spaced codes of 1 to 8 bits, which are their own values (uniform compression of the same paper).
 
 A code z stands for the coordinate -t + 2 t z/g, g = 2^bits - 1. Up to 4 bits travel as 4-bit codes (LOOKUP_ADD8 or
-LOOKUP_ADD16, with the identity as the job's table); more are sent as lanes (ADD8 or ADD16) without a lookup. Lanes
+LOOKUP_ADD16, with the identity as the job's table). More are sent as lanes (ADD8 or ADD16) without a lookup. Lanes
 have 8 bits where workers * g fits, else 16.
 
 The published code truncates a fraction 1e-4 whatever the job. Here t is chosen for the job: roundings of n workers
@@ -50,7 +50,7 @@ def uniform_table(bits: int, workers: int) -> LookupTable:
 
 
 class Uhc(LookupTableCodec):
-    """See the module and `LookupTableCodec`; the contract is `RangeCodec`."""
+    """See the module and `LookupTableCodec`. The contract is `RangeCodec`."""
 
     name = "uhc"
 
@@ -71,10 +71,10 @@ class Uhc(LookupTableCodec):
 
         Args:
             bits: of a code, 1 to 8.
-            lane_bits: 8 or 16; the narrower that fits if left out.
+            lane_bits: 8 or 16. The narrower that fits if left out.
             truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
-            rotation: "block", "full" or "none"; see lookup_table_codec.py.
-            scale: "block" or "tensor"; see lookup_table_codec.py.
+            rotation: "block", "full" or "none". See lookup_table_codec.py.
+            scale: "block" or "tensor". See lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
             result_bits: of a sum in a result; those of the lane if left out, or 6 where the sum of `workers` values of
                 at most 4 bits is at most 63.

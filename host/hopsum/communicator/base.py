@@ -36,7 +36,7 @@ from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 class Communicator(ABC):
     """The handle of one rank. Any thread may submit; all threads together submit the same sequence on all ranks.
 
-    Subclasses serve; they start the thread when all of them is made.
+    Subclasses serve. They start the thread when all of them is made.
 
     Args:
         who: in messages.
@@ -60,7 +60,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _serve(self) -> None:
-        """Serve until `_stop`; then end all that is left with CommunicatorClosedError."""
+        """Serve until `_stop`. Then end all that is left with CommunicatorClosedError."""
 
     @abstractmethod
     def _queue_task(self, task: Task) -> None:
@@ -98,7 +98,7 @@ class Communicator(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
-        """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
+        """Return the mean of x over all workers. Blocks until it is here. See `submit`, also for what it raises."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
@@ -119,7 +119,7 @@ class Communicator(ABC):
         """Queue an all-reduce and return its future, whose callbacks run in the thread that serves.
 
         Args:
-            x: contiguous float32[elements]; do not change it before the future is done.
+            x: contiguous float32[elements]. Do not change it before the future is done.
             feedback: adds what earlier all-reduces left behind, and is committed before the future is done; of the
                 same length, and touched by nobody else until then. Without one the error is lost.
             step: what randomness follows from, the same on all ranks; counted if left out.
@@ -163,7 +163,7 @@ class Communicator(ABC):
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Group the all-reduces that are submitted inside; see `group_start`. Wait for their futures after it."""
+        """Group the all-reduces that are submitted inside. See `group_start`. Wait for their futures after it."""
         self.group_start()
         try:
             yield
@@ -200,7 +200,7 @@ class Communicator(ABC):
         return False
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return what a worker that knows the job gave to `resume`; asks them until one has it, for `wait_s` seconds.
+        """Return what a worker that knows the job gave to `resume`. Asks them until one has it, for `wait_s` seconds.
 
         The bytes are a member's word: any member could have made them up. Load them as data (`weights_only=True`).
 
@@ -213,7 +213,7 @@ class Communicator(ABC):
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers after WorkersReplacedError; harmless where nobody was replaced. Any thread but its
+        """Go on with the newcomers after WorkersReplacedError. Harmless where nobody was replaced. Any thread but its
         own.
 
         What was submitted before goes its own way. What is submitted afterwards is in sums with the newcomers, and
@@ -230,7 +230,7 @@ class Communicator(ABC):
             self._require_open()
 
     def close(self) -> None:
-        """End it and wait for its thread; what it has not finished fails. Harmless when it is closed."""
+        """End it and wait for its thread. What it has not finished fails. Harmless when it is closed."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -75,14 +75,14 @@ class CommunicatorStatistics:
     """The all-reduces without a mean: some rank's vector was not finite, or the codec could not recover it."""
     elements: int = 0
     seconds: float = 0.0
-    """Summed over all-reduces, from the codec's first look at the vector to its mean; they may overlap."""
+    """Summed over all-reduces, from the codec's first look at the vector to its mean. They may overlap."""
     traffic: SocketTraffic = SocketTraffic()
     fetches: int = 0
     """Results that peers were asked for."""
     repaired: int = 0
     """The results among them that came from a peer."""
     failed_sends: Mapping[str, int] = field(default_factory=dict)
-    """System calls that failed for a while, by the errno's name; what they would have sent was lost, and sent again."""
+    """System calls that failed for a while, by the errno's name. What they would have sent was lost, and sent again."""
     peers_refused: Mapping[str, int] = field(default_factory=dict)
     """Connections to the side channel that were closed for cause, by reason: "forged" is nobody's who has the key."""
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)

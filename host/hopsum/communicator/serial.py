@@ -99,11 +99,11 @@ class SerialCommunicator(Communicator):
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Make `_agree` and `_sum` fail soon, if that can be done; called by `close` in any thread."""
+        """Make `_agree` and `_sum` fail soon, if that can be done. Called by `close` in any thread."""
 
     @property
     def statistics(self) -> CommunicatorStatistics:
-        """Return the counts so far; bytes are those of payloads, and there are no datagrams."""
+        """Return the counts so far. Bytes are those of payloads, and there are no datagrams."""
         return self._statistics
 
     def _queue_task(self, task: Task) -> None:
@@ -181,7 +181,7 @@ class SerialCommunicator(Communicator):
         self._statistics = replace(self._statistics, traffic=SocketTraffic(bytes_sent=sent, bytes_received=received))
 
     def _fail(self, error: BaseException) -> BaseException:
-        """Part from the others over an error, unless that was done; return what the future has."""
+        """Part from the others over an error, unless that was done. Return what the future has."""
         with self._lock:
             if self._closed and isinstance(error, AllReduceError):
                 closed = CommunicatorClosedError(

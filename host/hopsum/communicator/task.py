@@ -26,7 +26,7 @@ class Task:
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
-    """Another one was promised; it may be taken back. `call` keeps what was submitted."""
+    """Another one was promised. It may be taken back. `call` keeps what was submitted."""
     out: NDArray[np.float32] | None = None
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
@@ -53,13 +53,13 @@ class Task:
     """The one submitted next, also when that one is over already."""
 
     call: CallSignature = field(init=False)
-    """The call that all ranks need to have in common; its step is set with the task's."""
+    """The call that all ranks need to have in common. Its step is set with the task's."""
 
     def __post_init__(self) -> None:
         self.call = CallSignature(self.x.size, 0, self.on_nonfinite, self.more, self.tensors)
 
     def give_back(self) -> None:
-        """Put all of the vector into the error feedback; one that is not finite is dropped, as if skipped."""
+        """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped."""
         if self.reduction is not None and self.reduction.phase is not None:
             self.reduction.abort()  # it has the vector, also when x is the mean already
         elif self.feedback is not None:

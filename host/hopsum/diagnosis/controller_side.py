@@ -18,7 +18,7 @@
     drops       the program dropped packets between the snapshots, by reason
     clock       a generation, which is the time when it began, lies in the future
 
-All of them are made from what the controller says; no packet is sent to a switch.
+All of them are made from what the controller says. No packet is sent to a switch.
 """
 
 from __future__ import annotations

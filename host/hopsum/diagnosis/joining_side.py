@@ -40,7 +40,7 @@ class Admission:
     """The controller's answers to the job's token.
 
     `own_ip` is this host's address towards the switch, None without a way there. The snapshots have this job only, and
-    are None where the controller does not show a job to its token; `refusal` says why then. `further` has the switches
+    are None where the controller does not show a job to its token. `refusal` says why then. `further` has the switches
     of shards 1 and up, each with this host's address towards it.
     """
 
@@ -56,7 +56,7 @@ class Admission:
 
 
 def not_admitted(url: str, check: str, finding: str, fix: str) -> DiagnosisReport:
-    """Return the report of a worker that cannot even ask where its switch is; `check` is one of ASKED."""
+    """Return the report of a worker that cannot even ask where its switch is. `check` is one of ASKED."""
     report = DiagnosisReport(f"worker of {url}")
     report.rows += [passed(earlier, "right") for earlier in ASKED[: ASKED.index(check)]]
     report.rows.append(failed(check, finding, fix))

@@ -116,7 +116,7 @@ def route_to(ip: str, source: str) -> Route:
     """Return the way of a datagram from one of our addresses.
 
     Raises:
-        OSError: there is none; what the kernel would say to a socket.
+        OSError: there is none. What the kernel would say to a socket.
     """
     attributes = b"".join(
         _ATTRIBUTE.pack(8, kind) + socket.inet_aton(address) for kind, address in ((_RTA_DST, ip), (_RTA_SRC, source))

@@ -2,8 +2,8 @@
 """PROBEs to a switch, from an address that it admits, and the STATEs that come back. Nothing else is ever sent.
 
 A switch knows a worker by its source address and port. Where they are free a socket of our own has them. Where the
-worker's own socket has them, root can send from there nevertheless (a raw socket) and sees copies of what comes back;
-the worker gets the STATEs as well, and forgets what it has not asked for.
+worker's own socket has them, root can send from there nevertheless (a raw socket) and sees copies of what comes back.
+The worker gets the STATEs as well, and forgets what it has not asked for.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class UdpProbeTransport:
         self.socket.send(datagram)
 
     def receive(self) -> Sequence[bytes]:
-        """Return one datagram; see `ProbeTransport`."""
+        """Return one datagram. See `ProbeTransport`."""
         return [self.socket.recv(65535)]
 
 
@@ -104,7 +104,7 @@ class RawProbeTransport:
         self.socket.send(_UDP.pack(own, switch, _UDP.size + len(datagram), 0) + datagram)
 
     def receive(self) -> Sequence[memoryview]:
-        """Return datagrams; see `ProbeTransport`. What others receive from the switch's address comes by here too.
+        """Return datagrams. See `ProbeTransport`. What others receive from the switch's address comes by here too.
 
         The worker's socket may take datagrams by the run, and then they come as runs here.
         """
@@ -127,7 +127,7 @@ class ProbeClient:
     """Sends PROBEs to one switch, and collects the replies.
 
     Attributes:
-        unreachable: what the network said of the way there so far, by errno and times; routers say it seldom.
+        unreachable: what the network said of the way there so far, by errno and times. Routers say it seldom.
     """
 
     def __init__(self, source: ProbeSource, transport: ProbeTransport) -> None:

@@ -18,7 +18,7 @@
     buffer       membership
     offload      -
 
-A running job is not disturbed: the switch is sent PROBEs, which change nothing, from an address that it admits; peers'
+A running job is not disturbed: the switch is sent PROBEs, which change nothing, from an address that it admits. Peers'
 side channels see a connection that says nothing. Behind a gateway one PROBE is padded to the size of the largest
 datagram, which the switch counts as bad_length.
 """
@@ -90,7 +90,7 @@ def examine(
 
     Args:
         location: a membership file, or a URL that names one (file://, udp://, raw://).
-        rank: which worker; the one whose address is on this host if left out.
+        rank: which worker. The one whose address is on this host if left out.
         observer: who asks the switch instead of the worker itself.
         patience: how long is waited.
     """

@@ -23,8 +23,8 @@ def choose_address(ip: str, environment: Mapping[str, str]) -> str:
     """Return this rank's IPv4 address.
 
     Args:
-        ip: the setting; it comes first. Then the interface that GLOO_SOCKET_IFNAME names, the first that there is of
-            several; then the source of what is sent to MASTER_ADDR; loopback without any of these.
+        ip: the setting. It comes first. Then the interface that GLOO_SOCKET_IFNAME names, the first that there is of
+            several. Then the source of what is sent to MASTER_ADDR; loopback without any of these.
 
     Raises:
         ConfigError: no such address or interface here, or no way to MASTER_ADDR.

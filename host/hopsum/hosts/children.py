@@ -43,7 +43,7 @@ class Children:
         self._thread.start()
 
     def start(self, name: str, arguments: Sequence[str], ready: re.Pattern[str], wait_s: float) -> str:
-        """Start `python -m ARGUMENTS --die-with-parent PID`; return its output once that has a line `ready`.
+        """Start `python -m ARGUMENTS --die-with-parent PID`. Return its output once that has a line `ready`.
 
         Raises ChildError: it ended before, or did not say so in time.
         """
@@ -62,7 +62,7 @@ class Children:
             time.sleep(_LOOK_AGAIN_S)
 
     def ended(self) -> str:
-        """Return which child has ended by itself, and the end of its output; an empty string while all run."""
+        """Return which child has ended by itself, and the end of its output. An empty string while all run."""
         for name, child in self._children.items():
             if child.poll() is not None:
                 return f"{name} ended with status {child.returncode}: {self._tail(name) or 'it printed nothing'}"

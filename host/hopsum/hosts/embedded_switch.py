@@ -25,7 +25,7 @@ class EmbeddedSwitch(NamedTuple):
 def start_switch(
     children: Children, ip: str, service_ip: str, *, p4runtime_port: int = 0, udp_port: int = 0
 ) -> EmbeddedSwitch:
-    """Start a switch at an address of this host; ports 0 are any free ones.
+    """Start a switch at an address of this host. Ports 0 are any free ones.
 
     Args:
         service_ip: the service's address inside the switch's frames.

@@ -8,7 +8,7 @@
     choices   the options of codec thc: bits against error
     paper     the synchronous-SGD model of Jang, Na and Yoon (arXiv 1711.10123), which needs none of the above
 
-numpy and the codecs' sizes are all it needs; `hopsum plan` is the command.
+numpy and the codecs' sizes are all it needs. `hopsum plan` is the command.
 """
 
 from __future__ import annotations

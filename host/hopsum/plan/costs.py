@@ -102,7 +102,7 @@ def costs_from_json(text: str, where: str) -> Costs:
     """Return the shipped costs with those replaced that a JSON object has: name to {"seconds", "origin"}.
 
     Raises:
-        PlanError: no such object; the message begins with `where`.
+        PlanError: no such object. The message begins with `where`.
     """
     figures = _figures_from_json(text, where)
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of "Homomorphic Parameter Compression for Distributed Deep Learning Training" (arXiv 1711.10123).
 
-M workers compute i minibatches each, a minibatch of B / M taking C / M; then all M send their parameters, W bytes,
+M workers compute i minibatches each, a minibatch of B / M taking C / M. Then all M send their parameters, W bytes,
 one after the other through a network of rate chi. One set of that is one update.
 
     T_cmt = i C h / M         h: operation overhead, how much longer computing takes on compressed parameters
@@ -76,7 +76,7 @@ class SynchronousSgd:
         return overhead - self.overhead_bound(workers, ratio, 0.0)
 
     def crossing_workers(self, ratio: float = 1.0) -> float:
-        """Return the M at which T_inf is as long as T_cmt; at that M an update is shortest, too."""
+        """Return the M at which T_inf is as long as T_cmt. At that M an update is shortest, too."""
         return float((self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)) ** 0.5)
 
     def overtaking_workers(self, ratio: float = 1.0) -> float:

@@ -23,7 +23,7 @@ class PlannedJob:
     """A data-parallel job: every worker has all gradients, and needs their mean in every step.
 
     Raises:
-        PlanError: a value out of range; the message has its name, the value and the range.
+        PlanError: a value out of range. The message has its name, the value and the range.
     """
 
     elements: int

@@ -102,7 +102,7 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str,
     Args:
         codec: made for the job's workers.
         aggregator: one of AGGREGATORS.
-        spelled: the codec's name with its options, for the method's name; its name alone if left out.
+        spelled: the codec's name with its options, for the method's name. Its name alone if left out.
 
     Raises:
         PlanError: another aggregator, a codec for another number of workers, or one without known sizes or costs.
@@ -149,7 +149,7 @@ def winning_rates(
 ) -> list[tuple[float, float]]:
     """Return the ranges of link rates at which `ours` has the shorter all-reduce, ascending, in bits per second.
 
-    Searched from LEAST to MOST_BITS_PER_S in steps of an eighth of a decade; ends are exact to 0.1 %. A range that
+    Searched from LEAST to MOST_BITS_PER_S in steps of an eighth of a decade. Ends are exact to 0.1 %. A range that
     reaches the first or the last of these rates has it as its end. A trunk without a rate of its own goes along.
     """
 

@@ -5,7 +5,7 @@ Summed methods: each vector takes the phases that its codec declares, each in ch
 frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chunk is a frame with lanes: as large as a
 RESULT, both ways.
 
-Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500; acknowledgements are left out.
+Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500. Acknowledgements are left out.
 Two-shot: as much of the codes, with a scale of 32 bits for every TWO_SHOT_BLOCK of them.
 """
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 
 class CongestionWindow:
-    """The congestion window of one worker, in chunks; it starts at `most`."""
+    """The congestion window of one worker, in chunks. It starts at `most`."""
 
     def __init__(self, most: int) -> None:
         self.size = most

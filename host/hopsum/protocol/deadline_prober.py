@@ -66,7 +66,7 @@ class DeadlineProber:
         self._send(place, forget=self._asked == 1)
 
     def ask(self, active: Sequence[AllReduce]) -> None:
-        """Ask about the oldest open position now; the answer before is good until there is another one."""
+        """Ask about the oldest open position now. The answer before is good until there is another one."""
         if active and (oldest := self._queue.oldest) is not None:
             self._send(self._stream.place(oldest), forget=False)
 
@@ -85,7 +85,7 @@ class DeadlineProber:
         return outgoing
 
     def take(self, header: Header) -> None:
-        """Take a STATE to this worker; one that was not asked for is forgotten."""
+        """Take a STATE to this worker. One that was not asked for is forgotten."""
         if self._place == (header.slot, header.round):
             self._answer = header
 
@@ -104,7 +104,7 @@ class DeadlineProber:
         return self.missing_ranks(oldest)
 
     def other_op(self, oldest: SlotRound, op: int) -> str:
-        """Return in words that the switch sums a place by another operation than `op`; empty if it does not say so."""
+        """Return in words that the switch sums a place by another operation than `op`. Empty if it does not say so."""
         answer = self._answer_about(oldest)
         if answer is None or answer.held != oldest.round or answer.op in (0, op):
             return ""

@@ -2,7 +2,7 @@
 """A worker's way from one generation of its job to the next: what it reports, what stays, and what is void.
 
 Rules
-    E2  A sealed worker sends nothing and accepts nothing more of its generation; it still answers peers. It reports
+    E2  A sealed worker sends nothing and accepts nothing more of its generation. It still answers peers. It reports
     what it
         has submitted and holds, or keeps for peers: no result whose all-reduce it has not submitted, since it could not
         have encoded that itself.
@@ -11,7 +11,7 @@ Rules
         again with the same payloads, stamped with the new generation and its rounds (W2 holds within a generation).
     E4  A newcomer's stream begins at `start`, behind everything that any rank has submitted. Positions before `start`
         that are not decided are void on all ranks: newcomers cannot contribute to them. an all-reduce with a void
-        position ends with WorkersReplacedError when it is submitted, or at once; it takes its positions all the same,
+        position ends with WorkersReplacedError when it is submitted, or at once. It takes its positions all the same,
         so that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
         newcomers its state.
     N4  Rounds begin again at the base, up to which every reporter has delivered.
@@ -99,7 +99,7 @@ class JoinPoint:
         self._passed = max(self._passed, start)
 
     def skip(self) -> bool:
-        """Leave out positions that the program went past without submitting them; say whether there were any."""
+        """Leave out positions that the program went past without submitting them. Say whether there were any."""
         end, to = self._stream.end, min(self._passed, self.start)
         if end >= to:
             return False
@@ -148,7 +148,7 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
 
 
 def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int) -> None:
-    """Bring what is in progress into a new generation, whose numbering the stream has already; end what is void there.
+    """Bring what is in progress into a new generation, whose numbering the stream has already. End what is void there.
     """
     for reduce in list(state.active):
         if join_point.voids(reduce.first, reduce.end, decided):

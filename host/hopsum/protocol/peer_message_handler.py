@@ -43,7 +43,7 @@ class PeerMessageHandler:
         self._statistics = statistics
 
     def handle(self, message: PeerMessage, now: float, *, runs: bool) -> FellBehindError | None:
-        """Handle a message from a peer of this generation; return the error that ends the generation for this worker,
+        """Handle a message from a peer of this generation. Return the error that ends the generation for this worker,
         or None.
         """
         if message.kind is PeerKind.FETCH:

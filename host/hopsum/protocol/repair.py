@@ -55,7 +55,7 @@ class RepairPolicy:
     unproved_max: int = 2
     """All-reduces (submissions) that may be kept or in progress while some rank is not proved to hold them."""
     straggler_s: float = 10.0
-    """The time for which a submission is held back for workers that are further behind; then they are given up on."""
+    """The time for which a submission is held back for workers that are further behind. Then they are given up on."""
 
     def __post_init__(self) -> None:
         if self.ask_after < 1 or self.unproved_max < 1 or self.straggler_s <= 0:
@@ -92,7 +92,7 @@ class PeerRepair:
         self._query_at = 0.0
 
     def enter(self, membership: Membership, now: float) -> None:
-        """Begin a generation: nothing is asked or sent in it yet, no rank has left it; kept results stay kept."""
+        """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
         self._own = membership
         self._outgoing.clear()
         self._asked.clear()
@@ -138,7 +138,7 @@ class PeerRepair:
             self._ask(position, self._asked.setdefault(position, _Asked(0, self._own.rank)), now)
 
     def note_gone(self, position: int, rank: int, now: float) -> bool:
-        """Take a GONE; say whether no peer is left to ask."""
+        """Take a GONE. Say whether no peer is left to ask."""
         asked = self._asked.get(position)
         if asked is None:
             return False
@@ -171,7 +171,7 @@ class PeerRepair:
     # ---- answering ----------------------------------------------------------------------------------
 
     def answer(self, fetch: PeerMessage, found: StoredResult | None) -> None:
-        """Answer a FETCH of this generation; `found` is what the worker holds of an all-reduce in progress."""
+        """Answer a FETCH of this generation. `found` is what the worker holds of an all-reduce in progress."""
         slot, round_ = fetch.slot, fetch.round
         position = self._stream.position(slot, round_)
         found = found or self.store.find(position)

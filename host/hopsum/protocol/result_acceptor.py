@@ -3,7 +3,7 @@
 
 Rules
     W3  The first result of a position stays. One that comes before its all-reduce is submitted is kept, up to two
-        windows ahead; one further ahead is treated as lost.
+        windows ahead. One further ahead is treated as lost.
     W5  Delivery comes only from accepted (contributors, values).
     R2  Delivered results are kept for peers, and peers are notified.
 """
@@ -101,7 +101,7 @@ class ResultAcceptor:
         self._go_on(reduce, position, now, from_peer=from_peer)
 
     def _go_on(self, reduce: AllReduce, position: int, now: float, *, from_peer: bool) -> None:
-        """Open what a result allows; deliver what is complete."""
+        """Open what a result allows. Deliver what is complete."""
         self._queue.settle(position, None if from_peer else now)
         if self._repair is not None:
             self._repair.settle((position,))

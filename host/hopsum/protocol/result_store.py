@@ -7,7 +7,7 @@ Rules
           - a later result of the same slot that has it among its contributors: it sends a round only when it holds
             all before (W1), or
           - its DONE about a later position, or its LEAVE.
-        All-reduces are dropped in the order of the stream; void and skipped ones (generation_change.py) are as if
+        All-reduces are dropped in the order of the stream. Void and skipped ones (generation_change.py) are as if
         dropped.
     A worker that is given up on needs no proof, until it is heard of again: its DONE counts from then on.
     R2, E1  A new generation has new proofs: who has a rank may be another worker now. What is kept stays kept, since
@@ -90,7 +90,7 @@ class ResultStore:
         return self._kept[0].delivered_at if self._kept else None
 
     def keep(self, reduce: AllReduce, now: float) -> None:
-        """Take a complete all-reduce; its results are not copied, since they do not change any more."""
+        """Take a complete all-reduce. Its results are not copied, since they do not change any more."""
         kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
         self._kept.append(kept)
         self._kept.sort(key=lambda each: each.first)

@@ -10,7 +10,7 @@ Rules
     instant Of results that come at the same time, one is measured: the first whose chunk was sent once. A batch counts
             like its results one by one.
     S8      A position that has waited `flush_after_s` since it was first sent is sent at once, and from then on, with
-            FLUSH. The flag is not among the bytes that W2 freezes; all others are.
+            FLUSH. The flag is not among the bytes that W2 freezes. All others are.
 
     state    input                               next     sent
     WAITING  room in the window, or the oldest   SENT     UPDATE
@@ -64,14 +64,14 @@ class RetransmitQueue:
         self._slots = slots
         self._open = np.full(slots, NO_POSITION, np.int64)
         self._sent = np.zeros(slots, np.int64)
-        """Transmissions so far of the open position; this and all below is by slot."""
+        """Transmissions so far of the open position. This and all below is by slot."""
         self._first_sent_at = np.zeros(slots)
         self._timeout_at = np.full(slots, inf)
         """The time of its timeout: a result that has not come by then is a loss."""
         self._due_at = np.full(slots, inf)
-        """The time of its next transmission: the timeout or, before that, FLUSH; never while it waits to be sent."""
+        """The time of its next transmission: the timeout or, before that, FLUSH. Never while it waits to be sent."""
         self._again: list[int] = []
-        """Positions that were due, to be sent again; some may have their result by now."""
+        """Positions that were due, to be sent again. Some may have their result by now."""
         self.on_the_way = 0
         """Open positions that were sent."""
         self.measured_at = -inf
@@ -196,7 +196,7 @@ class RetransmitQueue:
         return waiting[: max(room, 0)]
 
     def _send(self, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """Count transmissions and set their timers; return which of them have FLUSH."""
+        """Count transmissions and set their timers. Return which of them have FLUSH."""
         slots, timing, statistics = positions % self._slots, self._timing, self._statistics
         sent = self._sent[slots] + 1
         self._sent[slots] = sent

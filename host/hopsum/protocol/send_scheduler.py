@@ -30,7 +30,7 @@ class SendScheduler:
             self._queue.open(position)
 
     def open_slots(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> None:
-        """Open the positions that several slots, at least one, may send; `held` as for `StreamState.next_open_many`."""
+        """Open the positions that several slots, at least one, may send. `held` as for `StreamState.next_open_many`."""
         self._queue.open_many(self._state.next_open_many(slots, held))
 
     def release(self) -> None:

@@ -7,8 +7,8 @@ Rules
         perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together
         pieces of one digest only.
     T2  The one that offers keeps nothing for those that ask: each STATE_ASK names its byte. Of a newcomer no more than
-        `PIECES_AHEAD` pieces are asked for and not here yet; so that is what the sender's queue may hold.
-    T3  A state is taken when it is complete and its digest is right; else all of it is asked for again.
+        `PIECES_AHEAD` pieces are asked for and not here yet. So that is what the sender's queue may hold.
+    T3  A state is taken when it is complete and its digest is right. Else all of it is asked for again.
         One that says to be longer than the newcomer's maximum is not taken at all: that is its error.
     T4  An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
         Newcomers that have not got the state of their generation may ask for that of a later one: it waits for them
@@ -65,7 +65,7 @@ class StateOffers:
         return len(self._offers)
 
     def offer(self, state: bytes, digest: bytes, generation: int, newcomers: Mapping[int, int]) -> None:
-        """Have a state ready for the newcomers of a generation; it is kept, not copied.
+        """Have a state ready for the newcomers of a generation. It is kept, not copied.
 
         Args:
             digest: its SHA-256.
@@ -81,7 +81,7 @@ class StateOffers:
             self._drop(generation)
 
     def answer(self, message: PeerMessage, generation: int) -> PeerMessage | None:
-        """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `generation` to its sender, if anything."""
+        """Take a STATE_ASK or STATE_TAKEN. Return what is to be said in `generation` to its sender, if anything."""
         if message.kind is PeerKind.STATE_TAKEN:
             if message.round <= generation:  # nobody can have one of a generation to come
                 self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
@@ -126,7 +126,7 @@ class StateFetch:
         self._refused = 0
         """STATE_NONEs so far."""
         self._asking = False
-        """The source was asked and has not refused; else a pause goes on until `due`."""
+        """The source was asked and has not refused. Else a pause goes on until `due`."""
         self.due = 0.0
         """The time at which `asks` has something to send, if nothing arrives before."""
         self.state: bytes | None = None
@@ -163,7 +163,7 @@ class StateFetch:
         return asks
 
     def take(self, message: PeerMessage, now: float) -> None:
-        """Take a STATE_PIECE or STATE_NONE; what is of no use is ignored."""
+        """Take a STATE_PIECE or STATE_NONE. What is of no use is ignored."""
         if message.round != self.start_generation or message.sender != self.source or self.state is not None:
             return
         if message.kind is PeerKind.STATE_NONE:

@@ -39,7 +39,7 @@ class SlotRound(NamedTuple):
 
 
 class Stream:
-    """The numbering of one generation after the other; `slots` is the job's S, and `base` where the generation's round
+    """The numbering of one generation after the other. `slots` is the job's S, and `base` where the generation's round
     1 begins.
 
     Raises:

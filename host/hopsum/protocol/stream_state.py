@@ -40,7 +40,7 @@ class StreamState:
         self.decided = decided
         first, slots = self.delivered_to, self.stream.slots
         self.open_end = first
-        """Positions before it may be opened; the all-reduces behind it are held back (R2)."""
+        """Positions before it may be opened. The all-reduces behind it are held back (R2)."""
         self.open_position: NDArray[np.int64] = first + (np.arange(slots, dtype=np.int64) - first) % slots
         """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
 
@@ -57,7 +57,7 @@ class StreamState:
         return None
 
     def is_held(self, position: int, reduce: AllReduce | None) -> bool:
-        """Say whether a result is here; `reduce` is its all-reduce, None if delivered or not submitted."""
+        """Say whether a result is here. `reduce` is its all-reduce, None if delivered or not submitted."""
         if reduce is not None:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self.early
@@ -79,7 +79,7 @@ class StreamState:
         return held
 
     def next_open(self, slot: int) -> int | None:
-        """Move a slot to its lowest position that is not held; return it if it may be opened."""
+        """Move a slot to its lowest position that is not held. Return it if it may be opened."""
         position = int(self.open_position[slot])
         while self.is_held(position, self.find(position)):
             position += self.stream.slots
@@ -89,7 +89,7 @@ class StreamState:
         return position if position < self.open_end else None
 
     def next_open_many(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Move slots, at least one, to their lowest positions that are not held; return those that may be opened.
+        """Move slots, at least one, to their lowest positions that are not held. Return those that may be opened.
 
         `held`: the lowest position of each slot that was not held before, and is now, if that is known.
         """

@@ -9,7 +9,7 @@ The caller owns sockets and clock. After every input (`submit`, `receive_datagra
 worker as if they had come one by one at that time.
 
 Rules
-    N1-N4  One stream of positions; see stream.py.
+    N1-N4  One stream of positions. See stream.py.
     W1     Round r of a slot is sent only when all earlier rounds of that slot are held: one position per slot
            is outstanding, S in all, across all-reduces.
     W2     The bytes of a position never change: they are stamped once and sent from there. Only the FLUSH flag
@@ -17,11 +17,11 @@ Rules
     W3     A RESULT is accepted iff it names this generation, the worker runs, and it lacks that (slot, round),
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
-           still have that result. Peers are asked if the worker has a RepairPolicy; without one the generation is over.
+           still have that result. Peers are asked if the worker has a RepairPolicy. Without one the generation is over.
     W5     Delivery and settlement come only from accepted (contributors, values); see result_acceptor.py.
-    W6, R  After some unanswered retransmissions peers are asked as well; peers are served; see repair.py.
-    P1, P2 Before a deadline the switch is asked for the ranks that it waits for; see deadline_prober.py.
-    E2-E4  Sealed, it goes on in another generation with what was decided; see generation_change.py.
+    W6, R  After some unanswered retransmissions peers are asked as well. Peers are served. See repair.py.
+    P1, P2 Before a deadline the switch is asked for the ranks that it waits for. See deadline_prober.py.
+    E2-E4  Sealed, it goes on in another generation with what was decided. See generation_change.py.
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
@@ -115,7 +115,7 @@ class Worker:
         if resume is not None and resume.start is not None:
             self.stream.end = resume.start
         self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
-        """The repair from peers, if the worker has peers; the caller sends its LEAVE."""
+        """The repair from peers, if the worker has peers. The caller sends its LEAVE."""
         self._state = StreamState(self.stream)
         self._events = Events()
         self.join_point = JoinPoint(self.stream, self._events, self.repair, resume)
@@ -263,7 +263,7 @@ class Worker:
             self._on_stale(header, position, now)
 
     def receive_rows(self, rows: NDArray[np.uint8], now: float) -> None:
-        """Take datagrams of one size, uint8[n, bytes] and contiguous, as they came; `rows` are the caller's again."""
+        """Take datagrams of one size, uint8[n, bytes] and contiguous, as they came. `rows` are the caller's again."""
         if len(rows) < ROWS_LEAST or rows.shape[1] <= HOPSUM_BYTES or self.phase is not WorkerPhase.RUN:
             for row in rows:
                 self.receive_datagram(memoryview(row), now)
@@ -324,12 +324,12 @@ class Worker:
         self._prober.handle_timer(self._state.active, now)
 
     def probe(self) -> None:
-        """Ask the switch for the ranks that the oldest open sum waits for; `missing_text` words the answer."""
+        """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
         if self.phase is WorkerPhase.RUN:
             self._prober.ask(self._state.active)
 
     def missing_text(self) -> str:
-        """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
+        """Return in words what is awaited and from which ranks, as far as known. Empty where nothing is in progress."""
         if not self._state.active:
             return ""
         if (oldest := self.queue.oldest) is not None:
@@ -352,7 +352,7 @@ class Worker:
         """Return what is to be sent now, in order, and set its timers.
 
         Returns:
-            Read-only uint8[n, bytes] each, one datagram a row; they stay valid and unchanged.
+            Read-only uint8[n, bytes] each, one datagram a row. They stay valid and unchanged.
         """
         if self.phase is not WorkerPhase.RUN:
             return []

@@ -35,7 +35,7 @@ class Membership:
     generation: int
     rank: int
     workers: int
-    """Workers of the job; ranks are 0..workers-1."""
+    """Workers of the job. Ranks are 0..workers-1."""
     slots: int
     """The job's window S."""
     switch: str = "the switch"
@@ -111,7 +111,7 @@ class AllReduceDone:
 
     handle: int
     results: NDArray[np.uint8]
-    """uint8[chunks, down_bytes(op)], read-only: peers are served from them; `hopsum_wire.payload.lanes` reads them."""
+    """uint8[chunks, down_bytes(op)], read-only: peers are served from them. `hopsum_wire.payload.lanes` reads them."""
     contributors: NDArray[np.uint64]
     """[chunks], read-only: bitmap of the workers in each sum. Divide by their number, not by the job's.
     Where this worker is not among them, all of its contribution goes back (W5)."""

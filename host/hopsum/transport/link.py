@@ -35,7 +35,7 @@ class LinkStatistics:
     refused_segment_sends: int = 0
     """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
     failures: Counter[str] = field(default_factory=Counter)
-    """System calls that failed for a while, by the errno's name; what they would have sent is lost. ECONNREFUSED is
+    """System calls that failed for a while, by the errno's name. What they would have sent is lost. ECONNREFUSED is
     counted as `unreachable` instead."""
 
 

@@ -46,9 +46,9 @@ class RawLink:
 
     Args:
         interface: name, of the network namespace of the calling thread.
-        local: (IPv4 address, port) to send from; the switch knows the worker by it, and sends to the interface's MAC.
+        local: (IPv4 address, port) to send from. The switch knows the worker by it, and sends to the interface's MAC.
         switch: (IPv4 address, port) of the service.
-        via: IPv4 address of a router that the switch is behind; it is on the same link if left out.
+        via: IPv4 address of a router that the switch is behind. It is on the same link if left out.
 
     Raises:
         OSError: not root, no such interface, one that is no Ethernet, a taken port, or nobody who answers ARP.

@@ -60,7 +60,7 @@ class RawFrames:
         self._lower: dict[int, bytes] = {}
 
     def lower(self, datagram_bytes: int) -> bytes:
-        """Return what goes in front of a datagram of this size; after `hop_mac` is known."""
+        """Return what goes in front of a datagram of this size. After `hop_mac` is known."""
         found = self._lower.get(datagram_bytes)
         if found is None:
             assert self.hop_mac is not None, "nothing is sent before the next hop has answered"
@@ -107,7 +107,7 @@ class RawFrames:
         )
 
     def hear_arp(self, frame: memoryview) -> bytes | None:
-        """Learn where the next hop is; return the answer to a request for the worker's address, None for all else."""
+        """Learn where the next hop is. Return the answer to a request for the worker's address, None for all else."""
         if len(frame) < ETHERNET_BYTES + ARP_BYTES or frame[12:14] != ETHERTYPE_ARP.to_bytes(2, "big"):
             return None
         arp = unpack_fields(ARP_FIELDS, bytes(frame[ETHERNET_BYTES : ETHERNET_BYTES + ARP_BYTES]))

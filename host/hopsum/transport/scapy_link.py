@@ -65,7 +65,7 @@ class ScapyLink:
     """One worker's packets to and from its switch. Not thread-safe but for `wake`.
 
     Args:
-        local: (IPv4 address, port) to send from; the switch knows the worker by it. Port 0: any.
+        local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
         switch: (IPv4 address, port) of the service.
         interface: name, of the network namespace of the calling thread; a UDP socket if left out. Needs root.
         via: with an interface, IPv4 address of a router that the switch is behind.

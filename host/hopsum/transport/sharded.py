@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker's transports to the shards of a job, as if they were one transport; each has a thread.
+"""One worker's transports to the shards of a job, as if they were one transport. Each has a thread.
 
 Chunk c of an all-reduce belongs to shard c mod k. Each shard is a `Transport` with its own link, worker, slots, window
 and round-trip estimate; nothing of the slot protocol passes between shards.
@@ -175,7 +175,7 @@ class ShardedTransport:
                 self._changed.notify_all()
 
     def _take(self, number: int, event: AllReduceDone | AllReduceFailed) -> AllReduceDone | AllReduceFailed | None:
-        """Note the end of an all-reduce at one shard; return the event of its end at all of them."""
+        """Note the end of an all-reduce at one shard. Return the event of its end at all of them."""
         spread = self._spread.pop((number, event.handle), None)
         if spread is None:  # it has failed at another shard
             return None

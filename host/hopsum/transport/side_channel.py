@@ -2,7 +2,7 @@
 """Messages between the workers of a job, over TCP, from members of the generation only (side_proof.py).
 
 One thread per channel accepts connections from peers, which it reads, and opens one to each peer that something is said
-to, which it writes; the listener's REPLY alone goes the other way. So an answer goes to the address that the job has
+to, which it writes. The listener's REPLY alone goes the other way. So an answer goes to the address that the job has
 for a rank, never to whoever asked.
 
     incoming    input                                              next
@@ -126,7 +126,7 @@ class SideChannel:
         """Begin to listen.
 
         Args:
-            peers: (IPv4 address, TCP port) by rank; this worker's own may be among them.
+            peers: (IPv4 address, TCP port) by rank. This worker's own may be among them.
             deliver: is called in the channel's thread with every message, one after the other.
         """
         self._deliver = deliver
@@ -135,7 +135,7 @@ class SideChannel:
         self._thread.start()
 
     def move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
-        """Go on in a generation, with peers where they live now; the listening socket stays. Any thread may call it.
+        """Go on in a generation, with peers where they live now. The listening socket stays. Any thread may call it.
 
         Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
         """
@@ -166,7 +166,7 @@ class SideChannel:
             self.send(rank, message)
 
     def require_open(self) -> None:
-        """Raise HopsumError if the channel has ended; its cause is attached."""
+        """Raise HopsumError if the channel has ended. Its cause is attached."""
         if self.failure is not None:
             raise HopsumError(f"the side channel of rank {self._rank} has ended: {self.failure}") from self.failure
 
@@ -448,7 +448,7 @@ class SideChannel:
             self._selector.modify(out.connection, selectors.EVENT_READ, out)
 
     def _next(self, out: Outgoing) -> bool:
-        """Take the next message to send; say whether there is one."""
+        """Take the next message to send. Say whether there is one."""
         with self._lock:
             if out.seal is None or not out.queue:
                 return False

@@ -31,7 +31,7 @@ class StateExchange:
         worker: tells the generation, and who is new in it.
         channel: to the others.
         others: the other ranks.
-        changed: the transport's condition; its lock is held where `hear` is called, and taken by the other methods.
+        changed: the transport's condition. Its lock is held where `hear` is called, and taken by the other methods.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ class StepLock:
     """A reentrant lock for `threading.Condition`.
 
     Args:
-        wake: called by a thread that finds the lock taken; ends the holder's wait. Any thread may call it.
+        wake: called by a thread that finds the lock taken. Ends the holder's wait. Any thread may call it.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

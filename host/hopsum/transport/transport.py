@@ -4,8 +4,8 @@
 One loop, `step`: send what the worker wants sent, wait for datagrams or the worker's timer, hand them over; by the
 batch where the link can, and on a UDP socket by a compiled loop as long as nothing but plain RESULTs comes
 (worker_loop.py). Without peers there is no thread. With peers a side channel's thread answers them, between
-all-reduces too; any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
-these threads apart in the worker; the compiled loop alone waits for the network while holding it, and whoever wants the
+all-reduces too. Any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
+these threads apart in the worker. The compiled loop alone waits for the network while holding it, and whoever wants the
 lock wakes that loop (step_lock.py). What `step` has on its way out when
 the generation is sealed is as if it had been sent before.
 """
@@ -131,7 +131,7 @@ class Transport:
         return self._peers is not None
 
     def allreduce(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> AllReduceDone:
-        """Sum chunks over all workers; blocks until every result is here or the deadline passes.
+        """Sum chunks over all workers. Blocks until every result is here or the deadline passes.
 
         All ranks make the same calls in the same order.
 
@@ -141,13 +141,13 @@ class Transport:
             counts: [chunks] or a scalar, elements in use.
 
         Raises:
-            AllReduceTimeoutError: no result by the deadline; the message says what was sent and what came back.
+            AllReduceTimeoutError: no result by the deadline. The message says what was sent and what came back.
             ResultLostError: the switch no longer has a result that this rank lacks, and there are no peers.
             FellBehindError: neither has any peer.
             GenerationEndedError: an earlier all-reduce failed, or the generation's rounds are used up, or it is sealed.
                 After these four, continue in a new generation with a new transport.
             WireError: unknown op or payloads of another shape; nothing was sent.
-            HopsumError: the side channel has ended; its cause is attached.
+            HopsumError: the side channel has ended. Its cause is attached.
         """
         handle = self.submit(op, payloads, counts)
         while True:
@@ -159,7 +159,7 @@ class Transport:
                 raise event.error
 
     def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
-        """Append an all-reduce to the stream and return its handle; `step` sends it and brings its event.
+        """Append an all-reduce to the stream and return its handle. `step` sends it and brings its event.
 
         Several may be in progress. Arguments and errors as for `allreduce`; nothing is sent where it raises.
         """
@@ -170,7 +170,7 @@ class Transport:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
 
         Raises:
-            HopsumError: the side channel has ended; its cause is attached.
+            HopsumError: the side channel has ended. Its cause is attached.
         """
         worker = self.worker
         with self._changed:
@@ -202,7 +202,7 @@ class Transport:
     # ---- generations -------------------------------------------------------------------------------------
 
     def seal(self) -> Sealed:
-        """Send nothing and accept nothing more of this generation, as `Worker.seal`; peers are answered as before.
+        """Send nothing and accept nothing more of this generation, as `Worker.seal`. Peers are answered as before.
 
         Raises TypeError without peers: what the next generation begins with comes from them.
         """
@@ -271,7 +271,7 @@ class Transport:
         self._states.offer(state, start_generation, newcomers)
 
     def fetch_state(self, start_generation: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state that a worker offers to the newcomers of a generation; wait for it up to `wait_s`.
+        """Return the state that a worker offers to the newcomers of a generation. Wait for it up to `wait_s`.
 
         Raises:
             HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
@@ -288,7 +288,7 @@ class Transport:
             self._states.end_fetch("waits for no state any more: it has failed")
 
     def close(self, *, linger: bool = True) -> None:
-        """Serve peers until they need nothing more, `linger_s` at most; then close channel and link.
+        """Serve peers until they need nothing more, `linger_s` at most. Then close channel and link.
 
         Without `linger` they are hardly waited for: they need nothing of a generation that is over, but may not know
         yet.
@@ -315,7 +315,7 @@ class Transport:
                     self._link.send(memoryview(datagram))
 
     def _run_loop(self, limit_at: float) -> bool:
-        """Let the compiled loop serve the worker until `limit_at`; return False where it cannot now."""
+        """Let the compiled loop serve the worker until `limit_at`. Return False where it cannot now."""
         loop = self._loop
         if loop is None or self._step_lock.is_wanted:
             return False

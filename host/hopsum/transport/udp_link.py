@@ -44,7 +44,7 @@ from hopsum.transport.outage import Outage
 
 
 class SegmentRun(NamedTuple):
-    """Datagrams one behind the other in a buffer, of `datagram_bytes` each; the last may be shorter."""
+    """Datagrams one behind the other in a buffer, of `datagram_bytes` each. The last may be shorter."""
 
     start: int
     stop: int
@@ -55,7 +55,7 @@ class UdpLink:
     """An ordinary UDP socket, connected: datagrams from elsewhere do not come through. Not thread-safe but for `wake`.
 
     Args:
-        local: (IPv4 address, port) to send from; the switch knows the worker by it. Port 0: any.
+        local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
         switch: (IPv4 address, port) of the service.
         gso: "auto" moves many datagrams with one system call (UDP_SEGMENT, UDP_GRO) where the kernel can, and goes
             back to one each when it refuses on the way to this switch; "on" raises instead; "off" is one each. An
@@ -102,7 +102,7 @@ class UdpLink:
         return host, port
 
     def redirect(self, switch: tuple[str, int]) -> None:
-        """Send to another switch from now on, from the same address; any thread, while nothing is to be sent.
+        """Send to another switch from now on, from the same address. Any thread, while nothing is to be sent.
 
         What the former one has sent may still be received. Raises OSError without a way there: all stays as it was.
         """

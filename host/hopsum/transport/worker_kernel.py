@@ -283,7 +283,7 @@ def _choose(m: Any) -> None:
 
 @inner
 def _collect(m: Any) -> Any:
-    """Point `vectors` at the datagrams of the next send; return their number, 0 if nothing is pending.
+    """Point `vectors` at the datagrams of the next send. Return their number, 0 if nothing is pending.
 
     Datagrams of a send have one size. Neighbours in memory share a vector.
     """
@@ -351,7 +351,7 @@ def _take_rows(m: Any) -> None:
 
 @inner
 def _receive(m: Any) -> Any:
-    """Let one call of the kernel fill the buffer; return whether it did."""
+    """Let one call of the kernel fill the buffer. Return whether it did."""
     words, socket = m.words, m.socket
     socket[at.RX + 5] = 24 if words[at.JOINED] == 1 else 0
     size = _recvmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
@@ -421,7 +421,7 @@ def _serve(m: Any) -> None:
 
 @kernel(filled(types.int64, 1))
 def serve(addresses: Any) -> None:
-    """Receive, take and send until STOP; `addresses` are those of the arrays in `WorkerMemory`.
+    """Receive, take and send until STOP. `addresses` are those of the arrays in `WorkerMemory`.
 
     Afterwards datagrams of the buffer from REST on are left to the caller, and so are the positions of `pending`:
     their timers are set, and they are not sent.

@@ -111,7 +111,7 @@ class WorkerLoop:
         return np.array([_address(array) for array in arrays], np.int64)
 
     def give_back(self, worker: Worker) -> None:
-        """Take over into the worker what a call has changed; complete all-reduces are delivered."""
+        """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
         words, clocks, queue = self.words, self.clocks, worker.queue
         rtt, window, statistics = queue.rtt, queue.congestion, worker.statistics
         queue.on_the_way, queue.measured_at = int(words[at.ON_THE_WAY]), float(clocks[at.MEASURED_AT])

@@ -27,16 +27,16 @@ STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_rece
 def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str, Any]:
     """Return switches and jobs of the later snapshot, with `rates` a second since the earlier one, fit for JSON.
 
-    A switch's counters are of the snapshots; what ranks tell is of their heartbeats, and so is the time of their rates.
+    A switch's counters are of the snapshots. What ranks tell is of their heartbeats, and so is the time of their rates.
     A rate that nobody can know yet is not there: no heartbeat came between the snapshots.
 
-    A job also has `behind`, the ranks that it waits for if it stands still; `late`, those that come last to its
-    all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; `nmse` (see
+    A job also has `behind`, the ranks that it waits for if it stands still. `late`, those that come last to its
+    all-reduces; `codes`, lanes a second by op. `latency_s`, the mean time of an all-reduce. `nmse` (see
     `hopsum_wire.watch.heartbeat`); `ratio_up` and `ratio_down`, the bytes of the summed vectors as float32 over the
     bytes of UDP payload that were sent, and received. The last four are None where nobody told. Members have `rates`,
     `latency_s` and `nmse` of their own, and `silent_s`, the seconds since they were heard, None without a lease.
 
-    The health of a job that stands still is `stalled`, also where all its ranks are there; one whose all-reduces go on
+    The health of a job that stands still is `stalled`, also where all its ranks are there. One whose all-reduces go on
     is `degraded` at worst.
     """
     seconds = after.at_s - before.at_s

@@ -18,7 +18,7 @@ from hopsum_wire.watch.heartbeat import latency_s
 
 Values = Mapping[str, Any]
 NEWS_S: Final = 0.2
-"""Two heartbeats are further apart; what is less is the same one, seen over a network that is not always as fast."""
+"""Two heartbeats are further apart. What is less is the same one, seen over a network that is not always as fast."""
 OLD_REFUSAL_S: Final = 600.0
 STRAGGLER_FACTOR: Final = 2.0
 STRAGGLER_S: Final = 0.002
@@ -57,7 +57,7 @@ class Stall:
 
 
 def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much counters have grown; one that began anew has grown by what it is."""
+    """Return by how much counters have grown. One that began anew has grown by what it is."""
     return {name: now - was if now >= (was := before.get(name, 0)) else now for name, now in after.items()}
 
 
@@ -79,7 +79,7 @@ def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
 
 
 def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, float]:
-    """Return by rank the seconds over which its `stat_deltas` came about; ranks without news are left out.
+    """Return by rank the seconds over which its `stat_deltas` came about. Ranks without news are left out.
 
     What a worker tells is of its last heartbeat, so that is the time between the last ones at both snapshots, `seconds`
     apart. The first heartbeat counts from the beginning of the generation. A worker that should have been heard in the

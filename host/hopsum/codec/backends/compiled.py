@@ -112,7 +112,7 @@ def _key(key: int, first: int) -> np.uint64:
 
 
 class NumbaKernels:
-    """See `Kernels`. Any thread may call; the interpreter lock is released meanwhile.
+    """See `Kernels`. Any thread may call. The interpreter lock is released meanwhile.
 
     Threads call a kernel once each and share the blocks in there (`take`): to come back to Python for every few blocks
     costs about 7 us each time, and the interpreter lock.
@@ -222,5 +222,5 @@ class NumbaKernels:
 
 
 def make_kernels(threads: int) -> NumbaKernels:
-    """Return the backend; its kernels were compiled when this module was imported."""
+    """Return the backend. Its kernels were compiled when this module was imported."""
     return NumbaKernels(threads)

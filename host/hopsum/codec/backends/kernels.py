@@ -33,7 +33,7 @@ elements j and j + 256 of half h (512 elements) are the low and high 16 bits of 
 Where B = 256, u of elements j and j + 128 are the low and high 16 bits of lane j.
 
 fixed, one block of 256 elements with range r (largest magnitude): i[e] = rint(clamp(x[e] * 2^s)), big-endian
-int32; decode is float32(float64(sum) / (c 2^s)), one division and one conversion.
+int32. Decode is float32(float64(sum) / (c 2^s)), one division and one conversion.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Form(NamedTuple):
     rotated: bool = True
     """True: signs and the Hadamard matrix are applied."""
     group_codes: int = LANE_GROUP_CODES
-    """Codes of a group, see `hopsum_wire.payload`; lanes have no groups."""
+    """Codes of a group, see `hopsum_wire.payload`. Lanes have no groups."""
 
     @property
     def block_elements(self) -> int:
@@ -92,7 +92,7 @@ class Form(NamedTuple):
 
 
 class BlockKeys(NamedTuple):
-    """Keys of a run of blocks; block number `first` is the first row of the arrays beside it."""
+    """Keys of a run of blocks. Block number `first` is the first row of the arrays beside it."""
 
     rotation: int
     rounding: int
@@ -170,17 +170,17 @@ class TableSteps:
 
 
 class Kernels(Protocol):
-    """A backend. All arrays are contiguous; rows are blocks; `out` is filled, everything else only read."""
+    """A backend. All arrays are contiguous. Rows are blocks. `out` is filled, everything else only read."""
 
     name: str
     threads: int
     """The threads that a call may use, the calling one among them."""
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the root mean square of each row of float32[blocks, B]; not finite where the row is not."""
+        """Return the root mean square of each row of float32[blocks, B]. Not finite where the row is not."""
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the bits of the largest magnitude of each row of float32[blocks, 256]; NaN is above +inf."""
+        """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""
 
     def thc_encode(
         self,
@@ -218,14 +218,14 @@ class Kernels(Protocol):
     ) -> NDArray[np.int32]:
         """Fill float32[blocks, B] from lane sums uint8[blocks, 1024] of counts[block] workers.
 
-        Returns the largest lane of each block, int32[blocks]; where that exceeds counts * granularity, `out` is void.
+        Returns the largest lane of each block, int32[blocks]. Where that exceeds counts * granularity, `out` is void.
         """
 
     def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """Fill payloads uint8[chunks, 1024] from values below the radix, uint8[chunks * digits, 256]; see digits.py."""
+        """Fill payloads uint8[chunks, 1024] from values below the radix, uint8[chunks * digits, 256]. See digits.py."""
 
     def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """Fill digits uint8[chunks * digits, 256] from payloads or sums uint8[chunks, 1024]; see digits.py."""
+        """Fill digits uint8[chunks * digits, 256] from payloads or sums uint8[chunks, 1024]. See digits.py."""
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

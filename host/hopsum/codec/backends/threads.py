@@ -38,7 +38,7 @@ def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
     and shared by all callers; a job may call this function again.
 
     Raises:
-        An exception that a job raised, after all that had started ended; some jobs may not have run then.
+        An exception that a job raised, after all that had started ended. Some jobs may not have run then.
     """
     helpers = min(threads, len(jobs)) - 1
     if helpers <= 0:
@@ -58,7 +58,7 @@ def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
 
 
 class _Call:
-    """The jobs of one call, and how many helpers are at them; one that comes when it is closed goes away."""
+    """The jobs of one call, and how many helpers are at them. One that comes when it is closed goes away."""
 
     def __init__(self, jobs: Sequence[Callable[[], None]]) -> None:
         self._waiting = deque(jobs)
@@ -120,7 +120,7 @@ def _serve(calls: SimpleQueue[_Call]) -> None:
 
 
 class ThreadedKernels:
-    """A backend of one thread on several; see `Kernels`. Short arrays stay on the calling one."""
+    """A backend of one thread on several. See `Kernels`. Short arrays stay on the calling one."""
 
     def __init__(self, kernels: Kernels, threads: int) -> None:
         self.name = kernels.name
@@ -232,7 +232,7 @@ class ThreadedKernels:
         self._split(lambda rows: self._kernels.fixed_decode(lanes[rows], divisors[rows], out[rows]), out)
 
     def _split(self, work: Callable[[slice], None], floats: NDArray[Any]) -> None:
-        """Call work with consecutive runs of rows; `floats` is the array that says how much it is."""
+        """Call work with consecutive runs of rows. `floats` is the array that says how much it is."""
         parts = min(self.threads * _PARTS_PER_THREAD, max(1, floats.nbytes // MIN_THREAD_BYTES))
         edges = [len(floats) * part // parts for part in range(parts + 1)]
         run_parallel([partial(work, slice(*edge)) for edge in pairwise(edges)], self.threads)

@@ -37,7 +37,7 @@ class BlockKernels(NamedTuple):
 
 @cache
 def block_kernels(root_mean_square: Kernel) -> BlockKernels:
-    """Return the faster kernel of each kind on this machine; `root_mean_square` is the plain loop of ranges."""
+    """Return the faster kernel of each kind on this machine. `root_mean_square` is the plain loop of ranges."""
     loops = BlockKernels(root_mean_square, compiled_thc.encode8, compiled_decode.decode8, compiled_decode.dequantize8)
     if not compiled_is_wanted():
         return loops

@@ -131,7 +131,7 @@ def negate_where(builder: Builder, values: Value, bits: Value, bit: int) -> Valu
 
 
 def look_up(builder: Builder, table: Value, indices: Value) -> Value:
-    """Return the byte of a table of 16 at each index, all below 16, a multiple of 16 of them; needs HAS_LOOK_UP."""
+    """Return the byte of a table of 16 at each index, all below 16, a multiple of 16 of them. Needs HAS_LOOK_UP."""
     kind = vector(ir.IntType(8), LOOK_UP_BYTES)
     instruction = _cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), _LOOK_UP)
     starts = range(0, indices.type.count, LOOK_UP_BYTES)

@@ -194,7 +194,7 @@ def _last_rows(builder: Any, spare: Any, out: Any) -> None:
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
 def _rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any) -> Any:
-    """Leave the rotated block of x, scaled, in out; spare and out are int32[1024], lanes the signs."""
+    """Leave the rotated block of x, scaled, in out. Spare and out are int32[1024], lanes the signs."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 4)}
@@ -228,7 +228,7 @@ def _levels(builder: Any, data: Any, first: Any, half: Any, top: Any) -> tuple[A
 
 
 def _codes_at(builder: Any, levels: Sequence[Any], by_level: Any, rows: Any) -> list[Any]:
-    """Return the code of the highest value at or below each level; row r of `by_level` has those of 16 r and after."""
+    """Return the code of the highest value at or below each level. Row r of `by_level` has those of 16 r and after."""
     found = [_numba_cgutils.alloca_once(builder, _ROUND8) for _ in levels]
     for place in found:
         builder.store(constant(_ROUND8, 0), place)
@@ -289,7 +289,7 @@ def _round_up(
 
 @inner
 def _fill_table(below: Any, lengths: Any, by_level: Any, steps: Any) -> Any:
-    """Fill the table's forms for look-ups, from its runs; say whether it has at most 16 values.
+    """Fill the table's forms for look-ups, from its runs. Say whether it has at most 16 values.
 
     Args:
         by_level: uint8[g // 16 + 1, 16], the code of the highest value at or below each level.

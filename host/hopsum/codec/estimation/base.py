@@ -2,7 +2,7 @@
 """The interface of an estimator: a vector into one message, and a message into an estimate of the vector.
 
 Laws, held by tests: decode needs the payload and what all ranks know (elements, context, parameters) and nothing
-else; equal arguments give equal bytes; estimates are finite; `bits` is the payload's length up to the zero bits
+else. Equal arguments give equal bytes. Estimates are finite. `bits` is the payload's length up to the zero bits
 that fill its last byte.
 """
 
@@ -49,7 +49,7 @@ class Estimator(Protocol):
 
         Args:
             x: float32[elements], contiguous and finite; only read.
-            context: randomness of this worker in this step; decode takes the same.
+            context: randomness of this worker in this step. Decode takes the same.
 
         Raises:
             CodecError: not such a vector, or one that this estimator cannot carry.
@@ -93,7 +93,7 @@ def runs(elements: int) -> Iterator[slice]:
 
 
 def require_finite_vector(x: NDArray[Any]) -> None:
-    """Raise CodecError unless x is a vector for an estimator; says how many elements are not finite."""
+    """Raise CodecError unless x is a vector for an estimator. Says how many elements are not finite."""
     require_vector(x)
     bad = np.flatnonzero(~np.isfinite(x))
     if bad.size:

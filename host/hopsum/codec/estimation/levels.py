@@ -23,7 +23,7 @@ MAX_LEVELS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The levels low, low + step, ..., `count` of them; step 0 where all elements are equal."""
+    """The levels low, low + step, ..., `count` of them. Step 0 where all elements are equal."""
 
     low: float
     step: float

@@ -41,7 +41,7 @@ _EXPONENTS: Final = range(-148, 129)
 
 
 class Srk:
-    """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
+    """See the module. The contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "srk"
     unbiased = True
@@ -56,7 +56,7 @@ class Srk:
         self.levels = levels
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Return exponent, smallest, largest and packed codes of the rotated vector; see `Estimator`."""
+        """Return exponent, smallest, largest and packed codes of the rotated vector. See `Estimator`."""
         require_finite_vector(x)
         exponent = int(np.frexp(max(x.max(), -x.min()))[1])
         v = np.zeros(padded(x.size), np.float32)
@@ -69,7 +69,7 @@ class Srk:
         return Message(side + codes, _SIDE.size * 8 + v.size * code_bits(self.levels))
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Return the levels of the codes, rotated back; see `Estimator`."""
+        """Return the levels of the codes, rotated back. See `Estimator`."""
         coordinates = padded(elements)
         size = _SIDE.size + packed_bytes(coordinates, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)
@@ -100,7 +100,7 @@ def padded(elements: int) -> int:
 
 
 def hadamard(v: NDArray[np.float32]) -> None:
-    """Replace v, float32[power of two], by H v in the natural (Sylvester) order; needs a run of memory besides."""
+    """Replace v, float32[power of two], by H v in the natural (Sylvester) order. Needs a run of memory besides."""
     stride = 1
     while stride < v.size:
         pairs = v.reshape(-1, 2, stride)
@@ -113,7 +113,7 @@ def hadamard(v: NDArray[np.float32]) -> None:
 
 
 def _tiles(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a matrix into tiles of at most RUN elements; powers of two fit without a rest."""
+    """Cut a matrix into tiles of at most RUN elements. Powers of two fit without a rest."""
     height, width = max(RUN // columns, 1), min(columns, RUN)
     for row in range(0, rows, height):
         for column in range(0, columns, width):

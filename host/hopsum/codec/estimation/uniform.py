@@ -33,7 +33,7 @@ _SIDE: Final = struct.Struct("<ff")
 
 
 class Sk:
-    """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
+    """See the module. The contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "sk"
     unbiased = True
@@ -48,14 +48,14 @@ class Sk:
         self.levels = levels
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Return smallest, largest and packed codes; see `Estimator`."""
+        """Return smallest, largest and packed codes. See `Estimator`."""
         require_finite_vector(x)
         side = _SIDE.pack(x.min(), x.max())
         codes = pack_rounded(x, self._grid(side), rounding_key(context))
         return Message(side + codes, _SIDE.size * 8 + x.size * code_bits(self.levels))
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Return the levels of the codes; see `Estimator`. The context is not needed."""
+        """Return the levels of the codes. See `Estimator`. The context is not needed."""
         size = _SIDE.size + packed_bytes(elements, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)
         grid = self._grid(message.payload)

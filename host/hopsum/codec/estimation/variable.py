@@ -35,7 +35,7 @@ _SIDE: Final = struct.Struct("<fd")
 
 
 class Svk:
-    """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
+    """See the module. The contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "svk"
     unbiased = True
@@ -62,7 +62,7 @@ class Svk:
         return levels
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Return smallest element, width, and the stream of codes; see `Estimator`."""
+        """Return smallest element, width, and the stream of codes. See `Estimator`."""
         require_finite_vector(x)
         levels = self.levels_of(x.size)
         low, high = float(x.min()), float(x.max())
@@ -77,7 +77,7 @@ class Svk:
         return Message(payload, len(payload) * 8)
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Return the levels of the codes; see `Estimator`. The context is not needed."""
+        """Return the levels of the codes. See `Estimator`. The context is not needed."""
         if elements < 1 or len(message.payload) < _SIDE.size:
             raise CodecError(f"{self.name}: {len(message.payload)} bytes for {elements} elements")
         levels = self.levels_of(elements)

@@ -81,7 +81,7 @@ class Lossless:
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> LosslessReduction:
-        """Begin an all-reduce; see `Codec`."""
+        """Begin an all-reduce. See `Codec`."""
         return LosslessReduction(
             self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out
         )

@@ -3,7 +3,7 @@
 
 The queue is `order` itself: an edge leaves its cells when it is appended, and when its turn comes its cells are
 looked at, where others may be alone by then. A sketch of 65 536 to 131 072 edges (see sizing.py) has at most 1.4 MB
-of such words, which stay in the second-level cache; every access to them is at random.
+of such words, which stay in the second-level cache. Every access to them is at random.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _spread(values: Any, members: Any, divisors: Any, out: Any) -> None:
 
 
 class NumbaSketch:
-    """See `SketchKernels`. Any thread may call; the interpreter lock is released meanwhile."""
+    """See `SketchKernels`. Any thread may call. The interpreter lock is released meanwhile."""
 
     name = "numba"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index: which elements are not zero on some worker. The switch ORs it.
 
-A bitmap has one bit per element. A Bloom filter is smaller below about 8 % density; each of its false positives
+A bitmap has one bit per element. A Bloom filter is smaller below about 8 % density. Each of its false positives
 is an element that everybody counts in and nobody sends, which costs the cells of one element. To look up all elements
 in it takes longer than all other work on a thin vector, so "auto" wants an eighth of the bytes for it: it takes a
 filter below about 4 % density.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a backend of `lossless`. Backends make the same bytes: all sums are integers modulo 2^32.
 
-Words used here: `members` are element numbers in ascending order, the support that all ranks know; an edge is a
+Words used here: `members` are element numbers in ascending order, the support that all ranks know. An edge is a
 place in that list. Elements have the integer rint(x * scale), scale that of their run of 1024 elements
-(`RANGE_BLOCK`); scale 0 means 0, whatever x is. A bitmap is uint8, element 0 the highest bit of byte 0.
+(`RANGE_BLOCK`). Scale 0 means 0, whatever x is. A bitmap is uint8, element 0 the highest bit of byte 0.
 
 Peeling: an element that is alone in one of its cells is known from it, and leaves the other two. What peels in the
-end does not depend on the order; `order` is a backend's own record of it, of use to the same backend's `solve`.
+end does not depend on the order. `order` is a backend's own record of it, of use to the same backend's `solve`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_EDGES: Final = 1 << 24
 
 class Bloom(NamedTuple):
     """A Bloom filter. Probe i of an element e: (low + i * (high | 1)) mod 2^32 * bits / 2^32, rounded down, where low
-    and high are the halves of splitmix64(key + e); bit 0 is the highest of byte 0."""
+    and high are the halves of splitmix64(key + e). Bit 0 is the highest of byte 0."""
 
     bits: int
     """1 to 2^32."""
@@ -37,12 +37,12 @@ class Bloom(NamedTuple):
 
 
 class SketchKernels(Protocol):
-    """A backend. Arrays are contiguous; `out` is filled, everything else only read, unless said otherwise."""
+    """A backend. Arrays are contiguous. `out` is filled, everything else only read, unless said otherwise."""
 
     name: str
 
     def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
-        """Fill the bits of the largest magnitude of each run, uint32[runs]; return how many elements are not zero."""
+        """Fill the bits of the largest magnitude of each run, uint32[runs]. Return how many elements are not zero."""
 
     def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
         """Fill the bitmap of the elements whose integer is not zero, uint8[ceil(elements / 8)]."""
@@ -92,4 +92,4 @@ class SketchKernels(Protocol):
         divisors: NDArray[np.float64],
         out: NDArray[np.float32],
     ) -> None:
-        """Set members of `out` to float32(value / divisor); divisors are those of runs of 1024 elements."""
+        """Set members of `out` to float32(value / divisor). Divisors are those of runs of 1024 elements."""

@@ -140,5 +140,5 @@ def _runs(size: int) -> list[slice]:
 
 
 def _scaled(run: slice, unit: int) -> slice:
-    """Return the run in units; runs begin at whole ones."""
+    """Return the run in units. Runs begin at whole ones."""
     return slice(run.start // unit, blocks_of(run.stop, unit))

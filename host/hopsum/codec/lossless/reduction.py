@@ -20,7 +20,7 @@ Sums agree if all chunks have the same contributors, since every element lies in
 once all members are taken from them. Without any sketch each chunk stands for itself, whoever is in it.
 
 What this rank does not send stays in its residual: elements that the index result lacks (it came without this rank),
-and runs whose own magnitude is above the shared one (so did the ranges); these are not in its index either.
+and runs whose own magnitude is above the shared one (so did the ranges). These are not in its index either.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LANES = SHAPES[Op.ADD32].elements
 
 @dataclass(frozen=True, slots=True)
 class LosslessOptions:
-    """The options that a codec hands to its reductions; see `Lossless`."""
+    """The options that a codec hands to its reductions. See `Lossless`."""
 
     workers: int
     work: ParallelKernels
@@ -70,7 +70,7 @@ class LosslessOptions:
 
 
 class LosslessReduction(VectorReduction):
-    """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
+    """One all-reduce of one vector. The contract is `hopsum.codec.base.Reduction`."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class LosslessReduction(VectorReduction):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
-        """Take a vector; see `Codec.start`."""
+        """Take a vector. See `Codec.start`."""
         self.plan: SketchPlan | None = None
         """The contents of the sums' lanes; None before the index is known."""
         self.members = np.zeros(0, np.uint32)
-        """Elements of the index, ascending; empty before it is known."""
+        """Elements of the index, ascending. Empty before it is known."""
         self._options = options
         self._work = options.work
         self._repeats_left = options.repeats
@@ -99,7 +99,7 @@ class LosslessReduction(VectorReduction):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the results of the current phase; see `Reduction`. All of them are needed."""
+        """Take the results of the current phase. See `Reduction`. All of them are needed."""
         payloads = self._require_phase().payloads
         if lost is not None and lost.any():
             raise CodecError(
@@ -193,7 +193,7 @@ class LosslessReduction(VectorReduction):
         self._finish(self._mean(sums, counts), contributors)
 
     def _repeat(self, found: str) -> None:
-        """Sum the same payloads again, or give up; nobody has used any of the sums."""
+        """Sum the same payloads again, or give up. Nobody has used any of the sums."""
         self._repeats_left -= 1
         if self._repeats_left:
             return

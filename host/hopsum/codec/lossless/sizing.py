@@ -4,7 +4,7 @@
 Whether a sketch peels follows from the support and the hash functions alone, never from values. So every rank peels
 the support that the index phase gave, grows a sketch that fails, and gives up on it after some attempts:
 
-    1. The members are cut into segments of 65 536 to 131 071, or one smaller one; each has a sketch of its own.
+    1. The members are cut into segments of 65 536 to 131 071, or one smaller one. Each has a sketch of its own.
     2. Attempt t has ceil(gamma * members * (16 + t) / 16 / 3) cells per third, and hash functions of its own.
     3. At most a 64th of the members is left: these travel as they are ("packed"), behind all sketches.
     4. All attempts fail: the segment has no sketch, and all its members are packed.
@@ -92,7 +92,7 @@ class SketchPlan:
 def make_plan(
     kernels: SketchKernels, members: NDArray[np.uint32], sizing: Sizing, key: int, threads: int = 1
 ) -> SketchPlan:
-    """Return the plan for members, uint32[members] ascending, and the job's key; all ranks make the same."""
+    """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same."""
     bounds = _bounds(members.size)
     found: list[Segment | None] = [None] * len(bounds)
 
@@ -109,7 +109,7 @@ def unpeeled(
     """Return how many members do not peel in one sketch of gamma cells per member.
 
     This is what becomes of a sketch whose size is fixed beforehand: below about 1.22 cells per member most of the
-    members stay, all at once. `make_plan` finds that out in time; this function is for measuring it.
+    members stay, all at once. `make_plan` finds that out in time. This function is for measuring it.
 
     Args:
         members: uint32[members], ascending, at most 2^24.
