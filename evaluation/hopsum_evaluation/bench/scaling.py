@@ -4,7 +4,9 @@
 Workers are processes in network namespaces, as in `hopsum bench allreduce --placement hosts`, and the embedded switches
 run on the first hosts, one for each shard. A host's processor time is that of its worker and its share of all switches:
 it must not grow with the number of hosts. All hosts share this machine's cores, so the seconds of an all-reduce do
-grow, with their number over that of the cores. Larger numbers of hosts are for `hopsum plan`.
+grow, with their number over that of the cores. Where processes wait for a core longer than the retransmission timeout,
+packets are sent again, which costs processor time that hosts with cores of their own do not spend. Larger numbers of
+hosts are for `hopsum plan`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
 from hopsum_evaluation.bench.allreduce_report import RateFinding
 from hopsum_evaluation.bench.allreduce_run import AllReduceSetting, WrongMeanError, run
 from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.bench.traffic import CODES
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
@@ -108,6 +111,7 @@ def measure(options: argparse.Namespace, hosts: int, shards: int, console: Conso
 
 def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str, Any]:
     busiest = [max(max(link.wire_bytes_up, link.wire_bytes_down) for link in links) for links in found.passed]
+    updates = setting.workers * setting.buckets * -(-setting.elements // setting.buckets // CODES)
     worker_s, switches_s = median(found.worker_cpu_s), median(found.switch_cpu_s)
     return {
         "rate": found.rate or UNSHAPED,
@@ -118,7 +122,7 @@ def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str
         "worker_cpu_s": round(worker_s, 4),
         "switch_cpu_s_per_shard": round(switches_s / shards, 4),
         "busiest_bits_per_element": round(8 * median(busiest) / setting.elements, 3),
-        "retransmits": found.retransmits,
+        "sent_again": round(found.retransmits / (updates * len(found.seconds)), 4),
     }
 
 
@@ -126,7 +130,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     """Print the table."""
     title = f"all-reduce of {report['elements']:,} float32, switches on the hosts, medians"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("rate", "hosts", "shards", "s", "core-s a host", "worker", "core-s a switch", "bits"):
+    for name in ("rate", "hosts", "shards", "s", "core-s", "worker", "switch", "bits", "again"):
         table.add_column(name, no_wrap=True, justify="right")
     for row in report["rows"]:
         table.add_row(
@@ -138,10 +142,12 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"{row['worker_cpu_s']:.3f}",
             f"{row['switch_cpu_s_per_shard']:.3f}",
             f"{row['busiest_bits_per_element']:.2f}",
+            f"{row['sent_again']:.1%}",
         )
     console.print(table)
     where = report["machine"]
-    console.print("bits: of an element, in the busiest direction of a host's link")
+    console.print("core-s: processor time of a host: its worker, and its share of the switches; switch: of one")
+    console.print("bits: of an element, in the busiest direction of a host's link; again: UPDATEs sent once more")
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
 
 
