@@ -92,7 +92,7 @@ def compiler_version() -> str | None:
 
 
 def compile_into(program: P4Program, folder: Path) -> None:
-    """Compile into `folder`, which afterwards holds the artefacts; raises CompileError with p4c's own words."""
+    """Compile into `folder`, which then has the artefacts. Raises CompileError with p4c's own message."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: install p4lang's p4c package, then run this again")
     json_path, p4info_path = (str(folder / artefact) for artefact in program.artefacts)
@@ -123,7 +123,7 @@ def manifest(program: P4Program) -> dict[str, object]:
 
 
 def main() -> int:
-    """Compile and write; with --check, compile elsewhere and compare."""
+    """Compile and write. With --check, compile elsewhere and compare."""
     parser = argument_parser(str(__doc__))
     parser.add_argument(
         "programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(NAMES)}; all by default (naive takes minutes)"
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def make(program: P4Program, *, check: bool) -> int:
-    """Compile a program; write its build folder, or compare with it and return 1 where it is stale."""
+    """Compile a program. Write its build folder, or compare with it and return 1 where it is stale."""
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         compile_into(program, made)

@@ -90,7 +90,7 @@ def compiler_version() -> str | None:
 
 
 def include_folder() -> Path:
-    """Return the folder of tna.p4 and t2na.p4; raises CompileError where there is none."""
+    """Return the folder of tna.p4 and t2na.p4. Raises CompileError where there is none."""
     candidates = [Path(os.environ[INCLUDE_VARIABLE])] if INCLUDE_VARIABLE in os.environ else []
     candidates += [Path(prefix) / "share/p4c/p4include" for prefix in ("/usr/local", "/usr")]
     for folder in candidates:
@@ -103,7 +103,7 @@ def include_folder() -> Path:
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """Run a tool and return what it said; raises CompileError with its own words where it fails."""
+    """Run a tool and return its output. Raises CompileError with the tool's own message where it fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CompileError(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
@@ -128,7 +128,7 @@ def preprocessed(chip: Chip, folder: Path) -> str:
 
 
 def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
-    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError."""
+    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary. Raises CompileError."""
     require_compiler()
     (folder / "hopsum.p4").write_text(preprocessed(chip, MAIN.parent))
     run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
@@ -171,7 +171,7 @@ def refuse_overlays(assembly: str) -> None:
 
 
 def assembles(chip: Chip, pipe: Path) -> bool | None:
-    """Tell whether bfas takes the assembly; None where it is not on PATH."""
+    """Return true where bfas accepts the assembly, and None where bfas is not on PATH."""
     if shutil.which(ASSEMBLER) is None:
         return None
     (pipe / "assembled" / "logs").mkdir(parents=True)
@@ -181,7 +181,7 @@ def assembles(chip: Chip, pipe: Path) -> bool | None:
 
 
 def compile_into(folder: Path) -> None:
-    """Compile for both chips; afterwards `folder` holds the artefacts. Raises CompileError."""
+    """Compile for both chips. Afterwards `folder` holds the artefacts. Raises CompileError."""
     found: dict[str, Any] = {}
     for chip in CHIPS:
         inner = folder / chip.name
@@ -204,7 +204,7 @@ def manifest(version: str | None) -> dict[str, object]:
 
 
 def make(*, check: bool) -> int:
-    """Compile; write the build folder, or compare with it and return 1 where it is stale."""
+    """Compile. Write the build folder, or compare with it and return 1 where it is stale."""
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         compile_into(made)
@@ -215,7 +215,7 @@ def make(*, check: bool) -> int:
 
 
 def main() -> int:
-    """Compile and write (minutes); with --check, compile elsewhere and compare."""
+    """Compile and write (minutes). With --check, compile elsewhere and compare."""
     args = argument_parser(str(__doc__)).parse_args()
     return exit_status(lambda: make(check=args.check))
 

@@ -3,9 +3,9 @@
 
 tofino, tofino2: the program as compiled for the chips. small: the same sources with 16 codes in half a pass and 2
 passes for a packet, too few for a whole payload: for searching every order in which packets can meet.
-dumps.json names the compiler's version, the flags and the hash of every source: a test without the compiler notices
+dumps.json has the compiler's version, the flags and the hash of every source, so a test without the compiler notices
 stale dumps.
-The front end takes seconds; what comes after it (tools/compile_tna.py) takes minutes and is not needed here.
+The front end takes seconds. The later stages (tools/compile_tna.py) take minutes and are not needed here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def dump_name(program: str) -> str:
 
 
 def dump(program: str, folder: Path) -> Path:
-    """Run the front end; return the shortened dump, a file in `folder`. Raises CompileError."""
+    """Run the front end. Return the shortened dump, a file in `folder`. Raises CompileError."""
     chip, passes = PROGRAMS[program]
     require_compiler()
     source, whole = folder / f"{program}.p4", folder / f"{program}.json"
@@ -82,7 +82,7 @@ def manifest(version: str | None) -> dict[str, object]:
 
 
 def make(*, check: bool) -> int:
-    """Dump; write the build folder, or compare with it and return 1 where it is stale."""
+    """Dump. Write the build folder, or compare with it and return 1 where it is stale."""
     with tempfile.TemporaryDirectory() as name:
         names = [dump(program, Path(name)).name for program in PROGRAMS]
         if check:
@@ -92,7 +92,7 @@ def make(*, check: bool) -> int:
 
 
 def main() -> int:
-    """Dump and write; with --check, dump elsewhere and compare."""
+    """Dump and write. With --check, dump elsewhere and compare."""
     args = argument_parser(str(__doc__)).parse_args()
     return exit_status(lambda: make(check=args.check))
 

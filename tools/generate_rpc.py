@@ -4,8 +4,8 @@
     python tools/generate_rpc.py             write the files
     python tools/generate_rpc.py --check     exit 1 with a diff if one is stale
 
-Needs grpcio-tools of one version, whose stubs load on protobuf 3.20.3 up to 7. It wants a newer protobuf itself than
-p4runtime-shell does, so it cannot be in the same environment; the error message says how to have it beside one. Each
+Needs grpcio-tools of one version, whose stubs load on protobuf 3.20.3 up to 7. It needs a newer protobuf than
+p4runtime-shell, so it cannot be in the same environment. The error message says how to install it beside one. Each
 file carries the digest of its source, so that a stale one is noticed where grpcio-tools is not installed.
 """
 
@@ -58,7 +58,7 @@ def generate() -> dict[Path, str]:
 
 
 def require_generator() -> None:
-    """Raise GeneratorMissingError unless grpcio-tools is here in its version; the message says how to get it."""
+    """Raise GeneratorMissingError unless grpcio-tools is installed in its version. The message says how to get it."""
     try:
         found = version("grpcio-tools")
     except PackageNotFoundError:

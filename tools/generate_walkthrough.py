@@ -192,7 +192,7 @@ def _rounded(x: float) -> str:
 
 
 def _errors(walk: Walk) -> dict[str, str]:
-    """Return how the decoded mean differs from the true one; all terms of the sums are exact."""
+    """Return the error of the decoded mean. All terms of the sums are exact."""
     true = walk.gradients.astype(np.float64).mean(axis=0)
     error = walk.means[0] - true
     average = np.abs(error.reshape(REPETITIONS, -1).mean(axis=0)).max()

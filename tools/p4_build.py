@@ -19,7 +19,7 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 class CompileError(Exception):
-    """A compiler is missing or refused the program; the message says what to do."""
+    """A compiler is missing or refused the program. The message says what to do."""
 
 
 def version_of(compiler: str) -> str | None:
@@ -57,7 +57,7 @@ def hashes_of_included(main: Path, below: Path) -> dict[str, str]:
 
 
 def check_build(made: Path, build: Path, names: Iterable[str], command: str) -> int:
-    """Say whether a build folder has what was made of the sources now; return 1 where it is stale."""
+    """Report whether a build folder was made from the current sources. Return 1 where it is stale."""
     stale = [name for name in names if not _same(made / name, build / name)]
     where = build.relative_to(ROOT)
     print(f"{where} is stale: {', '.join(stale)}; run {command}" if stale else f"{where} is fresh")
@@ -89,7 +89,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 
 def exit_status(make: Callable[[], int]) -> int:
-    """Return what `make` returns; 1 where it raises CompileError, whose words are shown."""
+    """Return the status of `make`, or print its CompileError and return 1."""
     try:
         return make()
     except CompileError as error:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read p4/shared, the only source of the wire format: constants, types and headers with their comments.
 
-The P4 subset understood is small and said here in full; anything else stops the run with file and line.
+The P4 subset is small and given here in full. Any other line stops the run with file and line.
     comment lines, blank lines, `#include`, `#ifndef`, `#define NAME`, `#endif`
     const bit<N> NAME = number;                  one line
     typedef bit<N> name;                         one line
     header name {                                then one field a line, `type field;`, then `}`
 
 Comments mean something. `// ---- title ----` opens a section. Comment lines directly above a constant are the heading
-of a group, which goes on to the next blank line or comment line; directly above a header they are its description. A
-comment behind a declaration is its own.
+of a group, which continues to the next blank line or comment line. Comment lines directly above a header are its
+description. A comment after a declaration describes this declaration.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def parse(text: str, name: str, into: Declarations) -> None:
 
 
 def _note_comment(comment: str, context: _Context) -> None:
-    """Take a line without code; one that is blank ends what was said."""
+    """Take a line without code. A blank line ends the comment."""
     if match := _SECTION.match(comment):
         context.section = match[1]
     if match or not comment:
@@ -171,7 +171,7 @@ def read_shared() -> Declarations:
 
 
 def write_or_compare(target: Path, wanted: str, *, check: bool) -> int:
-    """Write a generated file, or with `check` print how it differs; return the exit status."""
+    """Write a generated file, or with `check` print how it differs. Return the exit status."""
     if not check:
         target.write_text(wanted, encoding="utf-8")
         return 0

@@ -133,7 +133,7 @@ def render_page() -> str:
 
 
 def main() -> int:
-    """Run the command; return the exit status."""
+    """Run the command. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--docs", action="store_true", help="write docs/validation.md only")

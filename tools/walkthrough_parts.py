@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"^control (\w+)\(")
 
 
 class QuoteError(Exception):
-    """A source lacks what the page quotes, or has it more than once; the text says which."""
+    """A source lacks a text that the page quotes, or has it more than once. The message names the text."""
 
 
 def quote(file: str, begin: str, end: str | None = None) -> list[str]:
@@ -106,7 +106,7 @@ def _short(line: str) -> str:
 
 
 def _folded(line: str) -> list[str]:
-    """Return one line, or two where it is too long; the rest of a third is left out."""
+    """Return the text on one line, or on two where it is too long. The text after the second line is left out."""
     indent = " " * (len(line) - len(line.lstrip()))
     return wrap(
         line.strip(),
@@ -135,7 +135,7 @@ def _events(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def entry_text(entry: TableEntry, values: Sequence[int]) -> tuple[str, str]:
-    """Return key and action of an entry as people write them; `values`: the job's table, for `lookup`."""
+    """Return key and action of an entry in readable form. `values` is the job's table, for `lookup`."""
     action = f"`{entry.action}`: "
     if entry.table == "lookup":
         return _named(entry.match), f"{action}{' '.join(map(str, values))}"

@@ -99,7 +99,7 @@ def install(device: Device) -> Job:
 def all_reduce(
     job: Job, process: Process
 ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...], NDArray[np.float32], NDArray[np.float32]]:
-    """Let both workers sum through `process`; return the exchanges of ranges and codes, the gradients and the means."""
+    """Let both workers sum through `process`. Return the exchanges of ranges and codes, the gradients and the means."""
     codec = Thc(len(REPEATED), table=TABLE, rotation="none", kernels=load_kernels("numpy"))
     gradients = np.tile(np.array(REPEATED, np.float32), REPETITIONS)
     workers = [codec.start(x, ReductionContext(SEED, STEP, rank)) for rank, x in enumerate(gradients)]

@@ -44,7 +44,7 @@ def diagram(fields: Sequence[HeaderField]) -> list[str]:
 
 
 def _rows(fields: Sequence[HeaderField]) -> list[list[tuple[str, int]]]:
-    """Cut fields at the ends of rows; what goes on has an empty name."""
+    """Cut fields at the ends of rows. The rest of a field has an empty name."""
     rows: list[list[tuple[str, int]]] = [[]]
     for field in fields:
         name, left = field.name, field.bits

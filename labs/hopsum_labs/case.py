@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 
 class Failed(Exception):  # noqa: N818 - a verdict on the student's program, no error of ours
-    """The program broke the rule; the text says which packet, what was expected, and what came."""
+    """The program broke the rule. The text says which packet, what was expected, and what came."""
 
 
 class LabError(Exception):
-    """Something that the student or the installation has to mend; the text says what and how."""
+    """Something that the student or the installation has to mend. The text says what and how."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One rule. `check` raises Failed.
 
-    A case of a program gets a `Testbed` that runs it; a case of a worker gets `all_reduce`, then a `Testbed` that runs
+    A case of a program gets a `Testbed` that runs it. A case of a worker gets `all_reduce`, then a `Testbed` that runs
     the solution. The switch has no entries yet.
     """
 

@@ -13,7 +13,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 
 
 class ProgramError(Exception):
-    """The program cannot be loaded, or does not have a table that the handout asks for; the text says which."""
+    """The program cannot be loaded, or lacks a table that the handout asks for. The text names the table."""
 
 
 class ControlPlane:

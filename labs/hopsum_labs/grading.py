@@ -35,7 +35,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a case; `reason` is empty where the rule was kept."""
+    """The outcome of a case. `reason` is empty where the rule was kept."""
 
     case: Case
     reason: str
@@ -97,7 +97,7 @@ def grade_worker(level: Level, worker: Path) -> Iterator[Verdict]:
 
 
 def grade_folder(level: Level, folder: Path, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
-    """Compile and grade a student's program, then the worker; raises LabError as `compile_program` and `grade` do."""
+    """Compile and grade a student's program, then the worker. Raises LabError as `compile_program` and `grade` do."""
     with TemporaryDirectory(prefix="hopsum-lab-") as made:
         yield from grade(level.cases(), compile_program(folder / f"{PROGRAM}.p4", Path(made)), start)
     yield from grade_worker(level, folder / WORKER)

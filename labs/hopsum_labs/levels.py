@@ -42,7 +42,7 @@ class Level:
         return cases
 
     def worker_cases(self) -> tuple[Case, ...]:
-        """Return what the grader tries with the level's `worker.py`; nothing where the level has none."""
+        """Return the grader's cases for the level's `worker.py`, or no cases where the level has no worker."""
         module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
         cases: tuple[Case, ...] = getattr(module, "WORKER_CASES", ())
         return cases

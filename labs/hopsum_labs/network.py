@@ -5,7 +5,7 @@
         --control "python3 -m hopsum_labs.network control ethernet" -- \\
         python3 -m hopsum_labs.network worker my-switch/worker.py
 
-`control` writes what the level's handout says, on the network's switches; `worker` calls the `all_reduce` of a
+`control` writes the entries of the level's handout to the network's switches. `worker` calls the `all_reduce` of a
 worker.py on the interface of its host, and checks the sum.
 """
 
@@ -48,7 +48,7 @@ class InterfacePort:
         self._socket.send(packet)
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Return the next packet, or None when nothing came for `timeout_s`; without it, wait."""
+        """Return the next packet, or None when no packet came for `timeout_s`. Without `timeout_s`, wait."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if give_up is None else max(0.0, give_up - time.monotonic())
@@ -97,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the two; return the exit status."""
+    """Run one of the two commands. Return the exit status."""
     options = build_parser().parse_args(arguments)
     try:
         options.run(options)

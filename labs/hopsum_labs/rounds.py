@@ -45,7 +45,7 @@ def expect_results(answers: Sequence[Output], ranks: Sequence[int], wanted: Sequ
 
 
 def play(contribute: Contribute, contributions: Sequence[Sequence[int]], when: str) -> list[Output]:
-    """Let every rank contribute once; the last one's answers have to be the RESULTs. Return them."""
+    """Let every rank contribute once. The last one's answers have to be the RESULTs. Return them."""
     ranks = range(len(contributions))
     answers: list[Output] = []
     for rank in ranks:

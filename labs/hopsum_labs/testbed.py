@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A student's compiled program in a switch that is asked frame by frame: frames in, frames out, nothing else moves.
+"""A student's compiled program in a switch that takes one frame at a time and returns the frames that leave.
 
-No time-out says when a switch has sent all that it will send for a frame, so a verdict depends on neither the speed nor
-the load of the machine. The embedded switch runs in this process; bmv2 ends its packet stream when it is done.
+No time-out decides that a switch has sent all frames, so a verdict depends on neither the speed nor
+the load of the machine. The embedded switch runs in this process. bmv2 ends its packet stream when it is done.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ TARGETS: Mapping[str, StartSwitch] = {"native": start_embedded, "bmv2": start_bm
 
 
 class Testbed(ControlPlane):
-    """One switch with one program; a context manager that ends it.
+    """One switch with one program. The context manager ends it.
 
-    Raises ProgramError: the switch refuses the program; LabError: it does not start.
+    Raises ProgramError where the switch refuses the program, and LabError where it does not start.
     """
 
     __test__ = False  # not a test class of pytest's
@@ -85,7 +85,7 @@ class Testbed(ControlPlane):
             self._stack = stack.pop_all()
 
     def send(self, port: int, frame: bytes) -> list[Output]:
-        """Let `frame` enter at `port`; return what the switch sends for it, in the order of the ports.
+        """Let `frame` enter at `port`. Return the frames that the switch sends for it, in the order of the ports.
 
         Raises Failed: the switch ended.
         """

@@ -30,7 +30,7 @@ AllReduce = Callable[["Port", int, int, Sequence[int]], Sequence[int]]
 
 
 class PortClosed(Exception):  # noqa: N818 - ends the threads of workers that wait for ever
-    """The case is over; a worker's thread ends by this."""
+    """The case has ended. This error ends a worker's thread."""
 
 
 class Port:
@@ -45,7 +45,7 @@ class Port:
         self._network.carry(self._rank, bytes(packet))
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Return the next packet, or None when nothing came for `timeout_s`; without it, wait."""
+        """Return the next packet, or None when no packet came for `timeout_s`. Without `timeout_s`, wait."""
         try:
             frame = self.arrived.get(timeout=timeout_s)
         except queue.Empty:
@@ -101,7 +101,7 @@ def load_worker(path: Path) -> AllReduce:
 
 
 def run(all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
-    """Let every worker call `all_reduce` with its vector; all have to return the sum. Raises Failed."""
+    """Let every worker call `all_reduce` with its vector. All workers must return the sum. Raises Failed."""
     wanted = total(vectors)
     for rank, outcome in enumerate(outcomes_of(all_reduce, network, vectors, when)):
         expect(outcome == wanted, f"{when}: all_reduce of rank {rank} had to return {wanted}; it returned {outcome}")
@@ -110,7 +110,7 @@ def run(all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[int]
 def outcomes_of(
     all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[Any]], when: str
 ) -> list[list[Any]]:
-    """Let every worker call `all_reduce` with its vector; return what they returned. Raises Failed: one did not."""
+    """Let every worker call `all_reduce` with its vector. Return the results. Raises Failed where one fails."""
     outcomes: list[Any] = [None] * len(vectors)
 
     def work(rank: int) -> None:
@@ -134,7 +134,7 @@ def outcomes_of(
 
 
 def _await(threads: Sequence[threading.Thread], outcomes: Sequence[Any]) -> None:
-    """Wait until all threads have ended; no longer than the deadline, nor when one has failed and the others wait."""
+    """Wait until all threads have ended, until the deadline, or until one has failed and the others wait."""
     deadline_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline_s and not any(isinstance(outcome, Exception) for outcome in outcomes):
         alive = [thread for thread in threads if thread.is_alive()]

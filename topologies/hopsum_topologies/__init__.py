@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where the data plane runs: whole networks from one description, and what they are made of.
+"""The networks and processes in which the data plane runs.
 
-description, documents, catalogue   hosts, switches, links and jobs, in words
-network, mininet_network, in_process   a description that runs; control, commands: what is done with it
-netns, shaping, native, bmv2, star   namespaces, links and switch processes by themselves
-testbed, seat, worker_pool   one running switch with seats for workers around it, and a process in each seat
+description, documents, catalogue      hosts, switches, links and jobs, as text
+network, mininet_network, in_process   the running network of a description
+control, commands                      the control plane of a network, and programs on its hosts
+netns, shaping, native, bmv2, star     namespaces, links and switch processes by themselves
+testbed, seat, worker_pool             one running switch with seats for workers around it, and a process in each seat
 """
 
 from __future__ import annotations

@@ -51,13 +51,14 @@ def bmv2_versions() -> dict[str, str]:
 
 
 class Bmv2Switch:
-    """One simple_switch_grpc, started without a program; a context manager that stops it.
+    """A simple_switch_grpc process, started without a program. The context manager stops it.
 
-    `interfaces` maps switch ports to interface names, in `namespace` or where we are. `grpc` is where its P4Runtime
-    server listens, HOST:PORT or unix:PATH: any port of loopback, of the same namespace, if left out; `grpc="unix"`
-    makes a socket in a folder of its own, which can be reached from every namespace. `address` is what came of it. That
-    folder, with the log too, is made in `folder`, or where temporary ones are. `packet_stream` has it take frames over
-    gRPC at `frames_address`, in place of interfaces, see `bmv2_stream`.
+    `interfaces` maps switch ports to interface names in `namespace`, by default in the namespace of the caller. `grpc`
+    is the address of the P4Runtime server, HOST:PORT or unix:PATH. The default is any loopback port of the same
+    namespace. `grpc="unix"` makes a socket in a folder of its own, which every namespace reaches. `address` is the
+    address in use. The folder of the socket also has the log. It is made in `folder`, by default in the folder of
+    temporary files. With `packet_stream` the switch takes frames over gRPC at `frames_address` instead of interfaces,
+    see `bmv2_stream`.
     """
 
     def __init__(

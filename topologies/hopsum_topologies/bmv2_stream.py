@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One frame at a time through bmv2 (simple_switch_grpc), over its packet stream in place of interfaces: without root.
+"""One frame at a time through bmv2 (simple_switch_grpc), over its packet stream instead of interfaces. Needs no root.
 
-The service is `p4.bm.DataplaneInterface`. A stream takes frames; when the client has closed its half, the switch
-works off what is left, sends it, and ends the stream: so nothing here waits for silence. The two messages have the
-fields id = 1, device_id = 2, port = 3 (varints) and packet = 4 (bytes).
+The service is `p4.bm.DataplaneInterface`. A stream takes frames. When the client has closed its half, the switch
+processes the remaining frames, sends the results and ends the stream. So no code here waits for silence. The two
+messages have the fields id = 1, device_id = 2, port = 3 (varints) and packet = 4 (bytes).
 """
 
 from __future__ import annotations

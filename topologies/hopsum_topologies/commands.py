@@ -24,7 +24,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 class HostTask(NamedTuple):
-    """A program for a host; `environment` is all of it. Labels are different from each other."""
+    """A program for a host. `environment` is the whole environment of the program. Labels are unique."""
 
     label: str
     host: str
@@ -33,7 +33,7 @@ class HostTask(NamedTuple):
 
 
 class OutputLine(NamedTuple):
-    """One line of output, without its end; the last one may have had none."""
+    """One line of output, without its line end. The last line of a stream may have had none."""
 
     label: str
     stream: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane of a running network: forwarding and losses on every switch; jobs at one switch, or over a tree."""
+"""The control plane of a running network: forwarding and losses on every switch, jobs at one switch or over a tree."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Placed(NamedTuple):
 
 
 class NetworkControl:
-    """A controller for every switch of a network, with forwarding between all nodes; a context manager that hangs up.
+    """A controller for every switch of a network, with forwarding between all nodes. The context manager disconnects.
 
     Call it in the network's home (see `Network.home`). Raises ControlPlaneError when a switch fails.
     """
@@ -125,10 +125,10 @@ class NetworkControl:
         quorum: int | None = None,
         places: Places | None = None,
     ) -> Placed | None:
-        """Make a job where it can be: at the one switch of its workers, else at `flat`, else as a tree below a spine.
+        """Create a job at the one switch of its workers, else at `flat`, else as a tree below a spine.
 
-        Returns None where there is no such switch. `quorum` is for one switch; the rest, and what is raised, is as for
-        `install`.
+        Returns None where there is no such switch. `quorum` applies to a job at one switch. The other arguments and the
+        errors are those of `install`.
         """
         around, spine = self.topology.switches_of(plan), self.topology.spine_of(plan)
         if len(around) == 1 or flat is not None:
@@ -194,7 +194,7 @@ class NetworkControl:
 
 
 def write_job(job: Job | TreePart, folder: Path, side_channels: SideChannels = "auto") -> Path:
-    """Write a job's membership into a folder, for workers to read; return its path. Raises ControlPlaneError."""
+    """Write a job's membership into a folder, for workers to read. Return its path. Raises ControlPlaneError."""
     if isinstance(job, Job):
         path = folder / f"{job.generation}.json"
         write_membership(job, path, side_channels=side_channels)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network in words: hosts, switches, links and the jobs on the hosts. Nothing here runs.
+"""The description of a network: hosts, switches, links and the jobs on the hosts. Nothing here runs.
 
 Addresses and port numbers follow from the order in which things are named, so every realisation has the same ones:
 
   host k         10.0.0.(k + 1), MAC 02:00:00:00:02:k, one interface `eth0`
   switch k       its service at 10.0.0.(254 - k), MAC 02:00:00:00:fe:k, P4Runtime device k
-  port of a link its place among the links of the switch, from 1; the interface there is SWITCH-PORT
+  port of a link its place among the links of the switch, from 1, with interface SWITCH-PORT
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class DescriptionError(TopologyError):
 class Link:
     """A cable between two nodes, the same both ways.
 
-    `rate_bps` is in bits per second, None for no limit; `delay_s` in seconds one way; `loss` is the probability, 0 to
-    below 1, that a frame is lost one way.
+    `rate_bps` is in bits per second, None for no limit. `delay_s` is in seconds one way. `loss` is the probability, 0
+    to below 1, that a frame is lost one way.
     """
 
     ends: tuple[str, str]
@@ -122,7 +122,7 @@ class Topology:
         return tuple(dict.fromkeys(map(self.switch_of, job.workers)))
 
     def spine_of(self, job: JobPlan) -> str | None:
-        """Return the switch that is next to all at which a job's workers stand, and has none of them; None: no such."""
+        """Return the switch that links all switches of a job's workers and has no worker, or None."""
         around = self.switches_of(job)
         near = [{link.other(leaf) for link in self.links_of(leaf)} - {*around, *self.hosts} for leaf in around]
         common = set.intersection(*near)

@@ -18,7 +18,7 @@ _REQUIRED: Final = object()
 
 
 def as_document(topology: Topology) -> dict[str, Any]:
-    """Return the JSON form; `from_document` makes the same description of it."""
+    """Return the JSON form. `from_document` turns it into the same description again."""
     document: dict[str, Any] = json.loads(json.dumps(asdict(topology)))
     return document
 

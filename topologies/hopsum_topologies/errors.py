@@ -5,4 +5,4 @@ from __future__ import annotations
 
 
 class TopologyError(RuntimeError):
-    """A namespace, an interface or a process could not be set up; nothing of it is left behind."""
+    """A namespace, an interface or a process could not be set up. Everything that was set up is removed."""

@@ -15,7 +15,7 @@ from hopsum_topologies.netns import add_neighbour, switch_offloads_off
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
+    """Run the command. Return its exit status."""
     interface, service_ip, service_mac = arguments
     try:
         switch_offloads_off(interface)

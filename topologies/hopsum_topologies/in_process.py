@@ -2,8 +2,8 @@
 """A description inside this process: an engine for every switch, and links in memory.
 
 A link between switches hands the frames of one engine to the other. A host is whoever calls `send` and `receive` for
-it, or an agent with the `link` of it. There is no clock, so links have neither rate nor delay here; losses are the
-program's, as everywhere. It needs no root.
+it, or an agent with the `link` of it. There is no clock, so links have neither rate nor delay here. Losses are those of
+the program. It needs no root.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HostLink:
         self.statistics.bytes_sent += len(datagram)
 
     def receive(self, timeout_s: float) -> list[memoryview]:
-        """Return the datagrams that have arrived; wait up to `timeout_s` for something, which may be another frame."""
+        """Return the datagrams that have arrived. Wait up to `timeout_s` for any frame."""
         self._port.arrived.wait(timeout_s)
         self._port.arrived.clear()
         datagrams: list[memoryview] = []
@@ -83,7 +83,7 @@ class HostLink:
 
 
 class InProcessNetwork:
-    """Switch servers in threads of this process; a context manager that ends them. Nothing is loaded on them yet.
+    """Switch servers in threads of this process. The context manager ends them. They have no program yet.
 
     `addresses` are their P4Runtime servers, for drivers of `native`. Raises TopologyError for links with rate or delay:
     `without_timing` is the same network without them.

@@ -57,10 +57,10 @@ def mininet_unavailable() -> str | None:
 
 
 class MininetNetwork:
-    """A Mininet whose switches are bmv2; `folder` gets the files.
+    """A Mininet whose switches are bmv2. Its files are written to `folder`.
 
-    Raises TopologyError when it cannot be: no root, no Mininet, no bmv2, no netem for a delay, a rate
-    above what Mininet sets; nothing is left behind.
+    Raises TopologyError without root, Mininet, bmv2 or netem for a delay, and for a rate above Mininet's largest rate.
+    Nothing is left behind then.
     """
 
     driver = "bmv2"
@@ -95,7 +95,7 @@ class MininetNetwork:
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts; see Network."""
+        """Run commands on hosts. See Network."""
         here = os.getcwd()
         asked = [
             {**command._asdict(), "environment": dict(command.environment), "folder": here} for command in commands
@@ -179,7 +179,7 @@ class MininetNetwork:
             self._hear()  # to its end, which raises
 
     def _end(self) -> None:
-        """Let the script take the network down; without it, all its processes end at once."""
+        """Let the script take the network down. Where the script does not, all its processes end at once."""
         assert self._script.stdin is not None
         assert self._script.stdout is not None
         with suppress(BrokenPipeError):

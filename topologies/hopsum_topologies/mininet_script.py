@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description as a Mininet: bmv2 switches, hosts, and commands on them. Debian's own python3 runs this file.
+"""The Mininet of a description: bmv2 switches, hosts, and commands on them. Debian's own python3 runs this file.
 
     /usr/bin/python3 -I mininet_script.py PLAN.json
 
-It imports Mininet and the standard library only; `mininet_network` writes the plan and starts it. One JSON object a
+It imports Mininet and the standard library only. `mininet_network` writes the plan and starts it. One JSON object a
 line, requests on stdin and events on stdout:
 
     {"start": [{"label": str, "host": str, "arguments": [str], "environment": {}, "folder": str}, ...]}   run these
@@ -42,7 +42,7 @@ POLL_S = 0.05
 
 
 class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
-    """bmv2 with a P4Runtime server on the home's loopback; `plan` is the switch's part of the plan."""
+    """A bmv2 with a P4Runtime server on the home's loopback. `plan` is the switch's part of the plan."""
 
     def __init__(self, name: str, plan: dict[str, Any], **params: Any) -> None:
         super().__init__(name, **{**params, "inNamespace": False})
@@ -123,7 +123,7 @@ def signal_group(child: Any, number: int) -> None:
 
 
 def build(plan: dict[str, Any]) -> Any:
-    """Make the network of a plan; switches do not run yet."""
+    """Make the network of a plan. The switches do not run yet."""
     Mininet.inited = True  # else it raises limits of the whole machine
     net = Mininet(controller=None, link=TCLink, build=False)
     for each in plan["hosts"]:
@@ -177,7 +177,7 @@ class CommandRunner:
             self.reap()
 
     def take_requests(self) -> bool:
-        """Carry out what has been asked; return False at the end of stdin."""
+        """Carry out the requests that have arrived. Return False at the end of stdin."""
         data = os.read(sys.stdin.fileno(), 1 << 16)
         *lines, self.requests = (self.requests + data).split(b"\n")
         for line in lines:

@@ -19,13 +19,13 @@ _READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
 
 
 class NativeSwitch:
-    """One native switch process; a context manager that stops it.
+    """A native switch process. The context manager stops it.
 
-    `unix` maps switch ports to the paths of AF_UNIX datagram sockets, `udp` to what follows `PORT=` in the
-    command's `--udp` option, `interfaces` to interface names, in `namespace` or where we are. `grpc` is where its
-    P4Runtime server listens: any port of loopback, of the same namespace, if left out; `grpc="unix"` makes a socket in
-    a folder of its own, which can be reached from every namespace. `address` is what came of it. That folder,
-    with the log, is made in `folder`, or where temporary ones are.
+    `unix` maps switch ports to the paths of AF_UNIX datagram sockets. `udp` maps them to the text after `PORT=` in the
+    command's `--udp` option. `interfaces` maps them to interface names in `namespace`, by default in the namespace of
+    the caller. `grpc` is the address of the P4Runtime server. The default is any loopback port of the same namespace.
+    `grpc="unix"` makes a socket in a folder of its own, which every namespace reaches. `address` is the address in use.
+    The folder of the socket also has the log. It is made in `folder`, by default in the folder of temporary files.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ def _ip(*arguments: str) -> str:
 
 
 def remove_stale_namespaces() -> list[str]:
-    """Remove the namespaces whose owner is dead, and end what still runs in them; return their names."""
+    """Remove the namespaces whose owner is dead, and end what still runs in them. Return their names."""
     stale = []
     for path in sorted(_NAMESPACES.glob("hopsum-*")) if _NAMESPACES.is_dir() else []:
         match = _NAME.fullmatch(path.name)
@@ -131,7 +131,7 @@ def add_neighbour(interface: str, ip: str, mac: str) -> None:
 
 
 class Namespace:
-    """A network namespace with loopback up; a context manager that always takes it down.
+    """A network namespace with loopback up. The context manager always removes it.
 
     Raises TopologyError on construction without root or the `ip` command. Programs started inside must have
     ended before `close`: the kernel keeps a namespace alive as long as a process is in it.
@@ -161,7 +161,7 @@ class Namespace:
             raise
 
     def ip(self, *arguments: str) -> str:
-        """Run `ip -n <this namespace> ARGUMENTS`; return its output. Raises TopologyError when it fails."""
+        """Run `ip -n <this namespace> ARGUMENTS`. Return its output. Raises TopologyError when it fails."""
         return _ip("-n", self.name, *arguments)
 
     @contextmanager

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description that runs: what all networks offer, and the one of network namespaces and switch processes.
+"""The interface of all running networks, and the network of namespaces and switch processes.
 
-Every host has a namespace of its own; all switches share one, the home, where their ends of all links are. So a
-controller in the home reaches all of them, and the interfaces there count what passes every link.
+Every host has a namespace of its own. All switches share one namespace, the home, which has their ends of all links.
+So a controller in the home reaches all switches, and the interfaces of the home count the frames of every link.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Network(Protocol):
     hosts: Mapping[str, Namespace]
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts and yield what is heard of them; closing the iterator ends them."""
+        """Run commands on hosts and yield their events. Closing the iterator ends the commands."""
         ...
 
     def __enter__(self) -> Network: ...
@@ -106,8 +106,7 @@ def interfaces_of(topology: Topology, switch: str) -> dict[int, str]:
 class NamespaceNetwork:
     """Namespaces, veth pairs and one process a switch: the embedded switch (`native`) or bmv2.
 
-    `folder` gets the files. Raises TopologyError when it cannot be: no root, no bmv2, no netem for a delay; nothing is
-    left behind then.
+    `folder` gets the files. Raises TopologyError without root, bmv2 or netem for a delay. Nothing is left then.
     """
 
     def __init__(self, topology: Topology, driver: str, folder: Path) -> None:
@@ -128,7 +127,7 @@ class NamespaceNetwork:
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts; see Network."""
+        """Run commands on hosts. See Network."""
         return run_in_namespaces(commands, self.hosts)
 
     def __enter__(self) -> NamespaceNetwork:

@@ -86,7 +86,7 @@ class ManagedProcess:
             time.sleep(_POLL_S)
 
     def stop(self) -> int:
-        """End it: SIGTERM, after five seconds SIGKILL. Return its exit status; harmless when it has ended."""
+        """End the process with SIGTERM, after five seconds with SIGKILL. Return its exit status. May be repeated."""
         if self.running():
             self._child.terminate()
             try:

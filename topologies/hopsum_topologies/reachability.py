@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether addresses answer: ICMP echo requests until each has answered once.
+"""Check of reachability: ICMP echo requests until each address has answered once.
 
-`python -m hopsum_topologies.reachability DEADLINE_S IP [IP ...]`; exit status 0 if all have, else 1, and who has not on
-stderr.
+`python -m hopsum_topologies.reachability DEADLINE_S IP [IP ...]`. Exit status 0 if all addresses have
+answered. Else the exit status is 1, and stderr names the other addresses.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _is_reply(packet: bytes, request: bytes) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
+    """Run the command. Return its exit status."""
     deadline_s, *addresses = arguments
     missing = find_unreachable(addresses, float(deadline_s))
     if missing:

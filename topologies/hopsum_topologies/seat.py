@@ -73,12 +73,12 @@ def _interface_with(ip: str) -> str:
 
 
 def open_batch_link(seat: Seat) -> UdpLink:
-    """Open a socket for many datagrams a call there; plain where a switch takes frames from a veth. Raises as above."""
+    """Open a socket for many datagrams a call, or a plain one where the switch has a veth. Raises as `open_link`."""
     return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch, gso="auto" if seat.namespace is None else "off"))
 
 
 def at_seat(seat: Seat, make: Callable[[], T]) -> T:
-    """Return what `make` makes in the seat's namespace; what it raises is raised here."""
+    """Return the result of `make` in the seat's namespace. Errors of `make` are raised here."""
     if seat.namespace is None:
         return make()
     namespace, made, failed = seat.namespace, list[T](), list[BaseException]()

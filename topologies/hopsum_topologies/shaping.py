@@ -20,7 +20,7 @@ _TC_TIMEOUT_S: Final = 20.0
 
 
 def tc(namespace: Namespace, *arguments: str) -> str:
-    """Run `tc -n NAMESPACE ARGUMENTS`; return its output. Raises TopologyError when it fails, or there is no tc."""
+    """Run `tc -n NAMESPACE ARGUMENTS`. Return its output. Raises TopologyError where tc fails or is missing."""
     try:
         done = subprocess.run(
             ("tc", "-n", namespace.name, *arguments),

@@ -21,9 +21,9 @@ _OUTSIDE: Final = "eth0"
 
 
 class LinkCounts(NamedTuple):
-    """Of one host's link, since it was shaped.
+    """The counts of one host's link since it was shaped.
 
-    Wire bytes are those of whole frames, counted by the queues; interface bytes have one header for a train of them.
+    Wire bytes are those of whole frames, counted by the queues. Interface bytes have one header for a train of frames.
     """
 
     wire_bytes_up: int
@@ -40,12 +40,12 @@ class LinkCounts(NamedTuple):
 
 
 class Star:
-    """`hosts` namespaces and the middle; a context manager that removes all. Programs inside must have ended by then.
+    """The namespaces of `hosts` hosts and the middle. The context manager removes all. Programs inside must end before.
 
     Host k has address 10.0.0.(k + 1), the middle `middle_ip`, all in one /24.
 
     Raises:
-        TopologyError: not root, no iproute2, or a kernel without bridges; nothing is left behind.
+        TopologyError: not root, no iproute2, or a kernel without bridges. Nothing is left behind.
     """
 
     middle_ip: Final = "10.0.0.254"
@@ -68,7 +68,7 @@ class Star:
         return f"10.0.0.{number + 1}"
 
     def shape(self, rate: str | None) -> None:
-        """Give both directions of every link a rate in tc's words ("200mbit"); None: none. Counts start again."""
+        """Give both directions of every link a rate in tc's notation ("200mbit"), or none. Counts start again."""
         for namespace, interface in self._ends():
             queue = (
                 ("bfifo", "limit", str(QUEUE_BYTES))

@@ -20,7 +20,7 @@ _NAME = re.compile(r"hopsum-[a-z0-9]+-(\d+)-\w+")
 
 @contextmanager
 def temporary_directory(what: str = "topology") -> Iterator[Path]:
-    """Make a folder that only we can read, for the block; `what` is for whom, in small letters."""
+    """Make a folder for the block that only this user can read. `what` names its purpose, in small letters."""
     with make_temporary_directory(what) as name:
         yield Path(name)
 
@@ -37,7 +37,7 @@ def make_temporary_directory(what: str, inside: Path | None = None) -> tempfile.
 
 
 def remove_stale_directories() -> list[Path]:
-    """Remove the folders whose owner is dead, as far as they are ours; return their paths."""
+    """Remove this user's folders whose owner is dead. Return their paths."""
     stale = []
     for path in sorted(Path(tempfile.gettempdir()).glob("hopsum-*")):
         match = _NAME.fullmatch(path.name)

@@ -69,11 +69,11 @@ def native_testbed(
     extra: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Testbed]:
-    """Run the embedded switch; all workers share its one UDP port.
+    """Run the embedded switch. All workers share its one UDP port.
 
     Args:
-        star: links of its own for each worker. The switch runs in the middle, in which the calling thread is and stays;
-            the workers' sockets are on its hosts. By default everything is on loopback.
+        star: links of its own for each worker. The switch runs in the middle, in which the calling thread is and stays.
+            The workers' sockets are on its hosts. By default everything is on loopback.
         extra: more arguments of the switch's command.
         environment: the switch's environment instead of ours.
     """
@@ -135,9 +135,9 @@ def bmv2_testbed(
 def seats_around(
     stack: ExitStack, home: Namespace, workers: int, prefix: str = "s"
 ) -> tuple[tuple[Seat, ...], dict[int, str]]:
-    """Make a namespace for each worker, with a veth pair to `home`; return the seats and, by switch port, its ends.
+    """Make a namespace for each worker, with a veth pair to `home`. Return the seats and the ends by switch port.
 
-    Everything goes with the stack. Raises TopologyError.
+    The stack removes everything. Raises TopologyError.
     """
     interfaces = {rank + 1: f"{prefix}{rank + 1}" for rank in range(workers)}
     return tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers)), interfaces

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes and the pipes to them.
 
-A worker runs `main(seat, plan, pipe)`. Its messages to the parent are tuples that begin with a word; "failed" (with a
-traceback) and "finished" are sent here, whatever the worker does. It dies with its parent.
+A worker runs `main(seat, plan, pipe)`. Its messages to the parent are tuples that begin with a word. "failed" (with a
+traceback) and "finished" are sent by this module. A worker ends with its parent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WorkerMain = Callable[[Seat, Any, Connection], None]
 
 
 class WorkerDiedError(Exception):
-    """A worker process ended early or failed; the message has its rank and traceback."""
+    """A worker process ended early or failed. The message has its rank and traceback."""
 
 
 class WorkerPool:
-    """The worker processes and their pipes; a context manager that leaves none of them running."""
+    """The worker processes and their pipes. The context manager ends all of them."""
 
     def __init__(self, seats: Sequence[Seat], main: WorkerMain, plan: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -48,9 +48,9 @@ class WorkerPool:
             self.pipes.append(ours)
 
     def receive(self) -> tuple[int, tuple[Any, ...]]:
-        """Return the next message of any worker, with its rank; "finished" is a worker's last.
+        """Return the next message of any worker, with its rank. "finished" is the last message of a worker.
 
-        Raises WorkerDiedError when a worker failed or ended, and when nobody says anything for long.
+        Raises WorkerDiedError when a worker failed or ended, and after SILENCE_S without a message.
         """
         if self._kept:
             return self._kept.pop(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Level 1: contributions in Ethernet frames; every worker gets the sum."""
+"""Level 1: contributions in Ethernet frames. Every worker gets the sum."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _CHANCE = 1e-9
 
 
 def set_up(switch: ControlPlane, workers: int, values: Sequence[int] = CODE_VALUES) -> None:
-    """Write what the handout's control plane writes; `values` is the lookup table."""
+    """Write the entries of the handout's control plane. `values` is the lookup table."""
     ethernet.set_up(switch, workers)
     for place in range(VALUES):
         table = f"MyIngress.lookup{place}"
@@ -64,7 +64,7 @@ def _sums(codes: Sequence[Sequence[int]], values: Sequence[int] = CODE_VALUES) -
 def _play(
     switch: Testbed, codes: Sequence[Sequence[int]], wanted: Sequence[int], when: str, chunk: int = 0
 ) -> list[Output]:
-    """Let every rank contribute once; the last one's answers have to be the RESULTs. Return them."""
+    """Let every rank contribute once. The last one's answers have to be the RESULTs. Return them."""
     answers: list[Output] = []
     for rank, each in enumerate(codes):
         expect_nothing(answers, f"only {rank} of {len(codes)} workers had contributed in {when}")
@@ -162,7 +162,7 @@ CASES = (
 
 
 def _summed(all_reduce: AllReduce, switch: Testbed, vectors: Sequence[Sequence[float]], when: str) -> list[list[float]]:
-    """Sum vectors on a fresh switch; return what the ranks returned: as many floats as the vectors have, all alike."""
+    """Sum vectors on a fresh switch. Return the ranks' results, all equal, each as long as the vectors."""
     switch.reload()
     set_up(switch, len(vectors))
     outcomes = outcomes_of(all_reduce, Network(switch, len(vectors)), vectors, when)
@@ -174,7 +174,7 @@ def _summed(all_reduce: AllReduce, switch: Testbed, vectors: Sequence[Sequence[f
 
 
 def exact_values(all_reduce: AllReduce, switch: Testbed) -> None:
-    """Values that stand in the table lose nothing; vectors of any length."""
+    """Values in the table lose nothing, in vectors of any length."""
     for length in (20, 3, 0):
         vectors = [
             [CODE_VALUES[(7 * rank + place) % len(CODE_VALUES)] * _STEP - 1 for place in range(length)]
@@ -188,7 +188,7 @@ def exact_values(all_reduce: AllReduce, switch: Testbed) -> None:
 
 
 def neighbours(all_reduce: AllReduce, switch: Testbed) -> None:
-    """A value becomes one of the two codes around it; what is outside the range becomes the end of the range."""
+    """A value becomes one of the two codes around it. A value outside the range becomes the end of the range."""
     rng = random.Random(1)
     vectors = [[rng.uniform(-1.0, 1.0) for _ in range(200)] for _ in range(2)]
     for got, *values in zip(_summed(all_reduce, switch, vectors, "random vectors")[0], *vectors, strict=True):

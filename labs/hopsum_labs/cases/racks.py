@@ -70,7 +70,7 @@ class _Racks:
             set_up_leaf(leaf, [worker_port(place) for place in range(size)], UPLINK, rack)
 
     def contribute(self, rack: int, place: int, frame: bytes) -> list[tuple[int, Output]]:
-        """Let a worker's frame go to its leaf; return what workers get for it, each with its rack."""
+        """Let a worker's frame go to its leaf. Return the frames that workers get for it, each with its rack."""
         arrived: list[tuple[int, Output]] = []
         for sent in self._leaves[rack].send(worker_port(place), frame):
             if sent.port != UPLINK:
@@ -89,7 +89,7 @@ class _Racks:
 
 
 def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
-    """Play rounds over racks of these sizes; every worker has to get every sum, when the last one has contributed."""
+    """Play rounds over racks of these sizes. Every worker must get every sum when the last worker has contributed."""
     with ExitStack() as stack:
         racks = _Racks(switch, sizes, stack)
         workers = [(rack, place) for rack, size in enumerate(sizes) for place in range(size)]
@@ -164,7 +164,7 @@ def only_from_the_right_side(switch: Testbed) -> None:
 
 
 def two_racks(switch: Testbed) -> None:
-    """Two racks of four; each uplink carries one packet a round each way."""
+    """Two racks of four. Each uplink carries one packet a round each way."""
     rounds = 4
     racks = _play(switch, (4, 4), rounds)
     expect(

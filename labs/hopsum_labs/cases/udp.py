@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Level 2: contributions in UDP datagrams to the switch's own address; all other traffic is forwarded."""
+"""Level 2: contributions in UDP datagrams to the switch's own address. All other traffic is forwarded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def set_up(switch: ControlPlane, workers: int) -> None:
 
 
 def contribute(switch: Testbed, rank: int, values: Sequence[int], **fields: int) -> list[Output]:
-    """Let a rank contribute; return what the switch sends for that."""
+    """Let a rank contribute. Return the packets that the switch sends in answer."""
     return switch.send(worker_port(rank), bytes(over_udp(rank, values, **fields)))
 
 

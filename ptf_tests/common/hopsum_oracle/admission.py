@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admission of packets to the slots of a switch. The checks run in the order of the tables; the first that fails
-names the drop reason.
+"""The admission of packets to the slots of a switch.
+
+The checks run in the order of the tables. The first check that fails names the drop reason.
 
     PACKET_CHECKS   of the packet alone
     (UNKNOWN_GENERATION, UNKNOWN_WORKER: no such job, no such rank in it)
     JOB_CHECKS      of the packet against its job and sender
-    (OP_MISMATCH: the copy holds this very round with another op; an older round is STALE whatever its op)
+    (OP_MISMATCH: the copy holds this very round with another op. An older round is STALE whatever its op)
 
 In a tree PARTIAL comes from leaves, RESULT and STALE from the parent: kinds that do not exist (BAD_KIND) where the job
 has no such leaf, or no parent.

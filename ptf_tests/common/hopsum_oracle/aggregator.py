@@ -7,15 +7,15 @@
     frame_aggregator.FrameAggregator the same for whole frames, with plain forwarding and exact reply frames
 
 Rules (the table's own are in decision.py, the checks in admission.py)
-    S1  A packet belongs to the job whose generation it names, or to nobody.
+    S1  A packet belongs to the job whose generation it names, or to no job.
     Copy index = (slot_base + slot) * 2 + (round & 1).
-    Registers outlive jobs: a new job finds what the last one left.
+    Registers outlive jobs: a new job finds the values of the last one.
     Replies carry op, slot, round, generation and count of the packet that caused them, and the receiver's rank.
-    What goes to a parent carries the flags of the packet that caused it, and the leaf's number.
+    A packet to a parent carries the flags of the packet that caused it, and the leaf's number.
     Lanes go up and down in a tree: codes become lanes at the first switch, and their op stays what it was.
-    RESULT of LOOKUP_ADD6 is packed, slots and PARTIAL are not: a leaf unpacks what comes from its parent.
+    RESULT of LOOKUP_ADD6 is packed, slots and PARTIAL are not: a leaf unpacks the RESULT of its parent.
     STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
-    holds something of the PROBE's generation; a PROBE changes nothing.
+        copy has the PROBE's generation. A PROBE changes nothing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Aggregator:
         """Admit a generation.
 
         Raises:
-            ValueError: generation, job index or a slot belong to an admitted job; remove that one first (S1).
+            ValueError: generation, job index or a slot belong to an admitted job. Remove that job first (S1).
         """
         for other in self.jobs.values():
             if other.generation == job.generation or other.job_index == job.job_index:
@@ -107,7 +107,7 @@ class Aggregator:
         self.jobs[job.generation] = job
 
     def remove_job(self, generation: int) -> None:
-        """Forget a generation; its registers stay as they are. Raises KeyError if it is not admitted."""
+        """Forget a generation. Its registers stay as they are. Raises KeyError if it is not admitted."""
         del self.jobs[generation]
 
     def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> PacketOutcome:

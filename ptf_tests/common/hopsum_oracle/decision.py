@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision table for one packet from below and one slot copy of a switch. `leaf.py`: packets from above.
+"""The decision table for one packet from below and one slot copy of a switch. `leaf.py` has packets from above.
 
 A root has no parent: it is alone, or on top of a tree. A leaf has one: where a root would complete a round, it closes
 it and sends its partial sum up. That is to its parent what an UPDATE is, from a child that stands for several workers.
@@ -8,15 +8,15 @@ Rules
     A copy's tag (generation, round) is its only validity information: if it differs, all else in the copy is dead.
     S2  A copy with another generation in its tag is empty.
     S3  A newer round, or S2, overwrites all of the copy with the packet.
-    S4  The round that the copy holds takes each worker once, while collecting; contributors change only
+    S4  The round that the copy holds takes each worker once, while collecting. Contributors change only
         together with the values.
-    S5  It completes when `ctr` reaches the quorum; completion is stored, not recomputed.
+    S5  It completes when `ctr` reaches the quorum. Completion is stored, not recomputed.
     S6  An UPDATE of a complete round is answered with RESULT, to its sender alone.
     S7  An older round is answered with STALE and touches nothing.
     S8  FLUSH is a flag on UPDATE: after the packet was added, or recognised as a duplicate, a copy that still
         collects that round closes at min_quorum.
-    T3  A closed round of a leaf takes nothing more; who asks for it makes the leaf send its partial sum again.
-    T4  A child is recognised by its bit; the workers in its sum come from the packet that is added.
+    T3  A closed round of a leaf takes nothing more. A child that asks for it makes the leaf send its partial sum again.
+    T4  A child is recognised by its bit. The workers in its sum come from the packet that is added.
     T5  A leaf that is flushed closes.
 
 Situations, in the order of the tests
@@ -27,7 +27,7 @@ Situations, in the order of the tests
     REPEAT     the copy's round, collecting, child seen before
     FIRST      the copy's round, collecting, child not seen before
 
-Transitions (`TABLE`; `ctr` counts those that are in)
+Transitions (`TABLE`, where `ctr` counts the contributions)
     class      lanes   seen, tag        contributors, ctr   closes when ctr >=     otherwise
     NEW        write   := packet's      := packet's, 1      need                   -
     FIRST      add     seen or bit      or packet's, + 1    need                   -
@@ -36,7 +36,7 @@ Transitions (`TABLE`; `ctr` counts those that are in)
     CLOSED     keep    seen or bit      as they are         never                  PARTIAL to the parent
     OLD        keep    as they are      as they are         never                  STALE to the sender
     need = quorum, with FLUSH min(quorum, min_quorum).
-    Closing at a root: ctr := FINAL, RESULT to all children; at a leaf: ctr := CLOSED, PARTIAL to the parent.
+    Closing at a root: ctr := FINAL, RESULT to all children. At a leaf: ctr := CLOSED, PARTIAL to the parent.
     quorum and min_quorum count the children of this switch.
 """
 
@@ -188,7 +188,7 @@ def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decis
     """Apply the table at a root: one packet from below, already admitted, at one copy.
 
     Args:
-        copy: the registers before; anything at all if their generation is another one.
+        copy: the registers before. They may have any values if their generation is another one.
         update: rounds start at 1 (N4).
         quorum: children that complete a round, 1..64.
         min_quorum: children that complete it once a FLUSH arrives, 1..quorum.
@@ -197,7 +197,7 @@ def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decis
 
 
 def decide_at_leaf(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
-    """Apply the table at a switch with a parent; arguments as in `decide`."""
+    """Apply the table at a switch with a parent. The arguments are those of `decide`."""
     return _decide(copy, update, quorum, min_quorum, _AT_LEAF)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle for whole frames: what a switch does with any Ethernet frame, and the exact frames that leave it.
+"""The oracle for whole frames: the exact frames that leave a switch for any Ethernet frame.
 
 In the order of the tests
     UDP to the service's port of the switch's address   Aggregator
@@ -7,7 +7,7 @@ In the order of the tests
     ICMP echo request to the switch's address           echo reply; a bad IPv4 checksum is dropped
     anything else                                       plain layer-2 forwarding
 
-The loss simulator is not here: it is random, and what it lets through is treated as ever.
+The loss simulator is not here, since it is random. Frames that it passes are treated as above.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FrameAggregator(Aggregator):
         return self._process(source, header, data, lengths_fit)
 
     def _forward(self, port: int, frame: bytes) -> tuple[PacketOutcome, list[tuple[int, bytes]]]:
-        """Plain layer-2 forwarding; a frame without a whole Ethernet header has no destination."""
+        """Plain layer-2 forwarding. A frame without a whole Ethernet header has no destination."""
         destination = int.from_bytes(frame[:6], "big") if len(frame) >= ETHERNET_BYTES else 0
         if destination in self.switch.forwarding:
             return PacketOutcome(), [(self.switch.forwarding[destination], frame)]

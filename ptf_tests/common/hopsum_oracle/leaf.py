@@ -2,7 +2,7 @@
 """The decision table for one packet of the parent and one slot copy of a leaf (a switch with a parent in a tree).
 
 Rules
-    T1  With the final values a leaf stores the final contributors; it answers with those only.
+    T1  With the final values a leaf stores the final contributors. It answers with those only.
     T2  A leaf takes a RESULT of its parent iff it holds that round without a final result, or an older one.
     T6  STALE is passed down, and touches nothing.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a switch, as values: its address, its jobs, their workers, its place in a tree.
+"""The configuration of a switch: its address, its jobs, their workers, its place in a tree.
 
 In a tree a switch has children: workers, leaves or both. A leaf's number is its `rank` at its parent, as if it were a
-worker there; no worker and no other leaf of that parent has it.
+worker there. No worker and no other leaf of that parent has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class LeafConfig(WorkerConfig):
-    """Where one leaf is, seen from its parent; `rank` is its number."""
+    """A leaf as its parent sees it. `rank` is the leaf's number."""
 
     udp_port: int = HOPSUM_UDP_PORT
     members: int = 0
@@ -39,7 +39,7 @@ class LeafConfig(WorkerConfig):
 
 @dataclass(frozen=True, slots=True)
 class ParentConfig(WorkerConfig):
-    """Where the parent is, seen from a leaf; `rank` is the leaf's number there."""
+    """The parent as a leaf sees it. `rank` is the leaf's number at the parent."""
 
     udp_port: int = HOPSUM_UDP_PORT
 
@@ -49,7 +49,7 @@ class JobConfig:
     """One generation of one job.
 
     Raises:
-        ValueError: a value is out of the program's limits; the message names it.
+        ValueError: a value is out of the program's limits. The message names it.
     """
 
     generation: int

@@ -100,7 +100,7 @@ class SwitchCase(ReportedTest):
     # ---- what there is ------------------------------------------------------------------------------------
 
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
-        """Make a job through the controller; its workers' addresses are no other job's.
+        """Make a job through the controller. No other job has the addresses of its workers.
 
         `options` are those of a JobSpec: table, table16, table6, digits, quorum, min_quorum, observers. On a target
         without LOOKUP_ADD16 or LOOKUP_ADD6 the job has no table for it.
@@ -117,7 +117,7 @@ class SwitchCase(ReportedTest):
         return job
 
     def end_job(self, job: Job) -> None:
-        """End a job through the controller; the registers keep what it left."""
+        """End a job through the controller. The registers keep their values."""
         self.controller.delete_job(job)
         self.oracle.remove_job(job.generation)
 
@@ -148,17 +148,17 @@ class SwitchCase(ReportedTest):
         return outputs
 
     def record(self, port: int, frame: bytes, outputs: Sequence[OutputFrame]) -> None:
-        """Add a frame and what came of it to the recording; `send` does."""
+        """Add a frame and its outcome to the recording. `send` calls this."""
         self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
 
     def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[OutputFrame]:
-        """Send a worker's UPDATE through its port; `header`: op, slot, round, count, flags."""
+        """Send a worker's UPDATE through its port. `header` has op, slot, round, count and flags."""
         return self.send(job.spec.workers[rank].port, frames.update(job, rank, payload, **header))
 
     # ---- sentences ----------------------------------------------------------------------------------------
 
     def added(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
-        """The contribution enters the sum; nobody hears of it."""
+        """The contribution enters the sum. No packet leaves."""
         self._silent(job, rank, payload, header, Event.ADDED)
 
     def added_over_unfinished(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
@@ -166,7 +166,7 @@ class SwitchCase(ReportedTest):
         self._silent(job, rank, payload, header, Event.FAULT, Event.ADDED)
 
     def ignored(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
-        """A duplicate while the round collects; nobody hears of it."""
+        """A duplicate while the round collects. No packet leaves."""
         self._silent(job, rank, payload, header, Event.DUPLICATE)
 
     def completed(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
@@ -201,7 +201,7 @@ class SwitchCase(ReportedTest):
         return reply
 
     def state(self, job: Job, asker: WorkerEndpoint, **header: int) -> Header:
-        """PROBE of a worker or an observer: STATE to it alone. Return its header; `header`: slot, round, count."""
+        """PROBE of a worker or an observer: STATE to it alone. Return its header. `header`: slot, round, count."""
         outputs = self.send(asker.port, frames.probe(job, asker, **header))
         self.assertEqual(self.outcome.events, (Event.PROBED,))
         ((port, frame),) = outputs
@@ -221,7 +221,7 @@ class SwitchCase(ReportedTest):
         self.assertEqual((reply.count, reply.held, reply.contributors, reply.op), expected)
 
     def replied(self, port: int, frame: bytes) -> bytes:
-        """One frame comes back through the same port; return it."""
+        """One frame comes back through the same port. Return it."""
         ((out, reply),) = self.send(port, frame)
         self.assertEqual((out, self.outcome.events), (port, ()))
         return reply
@@ -236,7 +236,7 @@ class SwitchCase(ReportedTest):
         self.assertEqual(self.send(port, frame), [OutputFrame(out, frame) for out in sorted(to)])
 
     def assert_lanes(self, lanes: NDArray[Any], expected: ArrayLike) -> None:
-        """Compare lanes with expected values; a scalar stands for all lanes."""
+        """Compare lanes with expected values. A scalar stands for all lanes."""
         np.testing.assert_array_equal(lanes, np.broadcast_to(np.asarray(expected), lanes.shape))
 
     # ---- inside -------------------------------------------------------------------------------------------

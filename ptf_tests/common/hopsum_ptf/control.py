@@ -112,7 +112,7 @@ def open_device(target: str, address: str, device_id: int) -> Device:
 
 
 def read_counters(device: Device) -> dict[str, dict[int, int]]:
-    """Return the packets of both counters by cell; cells of 0 are left out."""
+    """Return the packets of both counters by cell, without cells of 0."""
     return {
         name: {index: cell.packets for index, cell in enumerate(device.read_counter(name)) if cell.packets}
         for name in ("drops", "job_events")

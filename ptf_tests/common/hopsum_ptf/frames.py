@@ -50,7 +50,7 @@ _HOPSUM_NAMES = {field.name for field in fields(Header)}
 
 
 def payload(op: int, values: ArrayLike) -> bytes:
-    """Return the payload of an op: its codes or its lanes (OR: bytes); a scalar stands for all of them."""
+    """Return the payload of an op: its codes or its lanes (OR: bytes). A scalar stands for all of them."""
     shape = shape_of(op)
     lane = np.dtype(shape.lane_dtype)
     if not shape.has_codes:
@@ -60,12 +60,12 @@ def payload(op: int, values: ArrayLike) -> bytes:
 
 
 def codes(values: ArrayLike) -> bytes:
-    """Return the payload of 1024 codes for LOOKUP_ADD8; a scalar stands for all of them."""
+    """Return the payload of 1024 codes for LOOKUP_ADD8. A scalar stands for all of them."""
     return payload(Op.LOOKUP_ADD8, values)
 
 
 def lanes32(values: ArrayLike) -> bytes:
-    """Return the payload of 256 lanes of 32 bits; a scalar stands for all of them."""
+    """Return the payload of 256 lanes of 32 bits. A scalar stands for all of them."""
     return payload(Op.ADD32, values)
 
 
@@ -104,7 +104,7 @@ def from_relative(
     job: Job, sender: LeafEndpoint | ParentEndpoint, kind: Kind, payload: bytes = b"", *, by: Iterable[int] = (),
     op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int = 256, flags: int = 0, held: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return the PARTIAL of a leaf, or the RESULT or STALE of the parent; `by`: the ranks in it."""
+    """Return the PARTIAL of a leaf, or the RESULT or STALE of the parent. `by` has the ranks in the sum."""
     header = Header(
         kind=kind,
         flags=flags,
@@ -150,7 +150,7 @@ def arp_request(sender_mac: int, sender_ip: int, target_ip: int, *, dst_mac: int
 
 
 def ping(src_mac: int, src_ip: int, dst_ip: int, data: bytes, *, dst_mac: int) -> bytes:
-    """Return an ICMP echo request with right checksums; `data` starts with identifier and sequence number."""
+    """Return an ICMP echo request with right checksums. `data` starts with identifier and sequence number."""
     blank = pack_fields(ICMP_FIELDS, {"type": ICMP_ECHO_REQUEST}) + data
     body = altered_at(blank, 0, ICMP_FIELDS, checksum=ipv4_checksum(blank + bytes(len(blank) % 2)))
     ipv4 = {"version": 4, "ihl": 5, "total_length": IPV4_BYTES + len(body), "ttl": 9, "protocol": PROTO_ICMP}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch's ports through ptf's data plane: send one frame, get back exactly what the switch sent because of it.
+"""The switch's ports through ptf's data plane: one frame in, and exactly the frames that it causes out.
 
-Nothing here waits for silence. Behind the frame, and through the same port, one barrier frame for every port follows;
-a switch keeps the order of frames from one port to one port, so whatever arrives on a port before its barrier is the
-frame's doing, and when all barriers are back there is nothing else to come.
+No code here waits for silence. After the frame, one barrier frame for every port follows through the same port. A
+switch keeps the order of frames from one port to one port. So all frames that arrive on a port before its barrier are
+answers to the frame. When all barriers are back, all answers have arrived.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def meanings(folder: Path = CASES) -> Iterator[tuple[str, str]]:
 
 
 def render_readme(date: str, versions: Mapping[str, str], columns: Mapping[str, Iterable[Result]]) -> str:
-    """Return the page for a run of all cases; `versions` says by target what it was."""
+    """Return the page for a run of all cases. `versions` has the version of each target."""
     outcomes = {target: {result.case: result.outcome for result in results} for target, results in columns.items()}
     said = dict(meanings())
     cases = next(iter(outcomes.values()))

@@ -54,7 +54,7 @@ class Recording:
         return len(exchanges), sum(len(step.out) for step in exchanges)
 
     def save(self, folder: Path) -> Path:
-        """Write the file; the same recording always gives the same bytes."""
+        """Write the file. The same recording always gives the same bytes."""
         content = {
             "case": self.case,
             "steps": [_step_to_json(step) for step in self.steps],

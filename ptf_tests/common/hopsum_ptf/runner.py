@@ -23,7 +23,7 @@ CASES = ROOT / "ptf_tests" / "cases"
 
 
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
-    """Return the names `module.Class` of the cases that `chosen` (modules or cases; none: all) stands for."""
+    """Return the names `module.Class` of the `chosen` cases. `chosen` has modules or cases. Empty: all cases."""
     return runner.list_cases(chosen, folder)
 
 
@@ -33,7 +33,7 @@ def start_switch(name: str) -> Callable[[], AbstractContextManager[PtfTarget]]:
 
 
 def main(name: str, start: Callable[[], AbstractContextManager[PtfTarget]], *, skips_are_failures: bool) -> int:
-    """Run the command of one target folder; return the exit status.
+    """Run the command of one target folder. Return the exit status.
 
     `start` is a context manager that brings the switch up and takes it down again.
     """

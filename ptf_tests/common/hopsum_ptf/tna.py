@@ -41,7 +41,7 @@ def compiled(program: str) -> Path:
 
 
 def p4info_of(program: str) -> Path:
-    """Return where a program's P4Info is checked in; `small` has none."""
+    """Return the path of a program's checked-in P4Info. `small` has none."""
     return PROGRAMS / f"{program}.p4info.txtpb"
 
 
@@ -51,7 +51,7 @@ def dumped_with() -> str:
 
 
 class EngineDevice(FakeDevice):
-    """A driver of a switch that executes a program; `name` is one of CHIPS, `loaded` the program if it was changed."""
+    """A driver of a switch that executes a program. `name` is one of CHIPS. `loaded` is a changed program."""
 
     def __init__(self, name: str, loaded: dump.Node | None = None) -> None:
         super().__init__(capabilities=TofinoDevice.capabilities)
@@ -68,7 +68,7 @@ class EngineDevice(FakeDevice):
         self._boot()
 
     def exchange(self, port: int, frame: bytes) -> list[SentFrame]:
-        """Take a frame into the idle switch; return what leaves because of it."""
+        """Take a frame into the idle switch. Return the frames that leave because of it."""
         return self.switch.settle(port, regroup(frame, self.program.code_group))
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:

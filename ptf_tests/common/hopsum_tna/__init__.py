@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes what p4c-barefoot's front end made of a TNA program: a test instrument that knows TNA, and no protocol.
+"""Executor of the output of p4c-barefoot's front end: a test instrument that knows TNA, and no protocol.
 
-    dump      the compiler's JSON: references resolved, source positions left out; as p4/build/tna holds it
-    layout    types: what is a header, and how wide is a field
+    dump      the compiler's JSON as in p4/build/tna: references resolved, source positions left out
+    layout    types: headers, and the widths of fields
     values    expressions                    }
     actions   statements                     } nodes of the dump -> Python functions on one packet's fields
     parse     parser states                  }
@@ -11,5 +11,5 @@
     half      ingress or egress: parser, control, deparser
     switch    ports, replication, the recirculation port's two queues
 
-What is not supported is refused by name when the program is loaded, not when a packet meets it.
+An unsupported construct is refused by name when the program is loaded, not when a packet meets it.
 """

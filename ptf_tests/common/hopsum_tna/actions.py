@@ -34,7 +34,7 @@ def in_order(steps: Iterable[Do]) -> Do:
 
 
 class Statements:
-    """Compiles statements; `call` compiles one that is a call."""
+    """Compiler of statements. `call` compiles a statement that is a call."""
 
     def __init__(self, call: Case, switch: Case) -> None:
         self._call = call

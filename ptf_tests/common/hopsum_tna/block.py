@@ -43,7 +43,7 @@ class CompiledAction:
 
 @dataclass
 class BlockState:
-    """What lasts from packet to packet, by name in the control plane; actions by name in the program."""
+    """The state that lasts from packet to packet, by name in the control plane. Actions are by name in the program."""
 
     tables: dict[str, TnaTable] = field(default_factory=dict)
     registers: dict[str, Register] = field(default_factory=dict)

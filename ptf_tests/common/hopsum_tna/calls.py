@@ -39,7 +39,7 @@ class RegisterAction:
 
 @dataclass(frozen=True)
 class ChecksumExtern:
-    """A checksum unit; what a packet has added lies among its fields."""
+    """A checksum unit. The sum of a packet is one of its fields."""
 
     path: str
 

@@ -54,14 +54,14 @@ class TnaControl:
         found.set_default(self._bound(found, action, params or {}))
 
     def set_group(self, group: int, replicas: Iterable[tuple[int, int]]) -> None:
-        """Make a multicast group of (port, rid) pairs; of none: away with it."""
+        """Make a multicast group of (port, rid) pairs. No pairs remove the group."""
         told = tuple(replicas)
         self._switch.groups.pop(group, None)
         if told:
             self._switch.groups[group] = told
 
     def counter(self, name: str) -> dict[int, int]:
-        """Return packets by index; cells of 0 are left out."""
+        """Return packets by index, without cells of 0."""
         return dict(self._counter(name).packets)
 
     def counter_size(self, name: str) -> int:

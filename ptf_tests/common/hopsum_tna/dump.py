@@ -52,7 +52,7 @@ def load_dump(path: Path) -> Node:
 
 
 def save(program: Node, path: Path) -> None:
-    """Write a shortened program; the same program always gives the same bytes."""
+    """Write a shortened program. The same program always gives the same bytes."""
     text = json.dumps(program, separators=(",", ":"), sort_keys=True)
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
@@ -79,7 +79,7 @@ class _Cleaner:
         self._nodes = nodes
 
     def declaration(self, item: Node) -> Node:
-        """Return a declaration with its members; elsewhere a type's name stands for it."""
+        """Return a declaration with its members. Other places have only the name of a type."""
         return {"node": item["Node_Type"], **self._members(item)}
 
     def _clean(self, item: Any) -> Any:

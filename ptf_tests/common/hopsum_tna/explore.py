@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every order in which frames that arrive can meet frames that are on their way through a switch's passes.
+"""All orders in which arriving frames can meet frames that are between two passes of a switch.
 
-What can differ is the order in which frames enter ingress: the next one that arrives, or the one at the loop's head.
-All else follows: a queue keeps the order, ingress and egress have registers of their own, and a frame on its way out
-of a front port touches none (that is checked). So egress runs at once here; it may be late in a real switch, but no
-order of entering ingress is possible then that is not possible here.
+Only the order in which frames enter ingress can differ: the next arriving frame is first, or the frame at the loop's
+head. All else follows from this order. A queue keeps its order. Ingress and egress have registers of their own. A frame
+to a front port touches no register in egress, which is checked. So egress runs at once here. Egress may be late in a
+real switch, but a late egress allows no other order of entering ingress.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Snapshot:
 
 
 class Explorer:
-    """Searches the orders of one switch; entries and groups stay as they are."""
+    """Search of the orders of one switch. Entries and groups do not change."""
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
@@ -44,7 +44,7 @@ class Explorer:
         """Steps taken so far."""
 
     def ends(self, arrivals: Sequence[tuple[int, bytes]]) -> Iterator[End]:
-        """Yield every distinct end of these arrivals, in this order, from the switch's state; leave it as it was.
+        """Yield every distinct end of these arrivals, in this order, from the switch's state. The state is restored.
 
         Two orders that lead to the same registers, frames inside and frames out are followed once.
         """

@@ -90,7 +90,7 @@ class HashExtern:
 
 
 def internet_checksum(data: bytes) -> int:
-    """Return the complement of the sum of 16-bit words; an odd byte is a word's upper half."""
+    """Return the complement of the sum of 16-bit words. An odd byte is a word's upper half."""
     total = sum(int.from_bytes(data[at : at + 2].ljust(2, b"\0"), "big") for at in range(0, len(data), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

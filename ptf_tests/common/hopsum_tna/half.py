@@ -49,9 +49,9 @@ class Half:
         self.intrinsic = intrinsic
 
     def run(self, frame: bytes, port_metadata: bytes, known: dict[str, int]) -> Passed | None:
-        """Run a frame through; None when the parser dropped it.
+        """Run a frame through. Return None when the parser dropped it.
 
-        `known` are fields of the intrinsic metadata; the others are undefined.
+        `known` are fields of the intrinsic metadata. The others are undefined.
         """
         self._next = (self._next + 1) % _TEMPLATES
         fields = dict(self._templates[self._next])

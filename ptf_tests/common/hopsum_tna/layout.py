@@ -21,7 +21,7 @@ VALID = ".$valid"
 
 @dataclass(frozen=True)
 class Number:
-    """bit<width> or int<width>; width 0 is a compile-time constant without one."""
+    """The type bit<width> or int<width>. Width 0 stands for a compile-time constant without a width."""
 
     width: int
     signed: bool = False
@@ -129,7 +129,7 @@ class Wire:
         fields[self._valid] = True
 
     def write(self, fields: Mapping[str, Any]) -> bytes:
-        """Return the header's bytes; none when it is not valid."""
+        """Return the header's bytes, or no bytes when it is not valid."""
         if not fields[self._valid]:
             return b""
         whole = 0

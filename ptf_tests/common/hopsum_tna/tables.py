@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: keys, entries of the program and of the control plane, and which entry a packet meets.
+"""Tables: keys, entries of the program and of the control plane, and the match of a packet.
 
-Entries of the program stand in its order and are the only ones of their table; others have a priority: the larger one
-wins, as in P4Runtime. A prefix (lpm) wins by its length.
+Entries of the program keep its order and are the only entries of their table. Other entries have a priority. The larger
+priority wins, as in P4Runtime. The longer prefix (lpm) wins.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class TnaTable:
         return found
 
     def change(self, matches: Sequence[Match], rank: int, bound: Bound | None) -> None:
-        """Put an entry there, in place of one with the same key; None: take it away.
+        """Write an entry, in place of one with the same key. None removes the entry.
 
-        Raises TnaError when the table is the program's own or full, or an entry to be taken away is not there.
+        Raises TnaError when the table is the program's own or full, or an entry to be removed does not exist.
         """
         if self.constant:
             raise TnaError(f"table {self.name} has the program's own entries")
@@ -88,7 +88,7 @@ class TnaTable:
         self._put(key, tuple(matches), rank, bound)
 
     def program(self, matches: Sequence[Match], rank: int, bound: Bound) -> None:
-        """Add an entry of the program; of two for the same packets the first counts."""
+        """Add an entry of the program. Of two entries for the same packets the first counts."""
         if tuple(matches) not in self.masked:
             self._put(tuple(value for value, _ in matches), tuple(matches), rank, bound)
 

@@ -18,7 +18,7 @@ Call = Callable[["NameScope", Node], "Value"]
 
 @dataclass(frozen=True)
 class Value:
-    """An expression's value; `constant` when it is known before any packet."""
+    """The value of an expression. `constant` is set when the value is known before any packet."""
 
     read: Read
     kind: Type
@@ -90,7 +90,7 @@ def constant(value: int, kind: Type) -> Value:
 
 
 def number_of(value: Value) -> Number:
-    """Return a value's type, which must be a number's; a bool matches as a number of one bit."""
+    """Return a value's type, which must be a number's. A bool matches as a number of one bit."""
     if isinstance(value.kind, Truth):
         return Number(1)
     if not isinstance(value.kind, Number):

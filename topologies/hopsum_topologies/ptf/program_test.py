@@ -53,7 +53,7 @@ class ProgramTest(ReportedTest):
         self.dataplane.flush()
 
     def multicast_group(self, group: int, ports: Sequence[int]) -> None:
-        """Make a multicast group of `ports`; it goes with the test.
+        """Make a multicast group of `ports`. The end of the test removes the group.
 
         bmv2 keeps the groups of programs that were pushed before: an entry that a test forgets sends copies in the
         next one.

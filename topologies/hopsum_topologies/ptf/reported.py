@@ -33,7 +33,7 @@ class ReportedTest(BaseTest):  # type: ignore[misc]
         self.report(ended)
 
     def report(self, result: Result) -> None:
-        """Write the outcome where the runner looks for it; without a runner, do nothing."""
+        """Write the outcome to the file that the runner reads. Do nothing without a runner."""
         if path := testutils.test_param_get("results"):
             append_result(Path(path), result)
 
@@ -43,6 +43,6 @@ class ReportedTest(BaseTest):  # type: ignore[misc]
 
 
 def _reason(report: str) -> str:
-    """Return the line of unittest's report that names the error; a skip's reason is its report."""
+    """Return the line of unittest's report that names the error. The report of a skip is its reason."""
     lines = report.strip().splitlines()
     return next((line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[-1])

@@ -14,7 +14,7 @@ Outcome = Literal["ok", "FAILED", "ERROR", "skipped", "not run"]
 
 @dataclass(frozen=True)
 class Result:
-    """How one case ended on one target; `reason` says why it was skipped or failed."""
+    """The outcome of one case on one target. `reason` says why the case was skipped or failed."""
 
     case: str
     outcome: Outcome
@@ -28,7 +28,7 @@ def append_result(path: Path, result: Result) -> None:
 
 
 def read_results(path: Path, cases: Iterable[str]) -> list[Result]:
-    """Return one result for each of `cases`, in their order; those without a line were not run."""
+    """Return one result for each of `cases`, in their order. A case without a line was not run."""
     lines = path.read_text().splitlines() if path.exists() else []
     seen = {result.case: result for result in (Result(**json.loads(line)) for line in lines)}
     return [seen.get(case, Result(case, "not run", "the run ended before it")) for case in cases]

@@ -36,7 +36,7 @@ def ptf_command() -> list[str]:
 
 
 def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
-    """Return the names `module.Class` of the cases in `folder` that `chosen` (modules or cases; none: all) stands for.
+    """Return the names `module.Class` of the cases in `folder` that are in `chosen` (modules or cases, empty: all).
 
     Raises RunnerError: there are none, or a module cannot be imported.
     """
@@ -69,7 +69,7 @@ def run_cases(
     folder: Path,
     parameters: Mapping[str, object] | None = None,
 ) -> tuple[int, list[Result]]:
-    """Run cases on a target; return ptf's exit status and the results.
+    """Run cases on a target. Return ptf's exit status and the results.
 
     Args:
         cases: names as from `list_cases`.

@@ -85,7 +85,7 @@ SWITCHES: Final[Mapping[str, Callable[..., AbstractContextManager[PtfTarget]]]] 
 
 @contextmanager
 def _veths(ports: Sequence[int]) -> Iterator[tuple[Namespace, dict[int, str], dict[int, str]]]:
-    """Make a namespace with a veth pair for each port; yield it, the switch's ends and ptf's ends by port."""
+    """Make a namespace with a veth pair for each port. Yield it, the switch's ends and ptf's ends by port."""
     with Namespace() as namespace:
         pairs = {port: namespace.add_veth(f"switch{port}", f"ptf{port}") for port in ports}
         lefts, rights = ({port: pair[end] for port, pair in pairs.items()} for end in (0, 1))

@@ -35,7 +35,7 @@ class UnixDataplanePort:
         return (*self._id, self._socket.recv(MAX_FRAME_BYTES), time.time())
 
     def send(self, frame: bytes) -> int:
-        """Send one frame; wait while the switch's queue is full."""
+        """Send one frame. Wait while the switch's queue is full."""
         return self._socket.send(frame)
 
     def __del__(self) -> None:

@@ -29,7 +29,7 @@ class TwoRacks(Topo):
     """Two leaves with workers, and a spine between them."""
 
     def build(self, workers=2):
-        """Add switches, hosts and links; `workers` stand in each rack."""
+        """Add switches, hosts and links. Each rack has `workers` hosts."""
         spine = self.addSwitch("spine", device_id=0)
         for rack in (1, 2):
             leaf = self.addSwitch(f"leaf{rack}", device_id=rack)
@@ -59,7 +59,7 @@ def describe(net, program):
 
 
 def run_workers(net, worker, environment):
-    """Let every host sum a vector with the others; return the worst exit status."""
+    """Let every host sum a vector with the others. Return the worst exit status."""
     running = []
     for rank, host in enumerate(net.hosts):
         words = [hopsum_python(), "-m", "hopsum_labs.network", "worker", worker, "--interface", host.defaultIntf().name]

@@ -42,7 +42,7 @@ def hopsum_python():
 
 
 class P4Switch(Switch):
-    """A switch process with a P4Runtime server; `driver` is hopsum's name for its kind."""
+    """A switch process with a P4Runtime server. `driver` is hopsum's name for its kind."""
 
     driver = ""
 

@@ -35,7 +35,7 @@ def all_reduce(port, rank, workers, vector):
 
 
 def _exchange(port, contribution):
-    """Send a contribution until its RESULT is here; return the sums."""
+    """Send a contribution until its RESULT is here. Return the sums."""
     port.send(contribution)
     while True:
         packet = port.receive(RETRANSMIT_AFTER_S)
