@@ -30,6 +30,7 @@ from hopsum_switch.state.randomness import MASK
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 MAX_TCP_PORT = 65535
+_log = logging.getLogger(__name__)
 
 _EPILOG = """\
 A UDP port: peers send datagrams to HOST:PORT; each becomes an Ethernet/IPv4/UDP frame from the peer's
@@ -39,6 +40,7 @@ An interface port: every frame of the interface, both ways; frames that were lef
 Without --program the switch waits for a P4Runtime client to push one.
 When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
 and then one for each UDP port that was to have any free number: udp PORT=HOST:PORT
+SIGTERM and SIGINT end it in order, with status 0; SIGHUP has no effect but a line in the log.
 """
 
 
@@ -140,6 +142,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, _go_on)
     # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
     found: list[str] = []
@@ -164,6 +167,11 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
     finally:
         signal.set_wakeup_fd(-1)
         server.close()
+
+
+def _go_on(signum: int, frame: FrameType | None) -> None:
+    """Say that a SIGHUP, which ends a process that takes no notice, has no effect."""
+    _log.warning("SIGHUP: the switch has nothing to read again, and goes on")
 
 
 def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:

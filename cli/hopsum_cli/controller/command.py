@@ -11,21 +11,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from hopsum_cli.controller.words import in_words
 from hopsum_controlplane.cluster import ClusterConfig, load_config
+from hopsum_controlplane.cluster.config import LOG_LEVELS
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.descriptors import raise_limit
-from hopsum_controlplane.service.logs import FORMATS, LEVELS, log_to
+from hopsum_controlplane.service.logs import FORMATS, log_to, set_level
+from hopsum_controlplane.service.reloading import Reloading
 from hopsum_controlplane.service.running import running
 from hopsum_controlplane.service.server import safeguards
 from hopsum_topologies.launch import die_with_parent
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (*_ENDS, signal.SIGHUP)
 _log: Final = logging.getLogger(__name__)
 _EPILOG: Final = """\
 When it serves it prints `page URL` and `metrics URL`, unless there are none, and
 `ready listen=ADDRESS switches=NAME,...` on stdout; a switch that does not answer is tried again and again, and keeps
 nobody waiting. SIGTERM and SIGINT end it: what stands on the switches stays, jobs go on, and a controller that is
 started with the same database has them again. A second signal ends it at once, which the database survives as well.
+
+SIGHUP reads the configuration again: certificates, keys, administrators' tokens and log_level are taken from it, for
+new connections and calls; open connections go on. What needs another start is named in the log. A configuration that
+does not fit changes nothing.
 """
 
 
@@ -60,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--log", choices=FORMATS, default="text", help="format of the log on stderr (default %(default)s)"
     )
     parser.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="lowest level that is logged (default %(default)s)"
+        "--log-level", choices=LOG_LEVELS, help="lowest level that is logged (default: log_level of the configuration)"
     )
     return parser
 
@@ -68,17 +76,17 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run a controller until SIGTERM or SIGINT; return the exit status."""
     options = build_parser().parse_args(arguments)
-    log_to(form=options.log, level=options.log_level)
+    log_to(form=options.log, level=options.log_level or "info")
     if options.die_with_parent is not None:
         die_with_parent(options.die_with_parent)
     try:
         config = load_config(options.config)
+        set_level(options.log_level or config.log_level)
         if options.check:
-            safeguards(config)
-            print(_in_words(config))
+            print(in_words(config, safeguards(config).admin_tokens))
             return 0
         raise_limit()
-        _serve(config, options.remove_existing)
+        _serve(config, options)
     except ControlPlaneError as error:
         if options.log == "json":
             _log.error("%s", error)
@@ -88,39 +96,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _serve(config: ClusterConfig, remove_existing: bool) -> None:
+def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
     # Blocked before there are threads, which inherit it: the signal waits for `sigwait` here, and interrupts nothing.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        with running(config, remove_existing=remove_existing) as controller:
+        with running(config, remove_existing=options.remove_existing) as controller:
             if controller.page_url:
                 print(f"page {controller.page_url}", flush=True)
                 print(f"metrics {controller.metrics_url}", flush=True)
             switches = ",".join(switch.name for switch in config.switches)
             print(f"ready listen={controller.address} switches={switches}", flush=True)
-            number = signal.sigwait(_SIGNALS)
+            reloading = Reloading(options.config, config, controller.service, options.log_level)
+            while (number := signal.sigwait(_SIGNALS)) == signal.SIGHUP:
+                reloading.reload()
             _log.info("%s: ending; jobs go on", signal.Signals(number).name)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _in_words(config: ClusterConfig) -> str:
-    tls = "with" if config.tls_certificate else "without"
-    asks = f"the token in {config.admin_token_file}" if config.admin_token_file else "no token"
-    lines = [
-        f"database {config.database}",
-        f"listens at {config.listen} {tls} TLS; who makes jobs needs {asks}",
-        f"page and metrics at {config.metrics_listen or 'no address'}",
-        f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, "
-        f"audits every {config.reconcile_interval_s:g} s",
-    ]
-    for switch in config.switches:
-        ip, port = switch.service
-        lines.append(f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}")
-        who = f"workers send to {ip}:{port}; {', '.join(map(str, switch.ports))}"
-        lines.append(f"  {switch.slots} slots; {who if switch.ports else 'no worker stands at it'}")
-    for spine in config.spines:
-        lines.append(f"tree of {', '.join(link.leaf for link in config.below(spine))}, then {spine}")
-        lines += [f"  {link}" for link in config.below(spine)]
-    return "\n".join(lines)

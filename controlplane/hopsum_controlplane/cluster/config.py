@@ -13,6 +13,7 @@
   tls_client_ca = "/etc/hopsum/clients.pem"
   admin_token_file = "/etc/hopsum/admin.token"
   switch_token_file = "/etc/hopsum/switch.token"   # lets switches register that have this token
+  log_level = "info"                         # debug, info, warning or error
 
   [[switch]]
   name = "leaf1"
@@ -42,6 +43,7 @@
   spine_port = 1
 
 A worker belongs to the port whose network has its address: the longest prefix, where several have.
+A relative path, that of an address unix:PATH among them, is relative to the folder of the file.
 """
 
 from __future__ import annotations
@@ -60,8 +62,10 @@ from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_ta
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
 from hopsum_wire import HOPSUM_UDP_PORT, MAX_SLOTS
+from hopsum_wire.control.places import UNIX
 
 MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _MIN_HEARTBEAT_S = 0.1
 _MAX_ELECTION_ID = (1 << 63) - 1
 
@@ -156,6 +160,7 @@ class ClusterConfig:
     tls_client_ca: Path | None = None
     admin_token_file: Path | None = None
     switch_token_file: Path | None = None
+    log_level: str = "info"
 
     def switch(self, name: str) -> SwitchConfig:
         """Return the switch of this name. Raises ClusterConfigError when there is none."""
@@ -196,6 +201,8 @@ class ClusterConfig:
             raise _wrong("only one of tls_certificate and tls_key", "give both or none")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise _wrong("tls_client_ca without tls_certificate", "give certificate and key too")
+        if self.log_level not in LOG_LEVELS:
+            raise _wrong(f"log_level {self.log_level!r:.80}", f"it is one of {', '.join(LOG_LEVELS)}")
 
     def _check_links(self) -> None:
         check_links(self.links, [switch.name for switch in self.switches])
@@ -215,7 +222,7 @@ def load_config(path: Path) -> ClusterConfig:
             f"configuration {path} cannot be read: {error}", hint="see the documentation of the controller"
         ) from error
     try:
-        config = _cluster(document)
+        config = _cluster(document, path.absolute().parent)
         config.check()
     except ControlPlaneError as error:
         raise ClusterConfigError(error.what, where=str(path), hint=error.hint) from error
@@ -234,16 +241,18 @@ def parse_address(text: str) -> tuple[str, int]:
     return str(address), number
 
 
-def _cluster(document: Mapping[str, Any]) -> ClusterConfig:
+def _cluster(document: Mapping[str, Any], folder: Path) -> ClusterConfig:
     _only_known(document, ("controller", "switch", "link"), "")
     controller = _table(document.get("controller", {}), "[controller]")
     tables = ("switches", "links")
     kinds: dict[str, type] = {each.name: _kind(each.type) for each in fields(ClusterConfig) if each.name not in tables}
-    values = _take(controller, kinds, "[controller]", required=("database",))
+    values = _within(folder, _take(controller, kinds, "[controller]", required=("database",)))
     for name in ("switch", "link"):
         if not isinstance(document.get(name, []), list):
             raise _wrong(f"[{name}] is one table", f"write [[{name}]], once for each {name}")
-    switches = tuple(_switch(entry, f"[[switch]] {number}") for number, entry in enumerate(document.get("switch", [])))
+    switches = tuple(
+        _switch(entry, folder, f"[[switch]] {number}") for number, entry in enumerate(document.get("switch", []))
+    )
     links = tuple(_link(entry, f"[[link]] {number}") for number, entry in enumerate(document.get("link", [])))
     return ClusterConfig(switches, links=links, **values)
 
@@ -253,10 +262,23 @@ def _link(entry: Any, where: str) -> LinkConfig:
     return LinkConfig(**_take(_table(entry, where), kinds, where, kinds))
 
 
-def _switch(entry: Any, where: str) -> SwitchConfig:
+def _within(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a table with paths, and those of addresses unix:PATH, relative to a folder."""
+    for name, value in values.items():
+        if isinstance(value, Path):
+            values[name] = folder / value
+        elif name in _ADDRESSES and value.startswith(UNIX):
+            values[name] = f"{UNIX}{folder / value.removeprefix(UNIX)}"
+    return values
+
+
+_ADDRESSES = ("listen", "address")
+
+
+def _switch(entry: Any, folder: Path, where: str) -> SwitchConfig:
     kinds = {**dict.fromkeys(("name", "driver", "address", "mac", "ip", "service_address"), str), "device_id": int}
     required = ("name", "driver", "address", "mac", "ip")
-    values = _take(_table(entry, where), {**kinds, **_MORE_OF_SWITCH}, where, required)
+    values = _within(folder, _take(_table(entry, where), {**kinds, **_MORE_OF_SWITCH}, where, required))
     service_address = values.pop("service_address", None)
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
     ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports", [])))

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import hmac
-import os
-import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from hopsum_controlplane.cluster.errors import UnauthenticatedError
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.credentials import read_private
 from hopsum_wire.control.services import BEARER
 
 MIN_TOKEN_CHARACTERS: Final = 16
 MAX_TOKEN_CHARACTERS: Final = 256
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+MAX_TOKENS: Final = 64
+MAX_NAME_CHARACTERS: Final = 64
+ADMINISTRATOR: Final = "administrator"
+"""Name of who has a token without a name."""
+ANYBODY: Final = "anybody"
+_MAKE_ONE: Final = "write one with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`"
 
 
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
@@ -28,41 +33,56 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return ""
 
 
-class AdminAuth:
-    """Knows the administrator by a token; without one, everybody who gets here is."""
+@dataclass(frozen=True, slots=True)
+class AdminToken:
+    """A token of an administrator, or of switches, and the name of who has it."""
 
-    def __init__(self, token: str | None = None) -> None:
-        self._token = token
+    token: str
+    name: str = ADMINISTRATOR
+
+
+class AdminAuth:
+    """Knows administrators by `tokens`, which may be replaced; without any, everybody who gets here is one."""
+
+    def __init__(self, tokens: Sequence[AdminToken] = ()) -> None:
+        self.tokens = tuple(tokens)
 
     @property
     def required(self) -> bool:
         """Return whether a token is asked for."""
-        return self._token is not None
+        return bool(self.tokens)
 
-    def require(self, token: str) -> None:
-        """Raise UnauthenticatedError unless the token is the administrator's."""
-        if self._token is not None and not hmac.compare_digest(self._token.encode(), token.encode()):
+    def require(self, token: str) -> str:
+        """Return the name of the administrator with this token, "anybody" where none is asked for.
+
+        Raises UnauthenticatedError unless the token is an administrator's.
+        """
+        if not self.tokens:
+            return ANYBODY
+        names = [each.name for each in self.tokens if hmac.compare_digest(each.token.encode(), token.encode())]
+        if not names:
             told = "another token than the administrator's" if token else "no token"
             raise UnauthenticatedError(
                 f"jobs are for the administrator, and this call has {told}",
                 hint="give the file that the controller's admin_token_file names",
             )
+        return names[0]
 
 
 class SwitchAuth:
-    """Knows the switches that may register by the token that they share; without one, none may."""
+    """Knows the switches that may register by the token that they share, which may be replaced; without one, none may."""
 
     def __init__(self, token: str | None = None) -> None:
-        self._token = token
+        self.token = token
 
     def require(self, token: str) -> None:
         """Raise UnauthenticatedError unless the token is that of the switches."""
-        if self._token is None:
+        if self.token is None:
             raise UnauthenticatedError(
                 "this controller takes no switches that register",
                 hint="give its configuration a switch_token_file, and start it again",
             )
-        if not hmac.compare_digest(self._token.encode(), token.encode()):
+        if not hmac.compare_digest(self.token.encode(), token.encode()):
             told = "another token than that for switches" if token else "no token"
             raise UnauthenticatedError(
                 f"switches register with the token for switches, and this call has {told}",
@@ -71,26 +91,40 @@ class SwitchAuth:
 
 
 def read_token(path: Path, setting: str) -> str:
-    """Return what a file holds that only its owner can read; `setting` names it.
+    """Return the first token of a file, see `read_tokens`. Raises ControlPlaneError."""
+    return read_tokens(path, setting)[0].token
 
-    Raises ControlPlaneError when it cannot be read, others can read it, or it holds no token.
+
+def read_admin_tokens(path: Path) -> tuple[AdminToken, ...]:
+    """Return the tokens of the file of administrators. Raises ControlPlaneError."""
+    return read_tokens(path, "admin_token_file")
+
+
+def read_tokens(path: Path, setting: str) -> tuple[AdminToken, ...]:
+    """Return what a file holds that only its owner can read: a token a line, each with a name before it or without.
+
+    All of them are valid, so that one replaces another without a moment in which neither is known to somebody.
+    `setting` names the file. Raises ControlPlaneError when it cannot be read, others can read it, or has no token.
     """
-    what = setting.removesuffix("_file").replace("_", " ")
+    what = f"{setting.removesuffix('_file').replace('_', ' ')} file"
+    content = read_private(path, what, setting)
     try:
-        with open(path, encoding="ascii") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read(4 * MAX_TOKEN_CHARACTERS).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ControlPlaneError(f"{what} file {path} cannot be read: {error}", hint=f"see {setting}") from error
-    if mode & _OTHERS:
+        lines = content.decode("ascii").split("\n")
+    except UnicodeDecodeError as error:
+        raise ControlPlaneError(f"{what} {path} cannot be read: {error}", hint=_MAKE_ONE) from error
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    if not 1 <= len(numbered) <= MAX_TOKENS:
+        raise ControlPlaneError(f"{what} {path} holds {len(numbered)} tokens, not 1 .. {MAX_TOKENS}", hint=_MAKE_ONE)
+    return tuple(_admin_token(line, f"{what} {path}, line {number}") for number, line in numbered)
+
+
+def _admin_token(line: str, where: str) -> AdminToken:
+    """Read TOKEN or NAME TOKEN. Raises ControlPlaneError, whose message does not show the line."""
+    *names, token = line.split(" ")
+    if len(names) > 1 or not line.isprintable() or not MIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_CHARACTERS:
         raise ControlPlaneError(
-            f"{what} file {path} has mode {stat.S_IMODE(mode):04o}: others can read it",
-            hint=f"chmod 600 {path}, and write a new token",
+            f"{where} holds {len(line)} characters, not one word of {MIN_TOKEN_CHARACTERS} .. {MAX_TOKEN_CHARACTERS}, "
+            "or a name and such a word",
+            hint=_MAKE_ONE,
         )
-    if not MIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
-        raise ControlPlaneError(
-            f"{what} file {path} holds {len(token)} characters, not one word of "
-            f"{MIN_TOKEN_CHARACTERS} .. {MAX_TOKEN_CHARACTERS}",
-            hint="write one with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`",
-        )
-    return token
+    return AdminToken(token, *(name[:MAX_NAME_CHARACTERS] for name in names))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-LEVELS: Final = ("debug", "info", "warning", "error")
+_PACKAGES: Final = ("hopsum", "hopsum_cli", "hopsum_controlplane")
 _log: Final = logging.getLogger(__name__)
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -57,18 +57,23 @@ def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "inf
     """Log what hopsum says from `level` on, and other libraries' warnings, to a stream; the process's only log.
 
     Args:
-        form: of FORMATS. level: of LEVELS.
+        form: of FORMATS. level: of LOG_LEVELS.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATS[form]())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    for package in ("hopsum", "hopsum_cli", "hopsum_controlplane"):
-        logging.getLogger(package).setLevel(level.upper())
+    set_level(level)
     if form == "json":
         logging.captureWarnings(True)
         threading.excepthook = _log_end_of_thread
+
+
+def set_level(level: str) -> None:
+    """Log what hopsum says from `level` on, one of LOG_LEVELS."""
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel(level.upper())
 
 
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:

@@ -38,6 +38,7 @@ class Running:
     """A controller that serves: where, and the URLs of its page and its metrics, empty for none."""
 
     controller: ClusterController
+    service: Service
     address: str
     page_url: str
     metrics_url: str
@@ -78,4 +79,4 @@ def running(
             web = stack.enter_context(WebServer(controller, config.metrics_listen))
             page_url, metrics_url = web.url, web.metrics_url
         service = stack.enter_context(Service.of(config, controller))
-        yield Running(controller, service.address, page_url, metrics_url)
+        yield Running(controller, service, service.address, page_url, metrics_url)

@@ -8,8 +8,7 @@ import os
 import resource
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -17,8 +16,9 @@ import grpc
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth, SwitchAuth, read_token
+from hopsum_controlplane.service.access import AdminAuth, AdminToken, SwitchAuth, read_admin_tokens, read_token
 from hopsum_controlplane.service.bell import Bell
+from hopsum_controlplane.service.credentials import ServerCredentials, Tls
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Lane, handler_of
 from hopsum_controlplane.service.jobs import Jobs
@@ -65,22 +65,13 @@ _ALL: Final = (1 << 31) - 2
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Tls:
-    """PEM files: certificate and key of the server, and the authorities that certify clients, if these are asked."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-
-
 class Service:
     """Serves a ClusterController from construction until `close`; `address` is where, with the port that it got.
 
     Args:
         listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
         tls: None: secrets pass in the clear.
-        admin_token: of who may make and delete jobs; None only where nobody of another machine gets here.
+        admin_tokens: of who may make and delete jobs; none only where nobody of another machine gets here.
         switch_token: of switches that register; None: none may.
 
     Raises:
@@ -93,12 +84,13 @@ class Service:
         listen: str,
         *,
         tls: Tls | None = None,
-        admin_token: str | None = None,
+        admin_tokens: Sequence[AdminToken] = (),
         switch_token: str | None = None,
         threads: int = THREADS,
     ) -> None:
-        _require_token(listen, admin_token)
-        credentials = None if tls is None else _credentials(tls)
+        _require_token(listen, admin_tokens)
+        self._listens, self._auth, self._switch_auth = listen, AdminAuth(admin_tokens), SwitchAuth(switch_token)
+        self._credentials = None if tls is None else ServerCredentials(tls)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
         self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
         self._events = EventLoop("hopsum-service-loop")
@@ -106,25 +98,40 @@ class Service:
         beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
         self._unwatch = controller.watch(bell.ring)
-        jobs = Jobs(controller, AdminAuth(admin_token), gate, rest)
-        switches = Switches(controller, SwitchAuth(switch_token), gate, rest)
+        jobs = Jobs(controller, self._auth, gate, rest)
+        switches = Switches(controller, self._switch_auth, gate, rest)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest),
             handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest),
             handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest),
         )
         try:
-            self.address = self._events.run(self._listen(listen, credentials, handlers))
+            self.address = self._events.run(self._listen(listen, handlers))
         except BaseException:
             self.close()
             raise
-        _report(self.address, tls, admin_token)
+        _report(self.address, tls, admin_tokens)
 
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        tls, admin, switch = safeguards(config)
-        return cls(controller, config.listen, tls=tls, admin_token=admin, switch_token=switch)
+        tls, tokens, switch = safeguards(config)
+        return cls(controller, config.listen, tls=tls, admin_tokens=tokens, switch_token=switch)
+
+    def reload(self, config: ClusterConfig) -> None:
+        """Read certificates, keys and tokens of a configuration; connections go on.
+
+        Raises ControlPlaneError for what does not fit, or needs another start; nothing has changed then.
+        """
+        tls, tokens, switch = safeguards(replace(config, listen=self._listens))
+        if (tls is None) != (self._credentials is None):
+            raise ControlPlaneError(
+                "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
+                hint="start the controller again: jobs go on meanwhile",
+            )
+        if tls is not None and self._credentials is not None:
+            self._credentials.reload(tls)
+        self._auth.tokens, self._switch_auth.token = tokens, switch
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
@@ -147,25 +154,25 @@ class Service:
         """Close it."""
         self.close()
 
-    async def _listen(self, listen: str, credentials: Any, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
+    async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
         """Start the server; return where it listens."""
         server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
         server.add_generic_rpc_handlers(handlers)
         before = os.umask(0o177)  # of a unix socket's file
         port, why = 0, "no such address here"
         try:
-            if credentials is None:
+            if self._credentials is None:
                 port = server.add_insecure_port(listen)
             else:
-                port = server.add_secure_port(listen, credentials)
+                port = server.add_secure_port(listen, self._credentials.credentials)
         except RuntimeError as error:
             why = str(error)
         finally:
             os.umask(before)
         if not port:
             raise ControlPlaneError(
-                f"the service cannot listen at {listen}{'' if credentials is None else ' with TLS'} ({why})",
-                hint="see whether another controller runs there, and that tls_key belongs to tls_certificate",
+                f"the service cannot listen at {listen}{'' if self._credentials is None else ' with TLS'} ({why})",
+                hint="see whether another controller runs there",
             )
         await server.start()
         self._server = server
@@ -173,10 +180,10 @@ class Service:
 
 
 class Safeguards(NamedTuple):
-    """TLS files of a service, and the tokens of the administrator and of switches that register; None for none."""
+    """TLS files of a service, and the tokens of administrators and of switches that register, if there are any."""
 
     tls: Tls | None
-    admin_token: str | None
+    admin_tokens: tuple[AdminToken, ...]
     switch_token: str | None
 
 
@@ -188,15 +195,15 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     tls = None
     if config.tls_certificate is not None and config.tls_key is not None:
         tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
-        _credentials(tls)
-    token = None if config.admin_token_file is None else read_token(config.admin_token_file, "admin_token_file")
-    _require_token(config.listen, token)
+        ServerCredentials(tls)
+    tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
+    _require_token(config.listen, tokens)
     switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
-    if switch is not None and switch == token:
+    if switch is not None and any(switch == each.token for each in tokens):
         raise ControlPlaneError(
             "admin_token_file and switch_token_file hold one token", hint="give switches a token of their own"
         )
-    return Safeguards(tls, token, switch)
+    return Safeguards(tls, tokens, switch)
 
 
 def _connections_max() -> int:
@@ -204,27 +211,18 @@ def _connections_max() -> int:
     return _ALL if limit == resource.RLIM_INFINITY else max(1, min(_ALL, limit - DESCRIPTORS_KEPT))
 
 
-def _require_token(listen: str, admin_token: str | None) -> None:
-    if admin_token is None and not is_local(listen):
+def _require_token(listen: str, admin_tokens: Sequence[AdminToken]) -> None:
+    if not admin_tokens and not is_local(listen):
         raise ControlPlaneError(
             f"the service at {listen} would let everybody who reaches it make and delete jobs",
             hint="write a token into a file of mode 0600 and name it as admin_token_file, or listen on loopback",
         )
 
 
-def _report(address: str, tls: Tls | None, admin_token: str | None) -> None:
+def _report(address: str, tls: Tls | None, admin_tokens: Sequence[AdminToken]) -> None:
     """Say where it listens, and what that leaves open."""
     _log.info("service at %s, TLS %s", address, "off" if tls is None else "on")
-    if admin_token is None:
+    if not admin_tokens:
         _log.warning("service at %s: every user of this machine who reaches it may make and delete jobs", address)
     if tls is None and not is_local(address):
         _log.warning("service at %s without TLS: tokens pass in the clear; give tls_certificate and tls_key", address)
-
-
-def _credentials(tls: Tls) -> Any:
-    try:
-        key, certificate = tls.key.read_bytes(), tls.certificate.read_bytes()
-        authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
-    except OSError as error:
-        raise ControlPlaneError(f"TLS: {error}", hint="see tls_certificate, tls_key and tls_client_ca") from error
-    return grpc.ssl_server_credentials([(key, certificate)], authorities, authorities is not None)

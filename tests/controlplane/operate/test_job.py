@@ -25,6 +25,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
+from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.watch.rates import document
@@ -330,7 +331,7 @@ def test_the_administrators_token_comes_from_a_file_that_others_cannot_read(
     path = tmp_path / "admin.token"
     path.write_text(ADMIN)
     path.chmod(0o644)
-    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as service:
+    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)]) as service:
         at = ["--controller", service.address]
         assert main(["list", *at]) == 1
         assert "this call has no token" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from hopsum_controlplane.cluster.errors import PipelineMismatchError
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
+from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import JOB_EVENTS, Drop, Event
@@ -368,7 +369,7 @@ def test_a_controller_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_an_administrator_without_the_token(practice: Practice, capsys: pytest.CaptureFixture[str]) -> None:
-    with Service(practice.controller, "127.0.0.1:0", admin_token="x" * 32) as service:
+    with Service(practice.controller, "127.0.0.1:0", admin_tokens=[AdminToken("x" * 32)]) as service:
         code, report = doctor(capsys, "--controller", service.address)
         assert (code, report["checks"][0]["fix"]) == (1, "give --admin-token-file")
 

@@ -16,6 +16,7 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
+from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
@@ -49,7 +50,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def address(cluster: Cluster) -> Iterator[str]:
-    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN, switch_token=SWITCH) as service:
+    with Service(
+        cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH
+    ) as service:
         yield service.address
 
 

@@ -17,6 +17,7 @@ from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import MemberClient
 from hopsum_controlplane.service import gate, handlers, workers
+from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.service.server import Service
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
@@ -68,7 +69,7 @@ def mute(service: Service, path: str, token: str = "", count: int = CALLS) -> It
 
 @pytest.fixture
 def served() -> Iterator[tuple[Desk, Service]]:
-    with desk_service(admin_token=ADMIN, switch_token="the-token-for-switches") as found:
+    with desk_service(admin_tokens=[AdminToken(ADMIN)], switch_token="the-token-for-switches") as found:
         yield found
 
 

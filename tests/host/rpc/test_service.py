@@ -20,7 +20,7 @@ from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import MemberClient
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.service.access import read_token
+from hopsum_controlplane.service.access import AdminToken, read_admin_tokens
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
@@ -45,7 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def service(cluster: Cluster) -> Iterator[Service]:
-    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as found:
+    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)]) as found:
         yield found
 
 
@@ -353,13 +353,13 @@ def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) ->
 
 def test_only_one_controller_at_an_address(cluster: Cluster, service: Service) -> None:
     with pytest.raises(ControlPlaneError, match=r"cannot listen at .*see whether another controller runs"):
-        Service(cluster.controller, service.address, admin_token=ADMIN)
+        Service(cluster.controller, service.address, admin_tokens=[AdminToken(ADMIN)])
 
 
 def test_others_need_an_administrators_token(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ControlPlaneError, match="would let everybody who reaches it make and delete jobs"):
         Service(cluster.controller, "0.0.0.0:0")
-    with Service(cluster.controller, "0.0.0.0:0", admin_token=ADMIN) as service:
+    with Service(cluster.controller, "0.0.0.0:0", admin_tokens=[AdminToken(ADMIN)]) as service:
         assert "without TLS: tokens pass in the clear" in caplog.text
         port = service.address.rpartition(":")[2]
         with Channel(ControllerAddress.of(f"127.0.0.1:{port}")) as channel:
@@ -378,18 +378,18 @@ def test_a_unix_socket_is_for_its_owner(cluster: Cluster, tmp_path: Path) -> Non
 def test_admin_token_files(tmp_path: Path) -> None:
     path = tmp_path / "admin.token"
     with pytest.raises(ControlPlaneError, match="cannot be read"):
-        read_token(path, "admin_token_file")
+        read_admin_tokens(path)
     path.touch(0o600)
     for text, message in (("short", "holds 5 characters"), ("two words " * 3, "not one word"), ("é" * 20, "be read")):
         path.write_text(text)
         with pytest.raises(ControlPlaneError, match=message) as raised:
-            read_token(path, "admin_token_file")
+            read_admin_tokens(path)
         assert text not in str(raised.value)
     path.write_text(ADMIN + "\n")
-    assert read_token(path, "admin_token_file") == ADMIN
+    assert [each.token for each in read_admin_tokens(path)] == [ADMIN]
     path.chmod(0o640)
     with pytest.raises(ControlPlaneError, match="has mode 0640: others can read it; chmod 600"):
-        read_token(path, "admin_token_file")
+        read_admin_tokens(path)
 
 
 def test_a_closed_service_is_unreachable(cluster: Cluster) -> None:

@@ -111,7 +111,7 @@ def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: A
 def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
     with pytest.raises(TlsError, match="cannot be read"):
         Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
-    with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_certificate"):
+    with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_key"):
         Service(desk, "127.0.0.1:0", tls=Tls(tmp_path / "none.pem", tmp_path / "none.key"))
 
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of secrets, and the certificates of the service, which can be replaced while it serves."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_OF_ROOT: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+_NO_PASSWORD: Final = b""
+
+
+def read_private(path: Path, what: str, key: str) -> bytes:
+    """Return the content of a file that nobody but this process's user can read.
+
+    A file of root may also be readable for its group, as secrets are that Kubernetes mounts or systemd hands over.
+
+    Args:
+        what: the file in words. key: the name of its setting.
+
+    Raises ControlPlaneError when the file cannot be read, or others can read it.
+    """
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read()
+    except OSError as error:
+        raise ControlPlaneError(f"{what} {path} cannot be read: {error}", hint=f"see {key}") from error
+    of_root = status.st_uid == 0 and os.geteuid() != 0
+    if status.st_mode & (_OTHERS_OF_ROOT if of_root else _OTHERS):
+        raise ControlPlaneError(
+            f"{what} {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can read it",
+            hint=f"chmod 600 {path}, and make a new one: this one may be known",
+        )
+    return content
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files: certificate and key of the server, and the authorities that certify clients, if these are asked."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Contents of the files of a Tls."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
+
+    def configuration(self) -> Any:
+        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
+
+
+class ServerCredentials:
+    """Credentials of a gRPC server that read their files once, and again at `reload`.
+
+    Connections that are open keep the certificate that they began with. Raises ControlPlaneError for files that cannot
+    be read, that others can read, or that do not belong together.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        self.tls = tls
+        self._now = self._given = _read(tls)
+        self.credentials = grpc.dynamic_ssl_server_credentials(
+            self._now.configuration(), self._next, require_client_authentication=tls.client_ca is not None
+        )
+
+    def reload(self, tls: Tls) -> None:
+        """Read the files; each new connection gets what is in them.
+
+        Raises ControlPlaneError as construction does, or when clients are asked for certificates from now on, or not
+        any more: the credentials are the old ones then.
+        """
+        if (tls.client_ca is None) != (self.tls.client_ca is None):
+            raise ControlPlaneError(
+                "whether clients need a certificate (tls_client_ca) cannot change while the service runs",
+                hint="start the controller again: jobs go on meanwhile",
+            )
+        content = _read(tls)
+        self.tls, self._now = tls, content
+
+    def _next(self) -> Any:
+        """Return what a new connection is to be served with, None for what the one before was. A thread of gRPC's."""
+        now = self._now
+        if now is self._given:
+            return None
+        self._given = now
+        return now.configuration()
+
+
+def _read(tls: Tls) -> _Content:
+    key = read_private(tls.key, "TLS: key", "tls_key")
+    try:
+        certificate = tls.certificate.read_bytes()
+        authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
+    except OSError as error:
+        raise ControlPlaneError(f"TLS: {error}", hint="see tls_certificate and tls_client_ca") from error
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, lambda: _NO_PASSWORD)
+    except (ssl.SSLError, OSError) as error:
+        raise ControlPlaneError(
+            f"TLS: certificate {tls.certificate} and key {tls.key} do not go together: {error}",
+            hint="give a certificate (PEM), and its key (PEM) without a password",
+        ) from error
+    if authorities is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=tls.client_ca)
+        except ssl.SSLError as error:
+            raise ControlPlaneError(
+                f"TLS: {tls.client_ca} has no certificates: {error}", hint="see tls_client_ca"
+            ) from error
+    return _Content(certificate, key, authorities)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGHUP, secrets that others can read, and the statuses with which a controller ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.controller import main
+from hopsum_controlplane.cluster import load_config
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.access import AdminAuth, AdminToken, read_admin_tokens
+from hopsum_controlplane.service.server import safeguards
+from hopsum_topologies.process import ManagedProcess
+
+from .test_controller import NOBODY, START_S, Controller, start, write_config
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+OPENSSL = shutil.which("openssl")
+OLD, NEW = "the-old-token-of-the-test", "the-new-token-of-the-test"
+needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+def private(path: Path, text: str) -> Path:
+    path.touch(0o600)
+    path.write_text(text)
+    return path
+
+
+def certify(folder: Path, name: str) -> None:
+    """Make a certificate that is its own authority, in the place of the one before."""
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    more = ("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-keyout", folder / "server.key", "-out", folder / "server.pem")
+    command = [str(OPENSSL), "req", "-x509", *new, *more, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "server.key").chmod(0o600)
+
+
+def hang_up(controller: Controller, answer: str) -> None:
+    """Send SIGHUP, and wait for one more line of the log with these words."""
+
+    def told() -> int:
+        return controller.process.log_text().count(answer)
+
+    before = told()
+    os.kill(controller.process.pid, signal.SIGHUP)
+    controller.process.wait_for(lambda: told() > before, answer, START_S)
+
+
+@needs_openssl
+def test_certificates_tokens_and_level_are_read_again_and_connections_go_on(tmp_path: Path, stack: ExitStack) -> None:
+    certify(tmp_path, "first")
+    token = private(tmp_path / "admin.token", OLD)
+    more = 'tls_certificate = "server.pem"\ntls_key = "server.key"\nadmin_token_file = "admin.token"\n'
+    config = write_config(tmp_path, NOBODY, more)
+    controller = start(stack, config)
+
+    def connect(with_token: str) -> JobsClient:
+        place = ControllerAddress.of(controller.address, ca_file=tmp_path / "server.pem")
+        return JobsClient(stack.enter_context(Channel(place)), with_token)
+
+    earlier = connect(OLD)
+    assert earlier.jobs() == []
+
+    certify(tmp_path, "second")
+    token.write_text(f"alice {NEW}\n{OLD}\n")
+    config.write_text(config.read_text().replace("[controller]", '[controller]\nlog_level = "error"\nlease_s = 30'))
+    hang_up(controller, "changes of lease_s take effect at the next start")
+    assert earlier.jobs() == []  # over the connection of before, with a token that is still valid
+    assert connect(NEW).jobs() == []  # which believes the new certificate only
+
+    token.write_text(NEW)
+    os.kill(controller.process.pid, signal.SIGHUP)
+    connection = connect(NEW)
+
+    def refused() -> bool:  # nothing is logged at this level
+        try:
+            earlier.jobs()
+        except ControllerError as error:
+            return "another token than the administrator's" in str(error)
+        return False
+
+    controller.process.wait_for(refused, "the old token's end", START_S)
+    assert connection.jobs() == []
+    assert controller.process.log_text().count("SIGHUP: read ") == 1
+
+    os.kill(controller.process.pid, signal.SIGTERM)
+    assert _status(controller.process) == 0
+
+
+@needs_openssl
+def test_what_does_not_fit_changes_nothing(tmp_path: Path, stack: ExitStack) -> None:
+    certify(tmp_path, "first")
+    private(tmp_path / "admin.token", OLD)
+    more = 'tls_certificate = "server.pem"\ntls_key = "server.key"\nadmin_token_file = "admin.token"\n'
+    config = write_config(tmp_path, NOBODY, more)
+    controller = start(stack, config)
+    authority = tmp_path / "authority.pem"
+    shutil.copy(tmp_path / "server.pem", authority)
+    key, text = (tmp_path / "server.key").read_bytes(), config.read_text()
+
+    (tmp_path / "server.key").chmod(0o644)
+    hang_up(controller, "server.key has mode 0644: others can read it")
+    (tmp_path / "server.key").chmod(0o600)
+    certify(tmp_path, "second")
+    (tmp_path / "server.key").write_bytes(key)
+    hang_up(controller, "do not go together")
+    (tmp_path / "admin.token").write_text("short")
+    hang_up(controller, "nothing has changed")
+    for wrong, why in (
+        (text.replace('tls_certificate = "server.pem"\ntls_key = "server.key"\n', ""), "cannot begin or end TLS"),
+        (text.replace("[controller]", "[control]"), "unknown key 'control'"),
+        (text.replace("[controller]", '[controller]\ntls_client_ca = "authority.pem"'), "tls_client_ca"),
+    ):
+        (tmp_path / "admin.token").write_text(NEW)
+        shutil.copy(authority, tmp_path / "server.pem")
+        config.write_text(wrong)
+        hang_up(controller, why)
+    with Channel(ControllerAddress.of(controller.address, ca_file=authority)) as channel:
+        assert JobsClient(channel, OLD).jobs() == []
+        with pytest.raises(ControllerError, match="another token"):
+            JobsClient(channel, NEW).jobs()
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    path = write_config(tmp_path, "unix:run/switch", 'admin_token_file = "secrets/admin.token"')
+    path.write_text(path.read_text().replace(str(tmp_path / "state.sqlite"), "state.sqlite"))
+    config = load_config(path)
+    assert config.database == tmp_path / "state.sqlite"
+    assert config.admin_token_file == tmp_path / "secrets" / "admin.token"
+    assert config.switches[0].address == f"unix:{tmp_path}/run/switch"
+
+
+def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
+    path = private(tmp_path / "admin.token", f"alice {NEW}\n\n{OLD}\n")
+    tokens = read_admin_tokens(path)
+    assert tokens == (AdminToken(NEW, "alice"), AdminToken(OLD, "administrator"))
+    auth = AdminAuth(tokens)
+    assert [auth.require(OLD), auth.require(NEW), AdminAuth().require("")] == ["administrator", "alice", "anybody"]
+    for text, message in (("\n", "holds 0 tokens"), (f"{NEW}\nshort\n", r"line 2 holds 5 characters, not one word")):
+        path.write_text(text)
+        with pytest.raises(ControlPlaneError, match=message):
+            read_admin_tokens(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize(
+    ("mode", "refused"), [(0o400, False), (0o440, False), (0o600, False), (0o444, True), (0o460, True)]
+)
+def test_a_file_of_root_may_be_readable_for_its_group(tmp_path: Path, mode: int, refused: bool) -> None:
+    """Secrets of Kubernetes and systemd are root's; the service runs as somebody else, of their group."""
+    path = private(tmp_path / "admin.token", OLD)
+    path.chmod(mode)
+    os.chown(path, 0, 65534)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    look = (
+        "import os, sys; from pathlib import Path; from hopsum_controlplane.service.access import read_admin_tokens;"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); print(len(read_admin_tokens(Path(sys.argv[1]))))"
+    )
+    done = subprocess.run([sys.executable, "-c", look, str(path)], capture_output=True, text=True, check=False)
+    if mode & 0o040 or refused:
+        assert (done.returncode != 0) is refused, done.stderr
+        assert not refused or "others can read it" in done.stderr
+    else:
+        assert "Permission denied" in done.stderr
+
+
+@needs_openssl
+def test_check_names_tokens_and_certificates(tmp_path: Path) -> None:
+    certify(tmp_path, "first")
+    private(tmp_path / "admin.token", f"alice {NEW}\n{OLD}\n")
+    more = 'tls_certificate = "server.pem"\ntls_key = "server.key"\nadmin_token_file = "admin.token"\n'
+    more += 'log_level = "warning"'
+    path = write_config(tmp_path, NOBODY, more)
+    command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(path), "--check"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    assert f"with TLS, as {tmp_path}/server.pem; who makes jobs needs a token in" in told
+    assert "(2: alice, administrator)" in told
+    assert "logs from level warning" in told
+    assert NEW not in told
+    (tmp_path / "server.key").chmod(0o640)
+    with pytest.raises(ControlPlaneError, match=r"server\.key has mode 0640: others can read it; chmod 600"):
+        safeguards(load_config(path))
+
+
+def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: ExitStack) -> None:
+    controller = start(stack, write_config(tmp_path, NOBODY))
+    hang_up(controller, "SIGHUP: read ")
+    os.kill(controller.process.pid, signal.SIGINT)
+    assert _status(controller.process) == 0
+
+
+def test_hanging_up_ends_no_switch(tmp_path: Path, stack: ExitStack) -> None:
+    log = tmp_path / "switch.log"
+    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
+    switch = ManagedProcess(command, log)
+    stack.callback(switch.stop)
+    switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
+    os.kill(switch.pid, signal.SIGHUP)
+    switch.wait_for(lambda: "SIGHUP: the switch has nothing to read" in switch.log_text(), "the line", START_S)
+    os.kill(switch.pid, signal.SIGINT)
+    assert _status(switch) == 0
+
+
+def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
+    (block,) = re.findall(r"```sh\n(.*?)```", (DOCS / "signals.md").read_text(), re.DOTALL)
+    controller = start(stack, write_config(tmp_path, NOBODY))
+    (tmp_path / "controller.pid").write_text(f"{controller.process.pid}\n")
+    script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"switch leaf1: native at {NOBODY}" in done.stdout
+    controller.process.wait_for(lambda: "SIGHUP: read " in controller.process.log_text(), "the log", START_S)
+
+
+def test_a_port_that_is_taken_is_status_1(
+    tmp_path: Path, stack: ExitStack, quiet: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    place = f"127.0.0.1:{taken.getsockname()[1]}"
+    config = write_config(tmp_path, NOBODY)
+    config.write_text(config.read_text().replace('metrics_listen = "127.0.0.1:0"', f'metrics_listen = "{place}"'))
+    assert main(["--config", str(config)]) == 1
+    assert place in capsys.readouterr().err
+
+
+def _status(process: ManagedProcess) -> int:
+    pause = threading.Event()
+    for _ in range(int(START_S / 0.05)):
+        if not process.running():
+            return process.stop()
+        pause.wait(0.05)
+    raise AssertionError(process.log_text())
