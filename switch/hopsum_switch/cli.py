@@ -9,8 +9,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
@@ -26,10 +27,12 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
+from hopsum_wire.service_manager import ServiceManager
 
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 MAX_TCP_PORT = 65535
+_BEATS_PER_WATCHDOG = 3
 _log = logging.getLogger(__name__)
 
 _EPILOG = """\
@@ -163,10 +166,31 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
             metrics = stack.enter_context(MetricsServer(server.dataplane, *arguments.metrics))
             print(f"metrics {metrics.url}", flush=True)
         print(f"ready grpc={server.grpc_address} device_id={server.device_id}", *found, sep="\n", flush=True)
+        stack.enter_context(_told(ServiceManager(), server))
         server.run()
     finally:
         signal.set_wakeup_fd(-1)
         server.close()
+
+
+@contextmanager
+def _told(manager: ServiceManager, server: SwitchServer) -> Iterator[None]:
+    """Tell the service manager of this process for the block: ready, at work while the packet loop is, ending."""
+    over = threading.Event()
+
+    def watch(watchdog_s: float) -> None:
+        while not over.wait(watchdog_s / _BEATS_PER_WATCHDOG):
+            if server.dataplane.answers(watchdog_s / _BEATS_PER_WATCHDOG):
+                manager.alive()
+
+    manager.ready(f"serves P4Runtime at {server.grpc_address}")
+    if manager.watchdog_s is not None:
+        threading.Thread(target=watch, args=(manager.watchdog_s,), name="watchdog", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        manager.stopping()
 
 
 def _go_on(signum: int, frame: FrameType | None) -> None:

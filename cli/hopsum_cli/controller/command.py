@@ -20,10 +20,13 @@ from hopsum_controlplane.service.logs import FORMATS, log_to, set_level
 from hopsum_controlplane.service.reloading import Reloading
 from hopsum_controlplane.service.running import running
 from hopsum_controlplane.service.server import safeguards
+from hopsum_controlplane.service.vitals import Vitals
 from hopsum_topologies.launch import die_with_parent
+from hopsum_wire.service_manager import ServiceManager
 
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS: Final = (*_ENDS, signal.SIGHUP)
+BEATS_PER_WATCHDOG: Final = 3
 _log: Final = logging.getLogger(__name__)
 _EPILOG: Final = """\
 When it serves it prints `page URL` and `metrics URL`, unless there are none, and
@@ -106,10 +109,27 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
                 print(f"metrics {controller.metrics_url}", flush=True)
             switches = ",".join(switch.name for switch in config.switches)
             print(f"ready listen={controller.address} switches={switches}", flush=True)
+            manager = ServiceManager()
+            manager.ready(f"listens at {controller.address}")
             reloading = Reloading(options.config, config, controller.service, options.log_level)
-            while (number := signal.sigwait(_SIGNALS)) == signal.SIGHUP:
+            while (number := _next_signal(manager, controller.vitals)) == signal.SIGHUP:
+                manager.reloading()
                 reloading.reload()
+                manager.ready(f"listens at {controller.address}")
+            manager.stopping()
             _log.info("%s: ending; jobs go on", signal.Signals(number).name)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _next_signal(manager: ServiceManager, vitals: Vitals) -> signal.Signals:
+    """Wait for a signal; meanwhile tell a service manager with a watchdog that the controller works, while it does."""
+    if manager.watchdog_s is None:
+        return signal.Signals(signal.sigwait(_SIGNALS))
+    while (found := signal.sigtimedwait(_SIGNALS, manager.watchdog_s / BEATS_PER_WATCHDOG)) is None:
+        if why := vitals.why_not_healthy():
+            _log.error("not healthy: %s", why)
+        else:
+            manager.alive()
+    return signal.Signals(found.si_signo)

@@ -151,6 +151,11 @@ class ClusterController:
                 hint="the controller goes on trying; see to the switch",
             )
 
+    @property
+    def database_condition(self) -> str:
+        """Return why the database cannot be written, an empty string when it can; waits for no lock."""
+        return self._cache.store_condition
+
     def jobs(self, *, counters: bool = False) -> list[JobView]:
         """Return all jobs in the order of their names; `counters` are read from the switches if asked for."""
         return [self._view(record, counters) for record in self._cache.records()]
@@ -365,6 +370,7 @@ class ClusterController:
                 for rank in self._leases.expired(record, now_s):
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
+            self._cache.probe_store(now_s)
         self.mover.rescue()
         self.registry.expire()
 

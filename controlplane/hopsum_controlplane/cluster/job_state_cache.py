@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from hopsum_controlplane.cluster.errors import JobExistsError, UnknownJobError
+from hopsum_controlplane.cluster.errors import JobExistsError, StoreError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, JobState, RegisteredSwitch
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.generations import GenerationAllocator
@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 KEPT_DELETED = 256
 """So many deleted jobs are remembered, for their workers to be told."""
+STORE_PROBE_S = 10.0
+"""So often it is tried whether the database can be written."""
 Step = Callable[[JobRecord], JobRecord | None]
 
 
@@ -55,6 +57,9 @@ class JobStateCache:
         self._past: dict[str, GenerationHistory] = {}
         self._deleted: dict[str, str] = {}
         """By name in words, the last ones: only in memory."""
+        self.store_condition = ""
+        """Why the database could not be written when that was last tried, empty when it could."""
+        self._probe_store_at_s = monotonic() + STORE_PROBE_S
         self._generations = GenerationAllocator()
         self.observe_generation(stored.last_generation)
 
@@ -172,6 +177,23 @@ class JobStateCache:
         """
         with self.changed:
             return self._generations.allot(now)
+
+    def probe_store(self, now_s: float) -> None:
+        """Find out whether the database can be written, if that was tried long ago; log when that changes."""
+        with self.changed:
+            if now_s < self._probe_store_at_s:
+                return
+            self._probe_store_at_s, before = now_s + STORE_PROBE_S, self.store_condition
+            try:
+                self._store.probe()
+            except StoreError as error:
+                self.store_condition = str(error)
+            else:
+                self.store_condition = ""
+        if self.store_condition and not before:
+            _log.error("%s; sums go on, no job changes", self.store_condition)
+        elif before and not self.store_condition:
+            _log.info("the database can be written again")
 
     def past(self, name: str) -> GenerationHistory:
         """Return what happened to a job since this object was made."""

@@ -194,6 +194,20 @@ def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int |
     return WorkerEndpoint(rank, rule.port, mac, request.ip, request.udp_port)
 
 
+def stand(
+    record: JobRecord, request: JoinRequest, rank: int, config: ClusterConfig
+) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
+    """Return where a member stands, at which leaf of a tree, and where at further shards.
+
+    Raises InvalidRequestError.
+    """
+    if record.branches and not record.is_sharded:
+        leaf, link = leaf_of(request, leaves_of(record, config))
+        return endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
+    first, *further = shard_seats(request, rank, [config.switch(name) for name in record.switches])
+    return first.endpoint, "", tuple(further)
+
+
 def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig]) -> list[ShardSeat]:
     """Return where a member stands at the switch of each shard. Raises InvalidRequestError as `endpoint`, and for a
     member that names places at more shards, or at fewer.

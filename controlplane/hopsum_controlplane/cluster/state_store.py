@@ -183,6 +183,11 @@ class StateStore:
         with self._transaction() as database:
             database.execute("DELETE FROM switches WHERE name = ?", (name,))
 
+    def probe(self) -> None:
+        """Write what is there already. Raises StoreError when that cannot be done."""
+        with self._transaction() as database:
+            database.execute("UPDATE books SET last_generation = last_generation")
+
     def close(self) -> None:
         """Give the database back. Harmless when done before."""
         with contextlib.suppress(sqlite3.Error):

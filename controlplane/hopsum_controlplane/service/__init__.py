@@ -3,11 +3,13 @@
 
 server     gRPC: sockets, threads, TLS       refusals   errors of the control plane as status codes
 loop       the event loop, on its thread     bell       news of jobs for coroutines that wait for them
-gate       which calls may be in progress    access     bearer tokens, files that hold secrets
+gate       which calls may be in progress    access     bearer tokens, administrators
 handlers   token -> message -> answer        messages   messages <-> values of `cluster`
 workers    locate, join, wait, beat, leave   jobs       create, list, show, delete, switches
 running    database, controller, page, metrics, service: begun and ended in order
 pulse      threads that keep the cluster controller going
+reloading  the configuration, read again     credentials files that hold secrets, certificates
+vitals     whether all that goes on
 logs       the log on stderr                 descriptors how many files the process may have open
 
 Only this folder imports gRPC and messages; the cluster controller behind it knows neither.

@@ -70,7 +70,7 @@ class AdminAuth:
 
 
 class SwitchAuth:
-    """Knows the switches that may register by the token that they share, which may be replaced; without one, none may."""
+    """Knows the switches that may register by the `token` that they share; without one, none may."""
 
     def __init__(self, token: str | None = None) -> None:
         self.token = token

@@ -23,6 +23,15 @@ class EventLoop:
         """Return what a coroutine returns on the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
+    def answers(self, within_s: float) -> bool:
+        """Say whether the loop comes by within some seconds; False when it is closed."""
+        came_by = threading.Event()
+        try:
+            self.loop.call_soon_threadsafe(came_by.set)
+        except RuntimeError:
+            return False
+        return came_by.wait(within_s)
+
     def close(self) -> None:
         """Stop, and wait for it. Harmless when it is closed."""
         if not self.loop.is_closed():

@@ -46,6 +46,8 @@ class Pulse:
         self._controller, self._clock = controller, clock
         self._period_s = period_s
         self._leases_at_s = clock()
+        self.beat_at_s = time.monotonic()
+        """When leases were last looked at, seconds of `time.monotonic`."""
         self._over = threading.Event()
         self._leases = threading.Thread(target=self._beat, name="hopsum-pulse-leases", daemon=True)
         self._switches: dict[str, threading.Thread] = {}
@@ -57,6 +59,7 @@ class Pulse:
         if away_s > ABSENT_PERIODS * self._period_s:
             self._controller.excuse(away_s)
         self._controller.expire()
+        self.beat_at_s = time.monotonic()
 
     def __enter__(self) -> Self:
         """Start."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A controller's parts, composed::
 
-    state store -> cluster controller, which takes the switches over -> pulse -> page and metrics -> service
+    state store -> cluster controller, which takes the switches over -> pulse -> service -> page and metrics
 
 and ended the other way round: no call is taken any more before anything behind it goes. What stands on the switches
 stays, and jobs go on, until a controller comes back to the same database.
@@ -27,6 +27,7 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_controlplane.service.server import Service, safeguards
+from hopsum_controlplane.service.vitals import Vitals
 from hopsum_controlplane.web import WebServer
 
 CONNECT_S: Final = 3.0
@@ -39,6 +40,7 @@ class Running:
 
     controller: ClusterController
     service: Service
+    vitals: Vitals
     address: str
     page_url: str
     metrics_url: str
@@ -73,10 +75,11 @@ def running(
             remove_existing=remove_existing,
         )
         stack.callback(controller.close)
-        stack.enter_context(Pulse(controller))
+        pulse = stack.enter_context(Pulse(controller))
+        service = stack.enter_context(Service.of(config, controller))
+        vitals = Vitals(controller, pulse, service)
         page_url = metrics_url = ""
         if config.metrics_listen:
-            web = stack.enter_context(WebServer(controller, config.metrics_listen))
+            web = stack.enter_context(WebServer(controller, config.metrics_listen, vitals=vitals))
             page_url, metrics_url = web.url, web.metrics_url
-        service = stack.enter_context(Service.of(config, controller))
-        yield Running(controller, service, service.address, page_url, metrics_url)
+        yield Running(controller, service, vitals, service.address, page_url, metrics_url)

@@ -118,6 +118,10 @@ class Service:
         tls, tokens, switch = safeguards(config)
         return cls(controller, config.listen, tls=tls, admin_tokens=tokens, switch_token=switch)
 
+    def answers(self, within_s: float) -> bool:
+        """Say whether the event loop does something within some seconds. Any thread but the loop's own."""
+        return self._events.answers(within_s)
+
     def reload(self, config: ClusterConfig) -> None:
         """Read certificates, keys and tokens of a configuration; connections go on.
 

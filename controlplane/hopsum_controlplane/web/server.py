@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ClusterController over HTTP, to be read only: / has the page, /api/state its values, /metrics those for Prometheus.
+"""A ClusterController over HTTP, to be read only: / has the page, /api/state its values, /metrics those for Prometheus,
+/healthz and /readyz whether the controller works: 200 and "ok", or 503 and why not.
 
 There is no access control: who gets here may read. On loopback that is who is on this machine: a page of somebody else,
 in a browser here, is kept out, since the browser names that page's host in its request. A bounded number of clients are
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.metrics.collect import CONTENT_TYPE, expose
@@ -28,11 +29,21 @@ from hopsum_controlplane.web.state import PageState
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
-PAGE, STATE, METRICS = "/", "/api/state", "/metrics"
+PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
 FRESH_S: Final = 0.5
 """Who asks sooner after somebody else gets the same answer: switches are read no more often."""
 _MAX_PORT: Final = 65535
 _log: Final = logging.getLogger(__name__)
+
+
+class HealthCheck(Protocol):
+    """What answers /healthz and /readyz: why not, or an empty string."""
+
+    def why_not_healthy(self) -> str:
+        """Return why the process should be started again."""
+
+    def why_not_ready(self) -> str:
+        """Return why calls should not come to it."""
 
 
 class WebServer:
@@ -49,12 +60,14 @@ class WebServer:
         *,
         fresh_s: float = FRESH_S,
         clock: Callable[[], float] = time.monotonic,
+        vitals: HealthCheck | None = None,
     ) -> None:
         page, state = Page.load(), PageState(controller, clock)
         self._answers: Mapping[str, _Answer] = {
             PAGE: _Answer("text/html; charset=utf-8", lambda: page.body, {"Content-Security-Policy": page.policy}),
             STATE: _Answer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),
             METRICS: _Answer(CONTENT_TYPE, _kept(lambda: expose(controller), fresh_s)),
+            **_health_answers(vitals),
         }
         self._at = _host_and_port(address)
         self._server: _Server | None = None
@@ -123,6 +136,26 @@ class _Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def _health_answers(vitals: HealthCheck | None) -> Mapping[str, _Answer]:
+    if vitals is None:
+        return {}
+    checks = {HEALTH: vitals.why_not_healthy, READINESS: vitals.why_not_ready}
+    return {path: _Answer("text/plain; charset=utf-8", _checked(check)) for path, check in checks.items()}
+
+
+def _checked(check: Callable[[], str]) -> Callable[[], bytes]:
+    def give() -> bytes:
+        if why := check():
+            raise _NotWellError(why)
+        return b"ok\n"
+
+    return give
+
+
+class _NotWellError(Exception):
+    """A health check that does not hold; the message says why."""
+
+
 def _kept(make: Callable[[], str], fresh_s: float) -> Callable[[], bytes]:
     """Return what makes a text anew when the last one is older; one thread at a time."""
     lock = threading.Lock()
@@ -187,11 +220,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _give(self, answer: _Answer) -> None:
         try:
             body = answer.body()
+        except _NotWellError as why:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, answer, f"{why}\n".encode())
+            return
         except Exception:
             _log.exception("%s cannot be made", self.path.partition("?")[0])
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the controller's log has the reason")
             return
-        self.send_response(HTTPStatus.OK)
+        self._send(HTTPStatus.OK, answer, body)
+
+    def _send(self, status: HTTPStatus, answer: _Answer, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(body)))
         for name, value in answer.headers.items():

@@ -14,6 +14,9 @@
   hopsum_switch_p4_counter_cells{counter}                     size of the counter; cells from index 256 on are not shown
   hopsum_switch_table_entries{table}
 
+At /healthz and /readyz: 200 and `ok`, or 503 and why not. Healthy: the packet loop comes by. Ready: the same,
+since a controller can push the program then.
+
 What the program itself drops is in its own counters, if it has any. A scrape holds packets up for as long as the
 counters are copied.
 
@@ -47,6 +50,8 @@ from ..program.ir_objects import INDEX_OUT_OF_RANGE
 _log = logging.getLogger("hopsum_switch.metrics")
 
 PATH = "/metrics"
+HEALTH_PATHS = ("/healthz", "/readyz")
+ANSWER_S = 2.0  # that the packet loop has to come by
 MAX_CELLS = 256  # shown of one counter
 MAX_CLIENTS = 16
 CLIENT_S = 10.0
@@ -239,7 +244,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.local_only and not _is_local(self.headers.get("Host", "localhost")):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this is 127.0.0.1 or localhost, and has no other name")
             return
-        if self.path.partition("?")[0] != PATH:
+        path = self.path.partition("?")[0]
+        if path in HEALTH_PATHS:
+            well = self.server.dataplane.answers(ANSWER_S)
+            status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+            told = "ok\n" if well else f"the packet loop did not come by within {ANSWER_S:g} s\n"
+            self._send(status, "text/plain; charset=utf-8", told.encode())
+            return
+        if path != PATH:
             self.send_error(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
             return
         try:
@@ -248,8 +260,11 @@ class _Handler(BaseHTTPRequestHandler):
             _log.exception("the metrics cannot be collected")
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the switch's log has the reason")
             return
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self._send(HTTPStatus.OK, CONTENT_TYPE, body)
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

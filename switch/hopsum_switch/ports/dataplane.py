@@ -35,6 +35,7 @@ from hopsum_switch.state.digests import DigestList, DigestStore
 _log = logging.getLogger("hopsum_switch.dataplane")
 _OUTPUT_FRAMES = 1024
 _OUTPUT_BYTES = 2 << 20
+_LOOK_S = 0.005
 
 DeliverDigest = Callable[[DigestList], str | None]
 
@@ -94,6 +95,7 @@ class Dataplane:
         for end in (self._wake_receiver, self._wake_sender):
             end.setblocking(False)
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
+        self._turns = 0  # of the loop; that it grows is all that matters
         self._stopping = False  # a plain flag: a signal handler may set it anywhere
 
     @property
@@ -186,9 +188,18 @@ class Dataplane:
         """Return a descriptor: who writes to it makes the loop look around. For `signal.set_wakeup_fd`."""
         return self._wake_sender.fileno()
 
+    def answers(self, within_s: float) -> bool:
+        """Say whether the loop comes by within some seconds. Any thread but the loop's own."""
+        turns, until = self._turns, time.monotonic() + within_s
+        self.wake()
+        while self._turns == turns and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return self._turns != turns
+
     def run(self) -> None:
         """Carry frames until `stop` is called. One thread at a time."""
         while not self._stopping:
+            self._turns += 1
             ready: list[tuple[int, Port]] = []
             for key, _ in self._selector.select(self._until_digest_s()):
                 if key.data is None:

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What contrib/ has for systemd, containers and Kubernetes, and what the processes say to such managers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_cli.controller.command import build_parser as controller_parser
+from hopsum_controlplane.cluster import StoreError, load_config
+from hopsum_controlplane.service.pulse import Pulse
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.vitals import STALE_S, Vitals
+from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.web import WebServer
+from hopsum_switch.cli import build_parser as switch_parser
+from hopsum_topologies.process import ManagedProcess
+from hopsum_wire.service_manager import ServiceManager
+
+from ..cluster.world import Cluster, switch_config
+from .test_controller import NOBODY, START_S, write_config
+
+ROOT = Path(__file__).resolve().parents[3]
+CONTRIB = ROOT / "contrib"
+UNITS = sorted((CONTRIB / "systemd").glob("*.service"))
+MANIFESTS = sorted((CONTRIB / "kubernetes").glob("*.yaml"))
+ANALYZE, WORST_EXPOSURE = shutil.which("systemd-analyze"), 20
+PARSERS = {"controller": controller_parser, "switch": switch_parser}
+needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze on PATH")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+def arguments_fit(words: list[str]) -> Any:
+    """Parse the words after `hopsum`."""
+    return PARSERS[words[0]]().parse_args(words[1:])
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_finds_nothing_wrong(unit: Path, tmp_path: Path) -> None:
+    program = tmp_path / "hopsum"
+    program.touch(0o755)
+    copy = tmp_path / unit.name.replace("@", "@leaf1")
+    copy.write_text(unit.read_text().replace("/opt/hopsum/bin/hopsum", str(program)))
+    done = subprocess.run([str(ANALYZE), "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    rate = [str(ANALYZE), "security", "--offline=true", f"--threshold={WORST_EXPOSURE}", str(copy)]
+    done = subprocess.run(rate, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_units_start_what_there_is(unit: Path) -> None:
+    (command,) = re.findall(r"^ExecStart=/opt/hopsum/bin/hopsum (.*)$", unit.read_text(), re.MULTILINE)
+    given = re.findall(r"ARGUMENTS=(.*)$", unit.read_text(), re.MULTILINE)
+    arguments_fit(shlex.split(command.replace("$ARGUMENTS", "".join(given))))
+
+
+class Manager:
+    """systemd's end of the socket."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.heard: list[str] = []
+        self._socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self._socket.bind(str(folder / "notify"))
+        self.environment = {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "300000"}
+
+    def listen(self) -> list[str]:
+        self._socket.setblocking(False)
+        while True:
+            try:
+                self.heard += self._socket.recv(4096).decode().splitlines()
+            except BlockingIOError:
+                return self.heard
+
+
+@pytest.mark.parametrize("what", ["controller", "switch"])
+def test_the_service_manager_is_told(tmp_path: Path, stack: ExitStack, what: str) -> None:
+    manager = Manager(tmp_path, stack)
+    command = ["controller", "--config", str(write_config(tmp_path, NOBODY)), "--log", "json"]
+    if what == "switch":
+        command = ["switch", "--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0"]
+    command = [sys.executable, "-m", "hopsum_cli.main", *command]
+    process = ManagedProcess(command, tmp_path / "log", environment={**os.environ, **manager.environment})
+    stack.callback(process.stop)
+
+    def hears(line: str, times: int = 1) -> None:
+        process.wait_for(lambda: manager.listen().count(line) >= times, line, START_S)
+
+    hears("READY=1")
+    hears("WATCHDOG=1", 2)
+    assert any(line.startswith("STATUS=") and "127.0.0.1:" in line for line in manager.heard)
+    os.kill(process.pid, signal.SIGHUP)
+    if what == "controller":
+        hears("RELOADING=1")
+        hears("READY=1", 2)
+    assert process.stop() == 0
+    assert manager.listen()[-1] == "STOPPING=1"
+
+
+def test_a_process_that_stands_still_says_nothing(tmp_path: Path, stack: ExitStack) -> None:
+    manager = Manager(tmp_path, stack)
+    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
+    switch = ManagedProcess(command, tmp_path / "log", environment={**os.environ, **manager.environment})
+    stack.callback(switch.stop)
+    switch.wait_for(lambda: "WATCHDOG=1" in manager.listen(), "a sign of life", START_S)
+    os.kill(switch.pid, signal.SIGSTOP)
+    try:
+        state = Path(f"/proc/{switch.pid}/stat")
+        switch.wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "its stop", START_S)
+        before = len(manager.listen())
+        time.sleep(0.5)
+        assert len(manager.listen()) == before
+    finally:
+        os.kill(switch.pid, signal.SIGCONT)
+    switch.wait_for(lambda: len(manager.listen()) > before, "a sign of life", START_S)
+
+
+def test_a_watchdog_of_another_process_is_left_alone() -> None:
+    environment = {"NOTIFY_SOCKET": "@nobody", "WATCHDOG_USEC": "2000000"}
+    assert ServiceManager(environment).watchdog_s == 2.0
+    assert ServiceManager({**environment, "WATCHDOG_PID": "1"}).watchdog_s is None
+    assert ServiceManager({"WATCHDOG_USEC": "2000000"}).watchdog_s is None
+    ServiceManager(environment).ready("nobody hears this")
+
+
+class HealthWorld:
+    """A controller with its page, whose pulse is beaten by hand."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.cluster = Cluster(folder, (switch_config(),), {"s1": FakeDevice()})
+        self.cluster.start()
+        stack.callback(self.cluster.stop)
+        self.now_s = time.monotonic()
+        self.pulse = Pulse(self.cluster.controller)
+        self.service = stack.enter_context(Service(self.cluster.controller, "127.0.0.1:0"))
+        vitals = Vitals(self.cluster.controller, self.pulse, self.service, lambda: self.now_s)
+        self.web = stack.enter_context(WebServer(self.cluster.controller, "127.0.0.1:0", vitals=vitals))
+
+    def ask(self, path: str) -> tuple[int, str]:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"http://{self.web.address}{path}", timeout=START_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+def test_health_and_readiness(tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = HealthWorld(tmp_path, stack)
+    assert [world.ask(path) for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
+
+    def full() -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(world.cluster.controller._store, "probe", full)
+    world.cluster.clock.sleep(11)
+    world.cluster.controller.expire()
+    assert world.ask("/healthz") == (200, "ok\n")
+    assert world.ask("/readyz") == (503, "the disk is full\n")
+    monkeypatch.undo()
+    world.cluster.clock.sleep(11)
+    world.cluster.controller.expire()
+    assert world.ask("/readyz") == (200, "ok\n")
+
+    world.now_s += 2 * STALE_S
+    status, why = world.ask("/healthz")
+    assert (status, why[:26]) == (503, "leases were last looked at")
+    world.now_s = time.monotonic()
+    world.pulse.mind_leases()
+    assert world.ask("/healthz") == (200, "ok\n")
+    world.service.close()
+    assert world.ask("/readyz")[0] == 503
+
+
+def test_a_switch_answers_health_checks(tmp_path: Path, stack: ExitStack) -> None:
+    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--metrics", "0"]
+    switch = ManagedProcess(command, tmp_path / "log")
+    stack.callback(switch.stop)
+    switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
+    (place,) = re.findall(r"^metrics (http://\S+)/metrics$", switch.log_text(), re.MULTILINE)
+    for path in ("/healthz", "/readyz"):
+        with urllib.request.urlopen(place + path, timeout=START_S) as answer:
+            assert answer.read() == b"ok\n"
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest.name)
+def test_manifests_are_of_the_schema_and_start_what_there_is(manifest: Path, tmp_path: Path) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    import yaml
+
+    for document in yaml.safe_load_all(manifest.read_text()):
+        kubernetes_validate.validate(document, "1.31", strict=True)
+        if document["kind"] == "ConfigMap":
+            path = tmp_path / "cluster.toml"
+            path.write_text(document["data"]["cluster.toml"])
+            assert load_config(path).switches
+        if document["kind"] == "StatefulSet":
+            (container,) = document["spec"]["template"]["spec"]["containers"]
+            arguments_fit(container["args"])
+            probes = [probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")]
+            assert set(probes) == {"/healthz", "/readyz"}
+
+
+def test_a_manifest_that_is_wrong_is_found() -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    import yaml
+
+    text = (CONTRIB / "kubernetes" / "switch.yaml").read_text().replace("periodSeconds: 10", "periodSecond: 10")
+    wrong = next(each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet")
+    with pytest.raises(kubernetes_validate.ValidationError, match="periodSecond"):
+        kubernetes_validate.validate(wrong, "1.31", strict=True)
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    text = (CONTRIB / "container" / "Containerfile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        *sources, _ = line.split()
+        assert all((ROOT / source).exists() for source in sources), line
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", text)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "packages"
+    ]
+    assert all(f"COPY {package.split('/')[0]} " in text for package in packages)
+    assert f"hopsum:{project['version']}" in text
+
+
+def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
+    rating, asking = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "service.md").read_text(), re.DOTALL)
+    world = HealthWorld(tmp_path, stack)
+    commands = [asking.replace("127.0.0.1:4701", world.web.address)] + ([rating] if ANALYZE else [])
+    for block in commands:
+        done = subprocess.run(["bash", "-euc", block], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert block is rating or done.stdout == "ok\nok\n"

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages to the service manager that started this process, as systemd's sd_notify(3) has them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Final
+
+_MICROSECONDS: Final = 1_000_000
+
+
+class ServiceManager:
+    """The service manager that the environment names; where none is named, messages go nowhere."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        environment = os.environ if environment is None else environment
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.watchdog_s = _watchdog_s(environment) if address else None
+        """Within so many seconds it has to hear `alive`; None where it does not ask for that."""
+
+    def ready(self, status: str) -> None:
+        """Say that the process serves, and in words what."""
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def reloading(self) -> None:
+        """Say that the configuration is read again, until `ready` is said."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def alive(self) -> None:
+        """Say that the process works."""
+        self._send("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """Say that the process ends."""
+        self._send("STOPPING=1")
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            try:
+                channel.sendto(message.encode(), self._address)
+            except OSError:
+                return  # a manager that has gone starts nobody again
+
+
+def _watchdog_s(environment: Mapping[str, str]) -> float | None:
+    """Return the watchdog's time, None where there is none, or it is another process's."""
+    microseconds = environment.get("WATCHDOG_USEC", "")
+    if not microseconds.isdecimal() or environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(microseconds) / _MICROSECONDS
