@@ -71,6 +71,7 @@ COMMANDS = {
         "hopsum_cli.worker_switch",
         "switch,controller",
     ),
+    "controller backup": Command("write a running controller's database to a file", "hopsum_cli.controller.backup"),
     "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job"),
     "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top"),
     "doctor": Command("diagnose a worker or a controller", "hopsum_cli.doctor"),

@@ -30,6 +30,14 @@ class ControlPlaneError(Exception):
         return f"{message}; {self.hint}" if self.hint else message
 
 
+class ForeignEntriesError(ControlPlaneError):
+    """A switch has `entities` that nobody's database here has, and nobody said that they are to go."""
+
+    def __init__(self, what: str, entities: Sequence[Entity], *, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.entities = tuple(entities)
+
+
 class SessionLostError(ControlPlaneError):
     """There is no session with the switch, or it did not answer in time: open another one."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -36,7 +37,8 @@ from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.drop_simulator import DropStats, clear_losses, read_drop_stats, set_loss
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.entry_transaction import EntryTransaction
-from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.errors import ControlPlaneError, ForeignEntriesError, WriteError
+from hopsum_controlplane.foreign import ForeignGeneration, foreign_generations
 from hopsum_controlplane.generations import MAX_GENERATION, GenerationAllocator
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
@@ -67,8 +69,9 @@ class SwitchController:
 
     Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
     the address of the service; `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
-    stand there, unless `remove_existing`: then they are ended. Entries with the keys in `removable` are removed
-    all the same: an earlier session of the caller has found that they are nobody's. It also raises when the switch
+    stand there, unless `remove_existing`: then they are ended; or unless `keep_existing`: then generations that the
+    switch serves go on, their places stay taken, and `foreign` has them. Entries with the keys in `removable` are
+    removed all the same: the caller knows that they are to go. It also raises when the switch
     fails; construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix
     seconds.
     """
@@ -81,6 +84,7 @@ class SwitchController:
         generations: GenerationAllocator | None = None,
         clock: Callable[[], float] = time.time,
         remove_existing: bool = False,
+        keep_existing: bool = False,
         removable: Collection[tuple[object, ...]] = (),
         adopt: Sequence[Job] = (),
         slots: int = MAX_SLOTS,
@@ -95,6 +99,8 @@ class SwitchController:
         self._used_generations: set[int] = set()
         self.taken_over = RepairResult()
         """Entries that were removed and restored when it took the switch over."""
+        self._foreign: dict[int, ForeignGeneration] = {}
+        self._keep_existing = keep_existing
         self._adoptions = self._take_over(adopt, remove_existing, removable)
 
     @property
@@ -116,6 +122,11 @@ class SwitchController:
     def adoptions(self) -> Mapping[int, Adoption]:
         """Return by generation what became of the jobs that this controller was constructed with."""
         return MappingProxyType(self._adoptions)
+
+    @property
+    def foreign(self) -> tuple[ForeignGeneration, ...]:
+        """Return the generations of nobody that are kept, in their order."""
+        return tuple(self._foreign[generation] for generation in sorted(self._foreign))
 
     @property
     def free_capacity(self) -> FreeCapacity:
@@ -184,7 +195,9 @@ class SwitchController:
         Half-words are not looked at: an audit of them takes long, and is made at construction.
         Raises ControlPlaneError when the switch does not answer.
         """
-        return self._compare(read_installed(self._device))
+        actual = read_installed(self._device)
+        self._forget_gone(actual)
+        return self._compare(actual)
 
     def repair(self, audit: Audit) -> RepairResult:
         """Make the switch hold what it should, as far as `audit` found that it does not.
@@ -284,20 +297,45 @@ class SwitchController:
         audit = self._compare(actual, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity) and entity.key() not in removable]
         if foreign and not remove_existing:
-            raise ControlPlaneError(
+            self._keep(foreign, actual)
+            audit = self._compare(actual, thorough=True)
+        self.taken_over = self.repair(audit)
+        for kept in self.foreign:
+            with suppress(ControlPlaneError):  # a job that is adopted has that place too
+                self._allocator.take(kept.allocation.region.size, *kept.allocation)
+        return adoptions(adopt, audit, self._switch)
+
+    def _keep(self, foreign: Sequence[Entity], actual: Mapping[tuple[object, ...], Entity]) -> None:
+        """Keep the generations among entries of nobody. Raises ForeignEntriesError unless that is all of them."""
+        can_keep = self._keep_existing and not self._device.program.half_words  # these do not name a generation
+        kept = foreign_generations(foreign, actual) if can_keep else []
+        keys = {entity.key() for each in kept for entity in each.entities}
+        if any(entity.key() not in keys for entity in foreign):
+            raise ForeignEntriesError(
                 f"{len(foreign)} entries of another controller stand here, live generations "
                 f"{generations_in(foreign, admit.JOBS)}",
+                foreign,
                 where=self._device.where,
-                hint="use that controller, or remove them, which cuts their workers off",
+                hint="use that controller, or remove them (--remove-existing), which cuts their workers off",
             )
-        self.taken_over = self.repair(audit)
-        return adoptions(adopt, audit, self._switch)
+        self._foreign = {each.generation: each for each in kept}
+
+    def _forget_gone(self, actual: Mapping[tuple[object, ...], Entity]) -> None:
+        """Give the places of kept generations back that the switch does not admit any more."""
+        admitted = generations_in(actual.values(), admit.JOBS)
+        for kept in self.foreign:
+            if kept.generation not in admitted:
+                del self._foreign[kept.generation]
+                with suppress(KeyError):  # a job had it
+                    self._allocator.free(kept.allocation)
 
     def _compare(self, actual: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
         ordered = [self._installed[generation] for generation in sorted(self._installed)]
         wanted = [DesiredJob(installed.job, installed.entities, installed.ending) for installed in ordered]
         if not thorough:
             wanted = [replace(each, entities=without_half_words(each.entities)) for each in wanted]
+        kept = {entity.key() for foreign in self.foreign for entity in foreign.entities}
+        actual = {key: entity for key, entity in actual.items() if key not in kept}
         return compare(self._device.where, actual, wanted, address.switch_address(self._switch))
 
     def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:

@@ -14,6 +14,7 @@ from typing import Final
 from hopsum_cli.controller.words import in_words
 from hopsum_controlplane.cluster import ClusterConfig, load_config
 from hopsum_controlplane.cluster.config import LOG_LEVELS
+from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.descriptors import raise_limit
 from hopsum_controlplane.service.logs import FORMATS, log_to, set_level
@@ -59,8 +60,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--remove-existing",
         action="store_true",
-        help="remove from the switches what this controller's database does not have, another program included",
+        help="show what the switches have that this controller's database does not, another program included, and ask "
+        "whether that is to be removed",
     )
+    parser.add_argument("--yes", action="store_true", help="answer yes to what --remove-existing asks")
     parser.add_argument(
         "--die-with-parent",
         type=int,
@@ -103,7 +106,7 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
     # Blocked before there are threads, which inherit it: the signal waits for `sigwait` here, and interrupts nothing.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        with running(config, remove_existing=options.remove_existing) as controller:
+        with running(config, may_remove=removal_question(options)) as controller:
             if controller.page_url:
                 print(f"page {controller.page_url}", flush=True)
                 print(f"metrics {controller.metrics_url}", flush=True)
@@ -121,6 +124,26 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def removal_question(options: argparse.Namespace) -> MayRemove | None:
+    """Return what shows what is about to be taken off a switch, and asks."""
+    if not options.remove_existing:
+        return None
+
+    def may_remove(switch: str, what: Sequence[str]) -> bool:
+        print(f"switch {switch} has, and the database has not:", *what, sep="\n  ", file=sys.stderr, flush=True)
+        if options.yes:
+            _log.warning("switch %s: removes %d of these (--yes)", switch, len(what), extra={"switch": switch})
+            return True
+        if not sys.stdin.isatty():
+            what_next = "switch %s: nothing is removed: answer at a terminal, or give --yes"
+            _log.error(what_next, switch, extra={"switch": switch})
+            return False
+        print("Remove all of it? It ends the jobs that use it. [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    return may_remove
 
 
 def _next_signal(manager: ServiceManager, vitals: Vitals) -> signal.Signals:

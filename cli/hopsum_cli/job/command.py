@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     moving.add_argument("--to-switch", metavar="NAME", help="switch that it goes to (default: one that has room)")
     deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
     deleting.add_argument("names", metavar="JOB", nargs="+", help="names of the jobs")
-    deleting.add_argument("--yes", action="store_true", help="delete jobs with workers too, without a question")
+    deleting.add_argument("--yes", action="store_true", help="answer yes: delete jobs with workers too")
     return parser
 
 

@@ -22,6 +22,7 @@ from hopsum_controlplane.cluster.errors import (
     StoreError,
     SwitchUnavailableError,
     UnauthenticatedError,
+    UndecidedError,
     UnknownJobError,
 )
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
@@ -63,6 +64,7 @@ __all__ = [
     "SwitchUnavailableError",
     "SwitchView",
     "UnauthenticatedError",
+    "UndecidedError",
     "UnknownJobError",
     "device_factories",
     "load_config",

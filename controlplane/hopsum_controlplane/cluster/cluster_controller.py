@@ -35,7 +35,7 @@ from hopsum_controlplane.cluster.membership_builder import membership_of, switch
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
+from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemove, SwitchReconciler
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
 from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
@@ -60,7 +60,7 @@ class ClusterController:
     """The only one who uses `store` and drives `devices`, by switch name: open ones, or what opens them. Thread-safe.
 
     Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
-    that do not are over, entries of nobody are a problem of that switch unless `remove_existing`. With `pipeline` the
+    that do not are over, generations of nobody are kept unless `may_remove`. With `pipeline` the
     switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
     `clock` gives unix seconds, for generations; `monotonic` those of leases.
     `registered` drives the switches of `registry`.
@@ -79,7 +79,7 @@ class ClusterController:
         random: RandomSource = secrets,
         pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
         registered: Registrable | None = None,
-        remove_existing: bool = False,
+        may_remove: MayRemove | None = None,
     ) -> None:
         config.check()
         self._monotonic = monotonic
@@ -91,7 +91,7 @@ class ClusterController:
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the generation that a worker waits for the end of whose predecessor has left it, and since when."""
         self._disputes = agreement.Disputes()
-        options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "remove_existing": remove_existing}
+        options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(
             config, devices, self._cache, pipeline=pipeline, registered=registered, **options
         )
@@ -155,6 +155,11 @@ class ClusterController:
     def database_condition(self) -> str:
         """Return why the database cannot be written, an empty string when it can; waits for no lock."""
         return self._cache.store_condition
+
+    def backup(self) -> bytes:
+        """Return the content of a database as it is between two steps of jobs. Raises StoreError."""
+        with self._cache.changed:
+            return self._store.backup()
 
     def jobs(self, *, counters: bool = False) -> list[JobView]:
         """Return all jobs in the order of their names; `counters` are read from the switches if asked for."""
@@ -453,6 +458,7 @@ class ClusterController:
                 self._histories.note_rejection(record.name, str(error))
 
     def _with_token(self, job: str, token: str) -> JobRecord:
+        self._reconcilers.require_decided(job)
         record = self._cache.get(job)
         if not matches(token, record.token_digest):
             raise UnauthenticatedError(
@@ -461,6 +467,7 @@ class ClusterController:
         return record
 
     def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
+        self._reconcilers.require_decided(job)
         record = self._cache.get(job)
         member = record.member(rank)
         if member is None or not matches(secret, member.secret_digest):
@@ -500,6 +507,6 @@ class ClusterController:
     def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> SwitchView:
         read = reconciler.drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
-        allocator = placement.allocator_from_records(reconciler.config, records)
+        allocator = placement.allocator_from_records(reconciler.config, records, reconciler.foreign)
         left_s = self.registry.lease_left_s(reconciler.config.name) if reconciler.config.registered else None
         return views.of_switch(reconciler, allocator.free_capacity, len(records), read, left_s)

@@ -32,6 +32,10 @@ class UnauthenticatedError(ControlPlaneError):
     """A token, a member's secret or an incarnation that is not accepted (any more)."""
 
 
+class UndecidedError(ControlPlaneError):
+    """Nobody has decided yet what becomes of generations that stand on a switch and are not in the database."""
+
+
 class ResourceExhaustedError(ControlPlaneError):
     """Slots, job indices or ranks are used up. The message says how much is left, and where."""
 

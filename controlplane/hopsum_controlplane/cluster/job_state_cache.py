@@ -86,6 +86,11 @@ class JobStateCache:
             )
         return record
 
+    def was_deleted(self, name: str) -> bool:
+        """Say whether a job of this name, which is none now, was deleted not too long ago."""
+        with self.changed:
+            return name not in self._records and name in self._deleted
+
     def check_new(self, name: str) -> None:
         """Raise JobExistsError when there is a record of this name."""
         record = self.find(name)

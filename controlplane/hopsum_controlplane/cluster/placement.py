@@ -9,6 +9,7 @@ room on all of these or on none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from hopsum_controlplane.cluster.membership_builder import leaves_of
 from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.foreign import ForeignGeneration
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
 from hopsum_wire import MAX_JOBS
@@ -73,8 +75,12 @@ _Candidates = tuple[_Candidate, ...]
 """What a job needs together: one switch; or a spine, then its leaves."""
 
 
-def allocator_from_records(config: SwitchConfig, records: Iterable[JobRecord]) -> ResourceAllocator:
-    """Return what the records of a switch leave of it. Raises ControlPlaneError when they do not fit its slots."""
+def allocator_from_records(
+    config: SwitchConfig, records: Iterable[JobRecord], foreign: Iterable[ForeignGeneration] = ()
+) -> ResourceAllocator:
+    """Return what the records of a switch, and generations of nobody that are kept there, leave of it.
+
+    Raises ControlPlaneError when they do not fit its slots."""
     allocator = ResourceAllocator(config.slots)
     for record in records:
         index, region = record.place(config.name)
@@ -86,6 +92,9 @@ def allocator_from_records(config: SwitchConfig, records: Iterable[JobRecord]) -
                 f"{error.what}",
                 hint="configure as many slots as before, or delete the job first",
             ) from error
+    for kept in foreign:
+        with suppress(ControlPlaneError):  # a record has that place too
+            allocator.reserve(kept.allocation.region.size, kept.allocation)
     return allocator
 
 
@@ -221,18 +230,6 @@ def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig
         ShardSeat(endpoint(each, rank, switch), each.side_port)
         for each, switch in zip(request.endpoints, switches, strict=True)
     ]
-
-
-def stand(
-    record: JobRecord, request: JoinRequest, rank: int, config: ClusterConfig
-) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
-    """Return where a member stands, at which leaf of a tree, and where at further shards. Raises InvalidRequestError.
-    """
-    if record.branches and not record.is_sharded:
-        leaf, link = leaf_of(request, leaves_of(record, config))
-        return endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
-    first, *further = shard_seats(request, rank, [config.switch(name) for name in record.switches])
-    return first.endpoint, "", tuple(further)
 
 
 def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfig]]) -> tuple[SwitchConfig, LinkConfig]:

@@ -188,6 +188,12 @@ class StateStore:
         with self._transaction() as database:
             database.execute("UPDATE books SET last_generation = last_generation")
 
+    def backup(self) -> bytes:
+        """Return the content of a database that holds the same. Raises StoreError when this one cannot be read."""
+        with self._reported("read"), contextlib.closing(sqlite3.connect(":memory:")) as copy:
+            self._database.backup(copy)
+            return copy.serialize()
+
     def close(self) -> None:
         """Give the database back. Harmless when done before."""
         with contextlib.suppress(sqlite3.Error):

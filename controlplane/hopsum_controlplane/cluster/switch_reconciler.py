@@ -38,7 +38,8 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
-from hopsum_controlplane.errors import ControlPlaneError, SwitchStateLostError, WriteError
+from hopsum_controlplane.errors import ControlPlaneError, ForeignEntriesError, SwitchStateLostError, WriteError
+from hopsum_controlplane.foreign import ForeignGeneration
 from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_controlplane.jobs import Job, JobSpec
 from hopsum_controlplane.switch_controller import SwitchController
@@ -56,12 +57,17 @@ _PATIENCE_S = 1.0
 """A look waits for the work on a switch no longer than this."""
 
 
+MayRemove = Callable[[str, Sequence[str]], bool]
+
+
 class SwitchReconciler:
     """One switch. Thread-safe: one thread at a time works on it.
 
     `ready` says whether all switches of a job can take a generation, `parts` gives what that generation is on each.
     `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
-    program: it is pushed where none runs, and in the place of another one only with `remove_existing`.
+    program: it is pushed where none runs. `may_remove` is asked once, before the first entries of nobody, or another
+    program, are taken off the switch, with the switch's name and what would go, in words; without it nothing goes:
+    generations of nobody that the switch serves are kept, and `foreign` has them.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class SwitchReconciler:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         pipeline: PipelineConfig | None = None,
-        remove_existing: bool = False,
+        may_remove: MayRemove | None = None,
     ) -> None:
         self.config = config
         self.controller: SwitchController | None = None
@@ -94,9 +100,11 @@ class SwitchReconciler:
         self._clock = clock
         self._monotonic = monotonic
         self._pipeline = pipeline
-        self._remove_existing = remove_existing
+        self._may_remove = may_remove
+        self.foreign: tuple[ForeignGeneration, ...] = ()
+        """Generations of nobody that the switch serves; nobody has decided what becomes of them."""
         self._condemned: frozenset[tuple[object, ...]] = frozenset()
-        """Keys of entries that came while this process served the switch, and that it failed to remove."""
+        """Keys of entries that are to go, since somebody said so, or they came while this process served the switch."""
         self._lock = threading.Lock()
         self._backoff = Backoff(monotonic)
         self._pace = Pace(monotonic)
@@ -349,17 +357,22 @@ class SwitchReconciler:
         device = self._open()
         self._check_program(device)
         generations, name = GenerationAllocator(), self.config.name
-        controller = SwitchController(
-            device,
-            self.config.endpoint,
-            generations=generations,
-            clock=self._clock,
-            remove_existing=self._remove_existing,
-            removable=self._condemned,
-            adopt=[job for record in self._cache.records(name) if (job := _job_at(record, name)) is not None],
-            slots=self.config.slots,
-        )
+        try:
+            controller = self._made(device, generations)
+            unwanted = [entity for kept in controller.foreign for entity in kept.entities]
+        except ForeignEntriesError as error:
+            unwanted = list(error.entities)
+            if not self._asked([str(entity) for entity in unwanted]):
+                raise
+            self._condemned |= {entity.key() for entity in unwanted}
+            controller = self._made(device, generations)
+        else:
+            words = [*map(str, controller.foreign), *map(str, unwanted)]
+            if unwanted and self._asked(words):
+                self._condemned |= {entity.key() for entity in unwanted}
+                controller = self._made(device, generations)
         self._condemned = frozenset()
+        self._note_foreign(controller.foreign)
         self._cache.observe_generation(generations.last)
         for adoption in controller.adoptions.values():
             if adoption.status is AdoptionStatus.LOST:
@@ -373,6 +386,38 @@ class SwitchReconciler:
         self._audit_at_s = self._monotonic() + self._reconcile_interval_s
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
+
+    def _made(self, device: Device, generations: GenerationAllocator) -> SwitchController:
+        name = self.config.name
+        return SwitchController(
+            device,
+            self.config.endpoint,
+            generations=generations,
+            clock=self._clock,
+            keep_existing=True,
+            removable=self._condemned,
+            adopt=[job for record in self._cache.records(name) if (job := _job_at(record, name)) is not None],
+            slots=self.config.slots,
+        )
+
+    def _asked(self, what: Sequence[str]) -> bool:
+        """Return whether these may be taken off the switch; the question is put once.
+
+        A switch that registered is this controller's by its own word: nothing there is anybody else's.
+        """
+        if self.config.registered:
+            return True
+        ask, self._may_remove = self._may_remove, None
+        return ask is not None and ask(self.config.name, what)
+
+    def _note_foreign(self, foreign: tuple[ForeignGeneration, ...]) -> None:
+        """Remember which generations of nobody are kept, and log those that are new."""
+        name, known = self.config.name, [kept.generation for kept in self.foreign]
+        self.foreign = foreign
+        for kept in foreign:
+            if kept.generation not in known:
+                what = "switch %s: the database does not have %s; it goes on until somebody decides"
+                _log.warning(what, name, kept, extra={"switch": name, "generation": kept.generation})
 
     def _open(self) -> Device:
         if self._device is None:
@@ -389,7 +434,7 @@ class SwitchReconciler:
         for record in self._cache.records(name):
             if name in record.parts:
                 self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
-        if cookie is not None and not self._remove_existing:
+        if cookie is not None and not self._asked([f"a program with cookie {cookie:#x}, and all that stands there"]):
             raise PipelineMismatchError(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
                 where=device.where,
@@ -411,6 +456,7 @@ class SwitchReconciler:
         if self._forwarding is not None:
             self._forwarding.invalidate()
         audit = controller.audit()
+        self._note_foreign(controller.foreign)
         self.audits += 1
         self._audit_at_s = self._monotonic() + self._reconcile_interval_s
         if not audit.clean:

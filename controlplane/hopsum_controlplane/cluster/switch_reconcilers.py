@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.conditions import SwitchConditions
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
-from hopsum_controlplane.cluster.errors import ClusterConfigError
+from hopsum_controlplane.cluster.errors import ClusterConfigError, UndecidedError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
@@ -21,6 +21,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.resource_allocator import Allocation
 
 
 class Registrable(NamedTuple):
@@ -70,9 +71,6 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             self._reconcilers.update(made)
 
     def _made(self, switch: SwitchConfig, source: DeviceSource, pipeline: PipelineConfig | None) -> SwitchReconciler:
-        options = dict(self._options)
-        if switch.registered:  # it is this controller's by its own word: nothing there is anybody else's
-            options["remove_existing"] = True
         return SwitchReconciler(
             switch,
             source,
@@ -82,7 +80,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             parts=self._parts,
             links=self.config.links,
             pipeline=pipeline,
-            **options,
+            **self._options,
         )
 
     def source(self, switch: SwitchConfig) -> DeviceSource:
@@ -143,7 +141,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         found = []
         for reconciler in self._reconcilers.values():
             config = reconciler.config
-            allocator = allocator_from_records(config, self._cache.records(config.name))
+            allocator = allocator_from_records(config, self._cache.records(config.name), reconciler.foreign)
             gone = obstacle(config)
             obstacles = (gone or reconciler.refusal(trial), gone or reconciler.refusal(bare))
             found.append(SwitchCapacity(config, allocator, *obstacles))
@@ -195,6 +193,23 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         """Return which switches of a job cannot be reached, and why; an empty string when all can."""
         reconcilers = [reconciler for reconciler in self.of(record) if reconciler.condition_reason == "unreachable"]
         return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in reconcilers)
+
+    def require_decided(self, job: str) -> None:
+        """Raise UndecidedError for a job whose entries may be among those on a switch that the database does not have.
+
+        It is not in the database, or one of these generations has its place.
+        """
+        record = self._cache.find(job)
+        if record is None and self._cache.was_deleted(job):
+            return
+        for reconciler in self._reconcilers.values() if record is None else self.of(record):
+            name = reconciler.config.name
+            for kept in reconciler.foreign:
+                if record is None or kept.overlaps(Allocation(*record.place(name))):
+                    raise UndecidedError(
+                        f"job {job!r:.80}: the database does not have {kept}, which switch {name!r} serves",
+                        hint="sums go on; the operator decides with `hopsum controller --remove-existing`",
+                    )
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
         """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from hopsum_controlplane.cluster.membership_builder import leaves_of, switches_o
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
+from hopsum_controlplane.foreign import ForeignGeneration
 from hopsum_controlplane.resource_allocator import FreeCapacity
 
 
@@ -379,7 +380,7 @@ def of_switch(
         driver=config.driver,
         address=config.address,
         reachable=reconciler.controller is not None,
-        condition=reconciler.condition,
+        condition=reconciler.condition or _undecided(reconciler.foreign),
         slots=config.slots,
         slots_used=config.slots - free.slots,
         slots_largest_free=free.largest_range,
@@ -388,8 +389,18 @@ def of_switch(
         audits=reconciler.audits,
         entries_repaired=reconciler.entries_repaired,
         findings=reconciler.findings,
-        condition_reason=reconciler.condition_reason,
+        condition_reason=reconciler.condition_reason or ("undecided" if reconciler.foreign else ""),
         sessions=reconciler.sessions,
         registered=config.registered,
         lease_left_s=lease_left_s,
+    )
+
+
+def _undecided(foreign: Sequence[ForeignGeneration]) -> str:
+    """Say which generations the database does not have; an empty string for none."""
+    if not foreign:
+        return ""
+    return (
+        f"not in the database, and kept: {'; '.join(map(str, foreign))}; restore a newer database, or end them with "
+        "`hopsum controller --remove-existing`"
     )

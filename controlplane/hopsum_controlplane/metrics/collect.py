@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 MAX_MEMBERS: Final = 1024
-CONDITION_REASONS: Final = ("unreachable", "not_primary", "other_program", "store", "other")
+CONDITION_REASONS: Final = ("unreachable", "not_primary", "other_program", "store", "undecided", "other")
 
 _SWITCH: Final = ("switch",)
 _JOB: Final = ("job_name",)

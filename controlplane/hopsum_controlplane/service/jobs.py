@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _CALLS_MAX: Final = 64
+PART_BYTES: Final = 1 << 18
+"""Of a backup, in one message."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ class Jobs:
             "ListSwitches": self._list_switches,
             "MoveJob": self._move_job,
         }
-        return {name: self._lane.answer(answer) for name, answer in answers.items()}
+        return {**{name: self._lane.answer(answer) for name, answer in answers.items()}, "Backup": self._backup}
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
@@ -81,6 +83,13 @@ class Jobs:
         return pb.MoveJobResponse(
             from_switch=made.from_switch, to_switch=made.to_switch, slot_base=made.region.base, slots=made.region.size
         )
+
+    async def _backup(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        content = await self._lane.run(self._controller.backup)
+        _log.info("a backup of %d bytes goes to %s", len(content), call.peer, extra={"peer": call.peer})
+        for begin in range(0, len(content), PART_BYTES):
+            part = pb.BackupPart(content=content[begin : begin + PART_BYTES], total_bytes=len(content))
+            yield bytes(part.SerializeToString())
 
     def _list_switches(self, request: Any, call: Call) -> Any:
         return pb.ListSwitchesResponse(switches=map(switch_message, self._controller.switches()))

@@ -13,6 +13,7 @@ from hopsum_controlplane.cluster.errors import (
     ResourceExhaustedError,
     StoreError,
     UnauthenticatedError,
+    UndecidedError,
     UnknownJobError,
 )
 from hopsum_controlplane.errors import ControlPlaneError
@@ -23,6 +24,7 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
     JobExistsError: grpc.StatusCode.ALREADY_EXISTS,
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     ResourceExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UndecidedError: grpc.StatusCode.UNAVAILABLE,  # its workers go on, as while no controller answers
     StoreError: grpc.StatusCode.INTERNAL,
 }
 

@@ -24,6 +24,7 @@ from hopsum_controlplane.cluster import (
     pipelines,
     registrable,
 )
+from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_controlplane.service.server import Service, safeguards
@@ -48,12 +49,12 @@ class Running:
 
 @contextmanager
 def running(
-    config: ClusterConfig, *, remove_existing: bool = False, clock: Callable[[], float] = time.time
+    config: ClusterConfig, *, may_remove: MayRemove | None = None, clock: Callable[[], float] = time.time
 ) -> Iterator[Running]:
     """Run a controller for the block.
 
     Args:
-        remove_existing: take off the switches what others wrote there, another program among it.
+        may_remove: what says whether what others wrote may be taken off a switch, see SwitchReconciler.
         clock: unix seconds, for generations.
 
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read; nothing runs then.
@@ -72,7 +73,7 @@ def running(
             clock=clock,
             pipeline=pipeline,
             registered=registrable(program, owner=store.owner, connect_timeout_s=CONNECT_S),
-            remove_existing=remove_existing,
+            may_remove=may_remove,
         )
         stack.callback(controller.close)
         pulse = stack.enter_context(Pulse(controller))

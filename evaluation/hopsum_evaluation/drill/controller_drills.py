@@ -5,10 +5,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopsum_evaluation.drill import controller_clock, controller_disk, controller_rivals, controller_writes
+from hopsum_evaluation.drill import (
+    controller_clock,
+    controller_disk,
+    controller_moved,
+    controller_rivals,
+    controller_writes,
+)
 from hopsum_evaluation.drill.base import Drill, needs_nothing
 
 CONTROLLER_DRILLS: Final = (
+    Drill(
+        controller_moved.NAME,
+        "the controller's machine is lost, a backup goes on elsewhere: no job ends before somebody decides",
+        needs_nothing,
+        controller_moved.moved,
+    ),
     Drill(
         controller_writes.NAME,
         "the controller dies at each write of a job's life: the switch is as in the database",

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from hopsum.rpc.channel import Channel, ControllerAddress
@@ -53,7 +54,7 @@ _LAST_SESSION: Final = (1 << 64) - 1
 """Low word of an election id above all sessions of the controller: bmv2 keeps a connection that died in silence."""
 _CONFIG: Final = """\
 [controller]
-database = "{folder}/state.sqlite"
+database = "{database}"
 listen = "{listen}"
 metrics_listen = "{page}"
 admin_token_file = "{folder}/admin.token"
@@ -142,21 +143,22 @@ class DrillTestbed:
         """Return the name of a shard's switch in the controller's configuration."""
         return f"shard{shard}" if shard else "leaf"
 
-    def start_controller(self) -> None:
-        """Start the controller over its database; returns when it serves."""
+    def start_controller(self, *options: str) -> None:
+        """Start the controller over its database, with more options; returns when it serves."""
         command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config"]
-        process = self.start("controller", [*command, str(self.context.folder / "cluster.toml")])
+        process = self.start("controller", [*command, str(self.context.folder / "cluster.toml"), *options])
         ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
         await_that(ready, "a controller that serves", alive=process)
 
-    def write_config(self) -> None:
-        """Write the controller's configuration, and the administrator's token."""
+    def write_config(self, database: Path = Path("state.sqlite")) -> None:
+        """Write the administrator's token and the configuration, with the database in the drill's folder."""
         token = self.context.folder / "admin.token"
         token.touch(mode=0o600)
         token.write_text(self._admin, encoding="utf-8")
         ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.network.ports)
         text = _CONFIG.format(
             folder=self.context.folder,
+            database=self.context.folder / database,
             listen=self.network.controller_address,
             page=self.page,
             lease_s=self.lease_s,

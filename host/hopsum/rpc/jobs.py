@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hopsum.rpc.channel import CALL_S, Channel
+from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import JOB_SERVICE
 
@@ -106,6 +107,17 @@ class JobsClient:
         request = pb.MoveJobRequest(name=name, from_switch=from_switch, to_switch=to_switch)
         moved: pb.MoveJobResponse = self._call("MoveJob", request, CHANGE_S)
         return moved
+
+    def backup(self) -> bytes:
+        """Return the content of the controller's database as it is now, complete."""
+        content, total_bytes = bytearray(), 0
+        for part in self._channel.stream(JOB_SERVICE, "Backup", pb.BackupRequest(), secret=self._token):
+            content += part.content
+            total_bytes = part.total_bytes
+        if not content or len(content) != total_bytes:
+            told = f"the backup broke off: {len(content)} of {total_bytes} bytes came"
+            raise ControllerUnreachableError(told, "UNAVAILABLE")
+        return bytes(content)
 
     def switches(self) -> list[pb.Switch]:
         """Return all switches."""

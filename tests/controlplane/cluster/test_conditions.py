@@ -78,7 +78,7 @@ def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog:
         [Insert(MulticastGroup(9, (Replica(1, 1),))), Insert(TableEntry("jobs", {"generation": 5}, "job", {}))]
     )
     if restart:
-        cluster.start(remove_existing=True)
+        cluster.start(may_remove=lambda name, what: True)
     else:
         cluster.clock.sleep(LEASE_S - 1)
         for worker in (*crew, *other):

@@ -139,7 +139,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def controller_restarts(self) -> None:
-        self.cluster.start(remove_existing=True)
+        self.cluster.start(may_remove=lambda name, what: True)
 
     def device(self, name: str) -> WatchedDevice:
         """Return a switch, where there are fewer than that the last one."""
@@ -186,7 +186,7 @@ class Histories(RuleBasedStateMachine):
         except Killed:
             pass
         self.fuse.arm(None)
-        self.cluster.start(remove_existing=True)
+        self.cluster.start(may_remove=lambda name, what: True)
 
     @precondition(lambda self: any(self.crews.values()))
     @rule(name=JOBS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 360367025cce2ac07c8045fb4eb45e0a
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 a1d62d79704f2b3978f0a37639a805e4
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -54,6 +54,18 @@ MEMBER_PHASE_IN: MemberPhase
 MEMBER_PHASE_OVER: MemberPhase
 MEMBER_PHASE_LEFT: MemberPhase
 MEMBER_PHASE_LOST: MemberPhase
+
+class BackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupPart(_message.Message):
+    __slots__ = ("content", "total_bytes")
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    total_bytes: int
+    def __init__(self, content: _Optional[bytes] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("ip", "udp_port")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum controller backup`: the database of a running controller, as a file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hopsum.errors import HopsumError
+from hopsum_cli.operator import operator
+from hopsum_cli.operator_arguments import add_operator_arguments
+from hopsum_controlplane.cluster import StateStore
+from hopsum_controlplane.errors import ControlPlaneError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum controller backup",
+        description="Write the database of a running controller to a file, for a controller that is to go on with it.",
+        epilog="The file has mode 0600, and is read as a database before it replaces a file of its name.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="file that is written")
+    add_operator_arguments(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; 1 when the controller does not answer or the file cannot be written, which is untouched then."""
+    options = build_parser().parse_args(arguments)
+    try:
+        with operator(options) as client:
+            content = client.backup()
+        jobs = write(content, options.file)
+    except (HopsumError, ControlPlaneError, OSError) as error:
+        print(f"hopsum controller backup: error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.file}: {jobs} jobs, {len(content)} bytes")
+    return 0
+
+
+def write(content: bytes, path: Path) -> int:
+    """Write a database to a file, whole or not at all; return how many jobs it has.
+
+    Raises OSError, or StoreError when it is no database of this version.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        jobs = _jobs_in(Path(temporary))
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return jobs
+
+
+def _jobs_in(path: Path) -> int:
+    """Return how many jobs a database has, which leaves one file and none beside it. Raises StoreError."""
+    store = StateStore(path)
+    try:
+        return len(store.load().records)
+    finally:
+        store.close()
