@@ -82,7 +82,7 @@ def _rival(testbed: DrillTestbed) -> None:
     testbed.report.detected = "the first says that another client is primary, from the start of the second's process"
     ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
     await_that(ready, "a second controller that serves", alive=process)
-    found = lambda: "entries of another controller stand here" in process.log_text()  # noqa: E731
+    found = lambda: "the database does not have generation" in process.log_text()  # noqa: E731
     await_that(found, "a second controller that sees whose entries stand there", alive=process)
 
 
