@@ -14,6 +14,7 @@
   admin_token_file = "/etc/hopsum/admin.token"
   switch_token_file = "/etc/hopsum/switch.token"   # lets switches register that have this token
   log_level = "info"                         # debug, info, warning or error
+  audit_log = "/var/lib/hopsum/audit.jsonl"  # who changed what
 
   [[switch]]
   name = "leaf1"
@@ -161,6 +162,7 @@ class ClusterConfig:
     admin_token_file: Path | None = None
     switch_token_file: Path | None = None
     log_level: str = "info"
+    audit_log: Path | None = None
 
     def switch(self, name: str) -> SwitchConfig:
         """Return the switch of this name. Raises ClusterConfigError when there is none."""

@@ -9,7 +9,7 @@ workers    locate, join, wait, beat, leave   jobs       create, list, show, dele
 running    database, controller, page, metrics, service: begun and ended in order
 pulse      threads that keep the cluster controller going
 reloading  the configuration, read again     credentials files that hold secrets, certificates
-vitals     whether all that goes on
+vitals     whether all that goes on          audit_log who changed what
 logs       the log on stderr                 descriptors how many files the process may have open
 
 Only this folder imports gRPC and messages; the cluster controller behind it knows neither.

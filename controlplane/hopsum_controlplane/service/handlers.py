@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from hopsum_controlplane.cluster.requests import printable
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import bearer
 from hopsum_controlplane.service.gate import TooManyClientsError
@@ -38,11 +39,15 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Call:
-    """Whose call it is, from where, as gRPC writes addresses, and the seconds until its client gives it up."""
+    """Whose call it is, from where, as gRPC writes addresses, and the seconds until its client gives it up.
+
+    `certificate` is the common name of its client's certificate, empty without one.
+    """
 
     token: str
     peer: str
     left_s: float | None
+    certificate: str = ""
 
 
 Answer = Callable[[Any, Call], AsyncGenerator[bytes, None]]
@@ -107,7 +112,8 @@ def _guarded(
     name: str, method: Method, answer: Answer, admit: Admit, lane: Lane
 ) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_: object, context: Any) -> None:
-        call = Call(bearer(context.invocation_metadata()), unquote(context.peer()), context.time_remaining())
+        peer, certificate = unquote(context.peer()), _common_name(context.auth_context())
+        call = Call(bearer(context.invocation_metadata()), peer, context.time_remaining(), certificate)
         try:
             with admit(name, call):
                 data = await _message(context)
@@ -123,6 +129,12 @@ def _guarded(
         await context.abort(code, told)
 
     return serve
+
+
+def _common_name(proved: Mapping[str, Iterable[bytes]]) -> str:
+    """Return the common name of a client's certificate, printable; empty without one."""
+    names = [name.decode(errors="replace") for name in proved.get("x509_common_name", ())]
+    return printable(names[0]) if names else ""
 
 
 async def _message(context: Any) -> bytes:

@@ -17,6 +17,7 @@ import grpc
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import AdminAuth, AdminToken, SwitchAuth, read_admin_tokens, read_token
+from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.credentials import ServerCredentials, Tls
 from hopsum_controlplane.service.gate import Gate
@@ -73,6 +74,7 @@ class Service:
         tls: None: secrets pass in the clear.
         admin_tokens: of who may make and delete jobs; none only where nobody of another machine gets here.
         switch_token: of switches that register; None: none may.
+        audit: gets a line for every change; closed with the service. Left out, the lines are in the log.
 
     Raises:
         ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
@@ -86,10 +88,12 @@ class Service:
         tls: Tls | None = None,
         admin_tokens: Sequence[AdminToken] = (),
         switch_token: str | None = None,
+        audit: AuditLog | None = None,
         threads: int = THREADS,
     ) -> None:
         _require_token(listen, admin_tokens)
         self._listens, self._auth, self._switch_auth = listen, AdminAuth(admin_tokens), SwitchAuth(switch_token)
+        self._audit = audit or AuditLog()
         self._credentials = None if tls is None else ServerCredentials(tls)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
         self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
@@ -98,7 +102,7 @@ class Service:
         beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
         self._unwatch = controller.watch(bell.ring)
-        jobs = Jobs(controller, self._auth, gate, rest)
+        jobs = Jobs(controller, self._auth, gate, rest, self._audit)
         switches = Switches(controller, self._switch_auth, gate, rest)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest),
@@ -110,13 +114,15 @@ class Service:
         except BaseException:
             self.close()
             raise
+        self._audit.write("Start", listen=self.address, administrators=[each.name for each in admin_tokens])
         _report(self.address, tls, admin_tokens)
 
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        tls, tokens, switch = safeguards(config)
-        return cls(controller, config.listen, tls=tls, admin_tokens=tokens, switch_token=switch)
+        tls, admins, switch = safeguards(config)
+        audit = AuditLog(config.audit_log)
+        return cls(controller, config.listen, tls=tls, admin_tokens=admins, switch_token=switch, audit=audit)
 
     def answers(self, within_s: float) -> bool:
         """Say whether the event loop does something within some seconds. Any thread but the loop's own."""
@@ -133,9 +139,11 @@ class Service:
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
                 hint="start the controller again: jobs go on meanwhile",
             )
+        self._audit.reopen(config.audit_log)
         if tls is not None and self._credentials is not None:
             self._credentials.reload(tls)
         self._auth.tokens, self._switch_auth.token = tokens, switch
+        self._audit.write("Reload", administrators=[each.name for each in tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
@@ -147,6 +155,9 @@ class Service:
         self._events.close()
         for pool in (self._beats, self._rest):
             pool.shutdown(wait=False, cancel_futures=True)
+        if server is not None:
+            self._audit.write("Stop")
+        self._audit.close()
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -107,8 +107,9 @@ def test_it_pushes_the_program_and_finds_its_jobs_again(
     first = start(stack, config, "--log", "json", "--log-level", "debug")
     token = first.operator(stack).create("train", 2, 16).token
     lines = [json.loads(line) for line in first.process.log_text().splitlines() if line.startswith("{")]
-    made, order = [line for line in lines if line.get("job") == "train"]
-    assert re.fullmatch(r"job train: made at the order of ipv4:127\.0\.0\.1:\d+", order["message"])
+    (made,) = [line for line in lines if line.get("job") == "train"]
+    (order,) = [line for line in lines if line.get("audit", {}).get("action") == "CreateJob"]
+    assert re.fullmatch(r"audit: CreateJob train by anybody ipv4:127\.0\.0\.1:\d+", order["message"])
     assert (made["switch"], made["state"], made["level"]) == ("leaf1", "forming", "info")
     assert token not in first.process.log_text()
     assert first.process.stop() == 0

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who did what: a line for every change, whoever asked for it, and what the workers of a deleted job hear."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient
+from hopsum_controlplane.cluster import UnknownJobError
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service import jobs as jobs_service
+from hopsum_controlplane.service.access import AdminToken
+from hopsum_controlplane.service.audit_log import AuditLog
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+
+from ..cluster.world import Cluster, switch_config
+
+TOKENS = (AdminToken("the-token-of-alice-0000", "alice"), AdminToken("the-token-of-nobody-000"))
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
+    made.start()
+    yield made
+    made.stop()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def client(stack: ExitStack, service: Service, token: str) -> JobsClient:
+    return JobsClient(stack.enter_context(Channel(ControllerAddress.of(service.address))), token)
+
+
+def test_every_change_has_a_line(
+    cluster: Cluster, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_service, "STRANGERS_S", 3600.0)
+    path = tmp_path / "audit.jsonl"
+    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=TOKENS, audit=AuditLog(path)) as service:
+        alice, other, stranger = (client(stack, service, each) for each in (TOKENS[0].token, TOKENS[1].token, "wrong"))
+        crew = cluster.run("train")
+        alice.create("vectors", 2, 16)
+        with pytest.raises(ControllerError, match="exists"):
+            other.create("vectors", 2, 16)
+        for _ in range(3):
+            with pytest.raises(ControllerError, match="another token"):
+                stranger.delete("train")
+        alice.jobs()  # changes nothing, and has no line
+        alice.delete("train")
+        other.backup()
+        with pytest.raises(UnknownJobError, match=r"the job was deleted by alice at ipv4:127\.0\.0\.1:\d+ at 20"):
+            crew[0].beat()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    started, made, refused, strange, deleted, copied, stopped = lines(path)
+    assert (started["action"], started["administrators"]) == ("Start", ["alice", "administrator"])
+    assert (made["action"], made["job"], made["identity"], made["before"]) == ("CreateJob", "vectors", "alice", None)
+    assert made["after"] == {"state": "forming", "generation": 0, "workers": 2, "slots": 16, "switches": ["s1"]}
+    assert re.fullmatch(r"ipv4:127\.0\.0\.1:\d+", made["peer"])
+    assert (refused["identity"], refused["before"]) == ("administrator", refused["after"])
+    assert "exists" in refused["refused"]
+    assert (strange["identity"], strange["action"]) == ("unknown", "DeleteJob")
+    assert (deleted["identity"], deleted["before"]["state"], deleted["after"]) == ("alice", "running", None)
+    assert deleted["before"]["generation"] == crew[0].generation
+    assert (copied["action"], copied["identity"]) == ("Backup", "administrator")
+    assert copied["bytes"] > 0
+    assert stopped["action"] == "Stop"
+    assert all(each.token not in path.read_text() for each in TOKENS)
+
+
+def test_calls_of_strangers_cannot_fill_the_disk(
+    cluster: Cluster, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(jobs_service.time, "monotonic", lambda: now_s[0])
+    path = tmp_path / "audit.jsonl"
+    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=TOKENS, audit=AuditLog(path)) as service:
+        stranger = client(stack, service, "wrong")
+        for second in (0.0, 0.5, 0.9, 5.0):
+            now_s[0] = second
+            with pytest.raises(ControllerError):
+                stranger.jobs()
+    strange = [line for line in lines(path) if line.get("identity") == "unknown"]
+    assert [line.get("refused_before") for line in strange] == [None, 2]
+
+
+def test_a_rotated_file_is_left_and_a_new_one_begun(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    log.write("First")
+    path.rename(tmp_path / "audit.jsonl.1")
+    log.write("Second")  # still in the old file
+    log.reopen(path)
+    log.write("Third")
+    with pytest.raises(ControlPlaneError, match=r"audit log .* cannot be opened"):
+        log.reopen(tmp_path / "nowhere" / "audit.jsonl")
+    log.write("Fourth")
+    log.close()
+    assert [line["action"] for line in lines(tmp_path / "audit.jsonl.1")] == ["First", "Second"]
+    assert [line["action"] for line in lines(path)] == ["Third", "Fourth"]
+
+
+def test_the_commands_on_the_page(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    log = AuditLog(tmp_path / "audit.jsonl")
+    log.write("CreateJob", job="digits", identity="alice", peer="ipv4:10.0.0.7:4000")
+    log.write("DeleteJob", job="digits", identity="bob", peer="ipv4:10.0.0.8:4000")
+    log.write("DeleteJob", job="other", identity="bob", peer="ipv4:10.0.0.8:4000")
+    log.close()
+    (tmp_path / "controller.pid").write_text("")
+    done = subprocess.run(["bash", "-euc", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    (found,) = done.stdout.splitlines()
+    assert "DeleteJob" in found
+    assert "bob" in found
