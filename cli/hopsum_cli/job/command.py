@@ -32,6 +32,11 @@ def build_parser() -> argparse.ArgumentParser:
     moving.add_argument("name", metavar="JOB", help="name of the job")
     moving.add_argument("--from-switch", metavar="NAME", help="switch that the job leaves (default: its one switch)")
     moving.add_argument("--to-switch", metavar="NAME", help="switch that it goes to (default: one that has room)")
+    rotating = _word(words, "rotate-token", "give a job another token; the one before stays valid beside it", _rotate)
+    rotating.add_argument("name", metavar="JOB", help="name of the job")
+    create.add_token_file_argument(rotating)
+    revoking = _word(words, "revoke-token", "let no worker join with the token before the present one", _revoke)
+    revoking.add_argument("name", metavar="JOB", help="name of the job")
     deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
     deleting.add_argument("names", metavar="JOB", nargs="+", help="names of the jobs")
     deleting.add_argument("--yes", action="store_true", help="answer yes: delete jobs with workers too")
@@ -87,6 +92,29 @@ def _move(options: argparse.Namespace) -> int:
     else:
         slots = f"slots {moved['slot_base']} to {moved['slot_base'] + moved['slots'] - 1}"
         print(f"job {options.name!r} moves from switch {moved['from_switch']} to {moved['to_switch']}: {slots}")
+    return 0
+
+
+def _rotate(options: argparse.Namespace) -> int:
+    with operator(options) as client, create.token_file(options.token_file, "no token was made") as write:
+        token = client.rotate_token(options.name)
+        write(token)
+    place = {"token": token} if options.token_file is None else {"token_file": str(options.token_file.absolute())}
+    if options.json:
+        print(json.dumps({"name": options.name, **place}))
+    else:
+        where = f"in {place['token_file']}" if options.token_file else f"not told again: {token}"
+        print(f"the new token of job {options.name!r} is {where}; the one before is valid until it is revoked")
+    return 0
+
+
+def _revoke(options: argparse.Namespace) -> int:
+    with operator(options) as client:
+        client.revoke_earlier_token(options.name)
+    if options.json:
+        print(json.dumps({"name": options.name}))
+    else:
+        print(f"job {options.name!r} has one token; who has joined with the one before goes on")
     return 0
 
 

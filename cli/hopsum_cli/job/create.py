@@ -90,6 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="seconds before a silent worker is evicted (default: the controller's)",
     )
+    add_token_file_argument(parser)
+
+
+def add_token_file_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --token-file."""
     parser.add_argument(
         "--token-file",
         type=Path,
@@ -103,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     given = {**_given_tables(options), **_tables(options)}
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
-    with operator(options) as client, _token_file(options.token_file) as write:
+    with operator(options) as client, token_file(options.token_file) as write:
         made = client.create(
             options.name,
             options.workers,
@@ -190,7 +195,7 @@ def _url(address: ControllerAddress, job: str, token_file: Path | None) -> str:
 
 
 @contextmanager
-def _token_file(path: Path | None) -> Iterator[Any]:
+def token_file(path: Path | None, undone: str = "no job was made") -> Iterator[Any]:
     """Make the file before there is a token, and take it away if there is none. Raises TokenFileError."""
     if path is None:
         yield lambda token: None
@@ -198,7 +203,7 @@ def _token_file(path: Path | None) -> Iterator[Any]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise TokenFileError(f"no job was made: token file {path}: {error}; give one that is not there yet") from error
+        raise TokenFileError(f"{undone}: token file {path}: {error}; give one that is not there yet") from error
     with open(descriptor, "w", encoding="ascii") as file:
         try:
             yield lambda token: print(token, file=file)

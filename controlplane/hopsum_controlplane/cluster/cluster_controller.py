@@ -31,6 +31,7 @@ from hopsum_controlplane.cluster.history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
+from hopsum_controlplane.cluster.lifecycle import has_joined_with
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
@@ -51,9 +52,6 @@ _log = logging.getLogger(__name__)
 _BEATS_PER_LEASE = 3
 GRACE_S = 2.0
 """That a member has to be heard again whose connection ended."""
-ROUNDS = 1 << 32
-ROUNDS_MOST = ROUNDS // 4 * 3
-"""Rounds of a slot that a generation uses: the rest is for what happens until it has ended."""
 
 
 class ClusterController:
@@ -151,6 +149,22 @@ class ClusterController:
                 hint="the controller goes on trying; see to the switch",
             )
 
+    def rotate_token(self, name: str) -> str:
+        """Give a job another token, and return it; the one before stays valid until `revoke_earlier_token`.
+
+        Raises UnknownJobError and StoreError.
+        """
+        token = new_token(self._random)
+        self._cache.apply(name, lambda now: lifecycle.rotate_token(now, digest(token)))
+        return token
+
+    def revoke_earlier_token(self, name: str) -> None:
+        """Accept no newcomer with the token before the present one; who has joined with it goes on.
+
+        Raises UnknownJobError, StoreError, and InvalidRequestError where there is none.
+        """
+        self._cache.apply(name, lifecycle.revoke_earlier_token)
+
     @property
     def database_condition(self) -> str:
         """Return why the database cannot be written, an empty string when it can; waits for no lock."""
@@ -210,7 +224,7 @@ class ClusterController:
     def _join(self, request: JoinRequest) -> Joined:
         request.check()
         with self._cache.changed:
-            record = self._with_token(request.job, request.token)
+            record = self._with_token(request.job, request.token, request.incarnation)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
             at, leaf, further = placement.stand(record, request, rank, self._config)
             secret = member_secret(request.token, record.name, rank, request.incarnation)
@@ -286,8 +300,9 @@ class ClusterController:
             record, member = self._with_secret(job, rank, secret)
             if member.phase is not MemberPhase.LOST:
                 self._renew(record, rank, statistics)
-                if generation == record.generation:
-                    self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
+                position = (statistics or {}).get(POSITION, 0.0)
+                if generation == record.generation and (why := lifecycle.rounds_used_up(record, member, position)):
+                    self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> HeartbeatResult:
@@ -302,17 +317,6 @@ class ClusterController:
         lost = tuple(m.rank for m in record.members if served and m.is_worker and m.phase is MemberPhase.LOST)
         reason = record.reason if generation not in (0, now) else ""
         return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
-
-    def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
-        """End a generation in time before its rounds, which do not wrap (N4), run out."""
-        rounds = position / (record.window or record.region.size)
-        if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
-            return
-        why = (
-            f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
-            "they begin anew in another"
-        )
-        self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why))
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         """Let a member go: its switch serves the generation until all its workers have. Harmless when it has left.
@@ -457,12 +461,13 @@ class ClusterController:
             if record is not None and matches(request.token, record.token_digest):
                 self._histories.note_rejection(record.name, str(error))
 
-    def _with_token(self, job: str, token: str) -> JobRecord:
+    def _with_token(self, job: str, token: str, incarnation: bytes = b"") -> JobRecord:
         self._reconcilers.require_decided(job)
         record = self._cache.get(job)
-        if not matches(token, record.token_digest):
+        digests = (record.token_digest, record.earlier_token_digest)
+        if not any(matches(token, each) for each in digests) and not has_joined_with(record, token, incarnation):
             raise UnauthenticatedError(
-                f"wrong token for job {job!r}", hint="use the one that was told when the job was made"
+                f"wrong token for job {job!r}", hint="use the one that was told when the job was made, or rotated"
             )
         return record
 

@@ -225,7 +225,8 @@ class JobStateCache:
 
 
 def _digests(record: JobRecord) -> frozenset[bytes]:
-    return frozenset((record.token_digest, *(member.secret_digest for member in record.members)))
+    tokens = (record.token_digest, record.earlier_token_digest)
+    return frozenset((*filter(None, tokens), *(member.secret_digest for member in record.members)))
 
 
 def _report(before: JobRecord | None, after: JobRecord | None) -> None:

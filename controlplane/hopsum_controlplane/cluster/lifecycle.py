@@ -78,11 +78,15 @@ from hopsum_controlplane.cluster.records import (
     ShardSeat,
 )
 from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.cluster.tokens import matches, member_secret
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
 """So many that left or were replaced are remembered for each job, the last ones."""
+ROUNDS = 1 << 32
+ROUNDS_MOST = ROUNDS // 4 * 3
+"""Rounds of a slot that a generation uses: the rest is for what happens until it has ended."""
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
@@ -115,6 +119,40 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
             hint="say which rank this worker replaces, or make the job for more workers",
         )
     return free
+
+
+def rotate_token(record: JobRecord, token_digest: bytes) -> JobRecord:
+    """Give a job another token; the one before stays valid beside it."""
+    return replace(record, token_digest=token_digest, earlier_token_digest=record.token_digest)
+
+
+def revoke_earlier_token(record: JobRecord) -> JobRecord:
+    """Let the present token of a job be the only one. Raises InvalidRequestError when it is."""
+    if not record.earlier_token_digest:
+        raise InvalidRequestError(
+            f"job {record.name!r} has no token but the present one", hint="`hopsum job rotate-token` makes another"
+        )
+    return replace(record, earlier_token_digest=b"")
+
+
+def has_joined_with(record: JobRecord, token: str, incarnation: bytes) -> bool:
+    """Say whether a member in the database joined with this token: its place is its own, whatever came since."""
+    return any(
+        member.incarnation == incarnation
+        and matches(member_secret(token, record.name, member.rank, incarnation), member.secret_digest)
+        for member in record.members
+    )
+
+
+def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
+    """Return why a generation is to end before its rounds, which do not wrap (N4), run out; empty while they last."""
+    rounds = position / (record.window or record.region.size)
+    if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
+        return ""
+    return (
+        f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
+        "they begin anew in another"
+    )
 
 
 def join(record: JobRecord, member: Member) -> JobRecord:

@@ -145,6 +145,8 @@ class JobRecord:
     in CHANGING and ENDING. On one switch both are empty. `departed` are switches that the job has moved away from, and
     where something of an older generation stands, or may.
 
+    `earlier_token_digest` is of the token before the present one, while that is valid too; else it is empty.
+
     `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last generation that
     ran and had some; None where there was none since the stream began.
     """
@@ -164,6 +166,7 @@ class JobRecord:
     branches: tuple[BranchAssignment, ...] = ()
     confirmed: tuple[str, ...] = ()
     departed: tuple[BranchAssignment, ...] = ()
+    earlier_token_digest: bytes = field(default=b"", repr=False)
 
     @property
     def name(self) -> str:

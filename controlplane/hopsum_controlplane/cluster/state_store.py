@@ -28,7 +28,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, Mem
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 _PRIVATE = 0o600
@@ -56,6 +56,9 @@ CREATE TABLE retired (
     PRIMARY KEY (name, position)
 ) STRICT;
 CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
+CREATE TABLE earlier_tokens (
+    name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
+) STRICT;
 """
 
 # What brings a database of a version to the next one.
@@ -95,6 +98,11 @@ CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
 """,
     7: """
 ALTER TABLE jobs ADD COLUMN departed TEXT NOT NULL DEFAULT '[]';
+""",
+    8: """
+CREATE TABLE IF NOT EXISTS earlier_tokens (
+    name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
+) STRICT;
 """,
 }
 
@@ -166,6 +174,7 @@ class StateStore:
             )
             self._put_members(database, record)
             self._put_retired(database, record)
+            self._put_earlier_token(database, record)
 
     def remove(self, name: str) -> None:
         """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
@@ -283,12 +292,18 @@ class StateStore:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self.path} is damaged: switch {name!r}: {error!r:.200}", hint=_DAMAGED) from error
 
+    def _put_earlier_token(self, database: sqlite3.Connection, record: JobRecord) -> None:
+        database.execute("DELETE FROM earlier_tokens WHERE name = ?", (record.name,))
+        if record.earlier_token_digest:
+            database.execute("INSERT INTO earlier_tokens VALUES (?, ?)", (record.name, record.earlier_token_digest))
+
     def _record(self, row: tuple[str, ...]) -> JobRecord:
         name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = row
         resume, newcomers, branches, confirmed, departed = more
         query = f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank"
         members = self._database.execute(query, (name,)).fetchall()
         retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
+        earlier = self._database.execute("SELECT token_digest FROM earlier_tokens WHERE name = ?", (name,)).fetchone()
         try:
             record = JobRecord(
                 request=serialization.request_from_json(request),
@@ -306,6 +321,7 @@ class StateStore:
                 branches=serialization.branches_from_json(branches),
                 confirmed=serialization.names_from_json(confirmed),
                 departed=serialization.branches_from_json(departed),
+                earlier_token_digest=b"" if earlier is None else bytes(earlier[0]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error

@@ -54,6 +54,7 @@ class Jobs:
             "DeleteJob": self._delete_job,
             "ListSwitches": self._list_switches,
             "MoveJob": self._move_job,
+            "RotateJobToken": self._rotate_token,
         }
         return {**{name: self._lane.answer(answer) for name, answer in answers.items()}, "Backup": self._backup}
 
@@ -92,6 +93,14 @@ class Jobs:
         self._strangers_at_s = now_s + STRANGERS_S
         more = {"refused_before": left_out} if left_out else {}
         self._audit.write(action, **_from(call, UNKNOWN), refused=why, **more)
+
+    def _rotate_token(self, request: Any, call: Call) -> Any:
+        action = "RevokeEarlierToken" if request.revoke_earlier else "RotateJobToken"
+        with self._audited(action, request.name, call):
+            if request.revoke_earlier:
+                self._controller.revoke_earlier_token(request.name)
+                return pb.RotateJobTokenResponse()
+            return pb.RotateJobTokenResponse(token=self._controller.rotate_token(request.name))
 
     def _who(self, call: Call) -> str:
         """Return who makes a call, in words: for the workers of a job that is deleted."""

@@ -108,6 +108,15 @@ class JobsClient:
         moved: pb.MoveJobResponse = self._call("MoveJob", request, CHANGE_S)
         return moved
 
+    def rotate_token(self, name: str) -> str:
+        """Give a job another token, and return it; the one before stays valid until `revoke_earlier_token`."""
+        reply: pb.RotateJobTokenResponse = self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name))
+        return reply.token
+
+    def revoke_earlier_token(self, name: str) -> None:
+        """Let no newcomer join with the token before the present one; who has joined with it goes on."""
+        self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name, revoke_earlier=True))
+
     def backup(self) -> bytes:
         """Return the content of the controller's database as it is now, complete."""
         content, total_bytes = bytearray(), 0

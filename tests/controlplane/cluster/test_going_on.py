@@ -16,8 +16,8 @@ from hopsum_controlplane.cluster import (
     Pending,
     UnauthenticatedError,
 )
-from hopsum_controlplane.cluster.cluster_controller import ROUNDS_MOST
 from hopsum_controlplane.cluster.decision import Report
+from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.membership import parse_membership
 

@@ -68,14 +68,14 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@pytest.mark.parametrize("table", ["books", "jobs", "members", "owner", "retired", "switches"])
+@pytest.mark.parametrize("table", ["books", "earlier_tokens", "jobs", "members", "owner", "retired", "switches"])
 def test_the_manual_has_the_columns(tmp_path: Path, table: str) -> None:
     path = tmp_path / "state.sqlite"
     StateStore(path).close()
     with closing(sqlite3.connect(path)) as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         columns = database.execute(f"PRAGMA table_info({table})").fetchall()
-    assert tables == {"books", "jobs", "members", "owner", "retired", "switches"}
+    assert tables == {"books", "earlier_tokens", "jobs", "members", "owner", "retired", "switches"}
     real = {name: f"{kind}{'' if required or key else ' or NULL'}" for _, name, kind, required, _, key in columns}
     words = "SQLite, opened by one controller at a time. `books`" if table == "books" else f"`{table}`, "
     told = {name: row[0] for name, row in rows_after(words).items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 a1d62d79704f2b3978f0a37639a805e4
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 50bde130245681f7318dd59eac12a94a
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -54,6 +54,20 @@ MEMBER_PHASE_IN: MemberPhase
 MEMBER_PHASE_OVER: MemberPhase
 MEMBER_PHASE_LEFT: MemberPhase
 MEMBER_PHASE_LOST: MemberPhase
+
+class RotateJobTokenRequest(_message.Message):
+    __slots__ = ("name", "revoke_earlier")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_EARLIER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    revoke_earlier: bool
+    def __init__(self, name: _Optional[str] = ..., revoke_earlier: bool = ...) -> None: ...
+
+class RotateJobTokenResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
 
 class BackupRequest(_message.Message):
     __slots__ = ()
