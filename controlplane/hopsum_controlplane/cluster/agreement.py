@@ -8,12 +8,17 @@ same words, and so is each other rank that joins within a lease, until one that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member
+from hopsum_controlplane.cluster import lifecycle
+from hopsum_controlplane.cluster.errors import InvalidRequestError
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 
+_log: Final = logging.getLogger(__name__)
 UNTOLD: Final = "(not told)"
 
 
@@ -55,10 +60,33 @@ class _Dispute:
 
 
 class Disputes:
-    """Differences between workers of forming jobs, for those that join later. In memory only; not thread-safe."""
+    """Differences between workers of forming jobs, for those that join later. In memory only.
 
-    def __init__(self) -> None:
+    Under the lock of `cache`, whose records it changes.
+    """
+
+    def __init__(self, cache: JobStateCache) -> None:
+        self._cache = cache
         self._disputes: dict[str, _Dispute] = {}
+
+    def require_agreement(self, record: JobRecord, member: Member, now_s: float, lease_s: float) -> None:
+        """Refuse a worker with other settings than the job's, and give up who waits where nobody knows which are right.
+
+        Raises InvalidRequestError.
+        """
+        name = record.name
+        why = self.against(name, member.rank, now_s) if member.is_worker else ""
+        hint = "start all workers of the job again, with the same settings"
+        if not why and (why := conflict(record, member)):
+            if is_settled(record, member.rank):
+                hint = "the job goes on without this worker: start it again, with the settings of the others"
+            else:
+                waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
+                self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
+                self.note(name, why, {*waiting, member.rank}, now_s + lease_s)
+        if why:
+            _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
+            raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
 
     def note(self, job: str, why: str, told: Collection[int], until_s: float) -> None:
         """Remember a difference, and the ranks that were told of it."""

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
+from hopsum_controlplane.cluster import lifecycle, placement, views
+from hopsum_controlplane.cluster.agreement import Disputes
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.errors import (
     InvalidRequestError,
@@ -88,7 +89,7 @@ class ClusterController:
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the generation that a worker waits for the end of whose predecessor has left it, and since when."""
-        self._disputes = agreement.Disputes()
+        self._disputes = Disputes(self._cache)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(
             config, devices, self._cache, pipeline=pipeline, registered=registered, **options
@@ -231,7 +232,7 @@ class ClusterController:
             member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
             settings = tuple(sorted(request.settings.items()))
             member = replace(member, report=request.report, settings=settings, further=further)
-            self._require_agreement(record, member)
+            self._disputes.require_agreement(record, member, self._monotonic(), self._lease_s(record))
             before = record.member(rank)
             self._cache.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
@@ -240,25 +241,6 @@ class ClusterController:
         self._reconcilers.follow(record.name)
         lease_s = self._lease_s(record)
         return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
-
-    def _require_agreement(self, record: JobRecord, member: Member) -> None:
-        """Refuse a worker with other settings than the job's, and give up who waits where nobody knows which are right.
-
-        Raises InvalidRequestError.
-        """
-        now_s, name = self._monotonic(), record.name
-        why = self._disputes.against(name, member.rank, now_s) if member.is_worker else ""
-        hint = "start all workers of the job again, with the same settings"
-        if not why and (why := agreement.conflict(record, member)):
-            if agreement.is_settled(record, member.rank):
-                hint = "the job goes on without this worker: start it again, with the settings of the others"
-            else:
-                waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
-                self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
-                self._disputes.note(name, why, {*waiting, member.rank}, now_s + self._lease_s(record))
-        if why:
-            _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
-            raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_generation: int = 0, timeout_s: float = 0.0
