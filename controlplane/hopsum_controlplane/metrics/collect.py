@@ -10,6 +10,7 @@ switches, and every other value once, so that a sum over the switches counts not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, Literal
 
 from prometheus_client import CollectorRegistry
@@ -36,6 +37,9 @@ _MEMBER: Final = ("job_name", "rank")
 _Declared = tuple[str, Literal["counter", "gauge", "histogram"], str, tuple[str, ...]]
 
 FAMILIES: Final[Sequence[_Declared]] = (
+    ("build_info", "gauge", "1 for the version of hopsum that runs.", ("version",)),
+    ("database_writable", "gauge", "1 while the database can be written.", ()),
+    ("certificate_expiry_timestamp_seconds", "gauge", "Unix time at which the service's certificate ends.", ()),
     ("switch_up", "gauge", "1 while the controller drives the switch.", _SWITCH),
     ("switch_condition", "gauge", "1 for the reason why the controller cannot use the switch.", ("switch", "reason")),
     ("switch_slots", "gauge", "Slots that jobs may use.", _SWITCH),
@@ -89,32 +93,53 @@ STATISTICS: Final = {
 
 
 _KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-_encode, CONTENT_TYPE = choose_encoder("")
+_VERSION: Final = version("hopsum")
 
 
 class ControllerCollector(Collector):
     """The metrics of a controller, for a registry of prometheus_client."""
 
-    def __init__(self, controller: ClusterController, max_members: int = MAX_MEMBERS) -> None:
+    def __init__(
+        self, controller: ClusterController, max_members: int = MAX_MEMBERS, certificate_ends_at_s: float | None = None
+    ) -> None:
         self._controller, self._max_members = controller, max_members
+        self._certificate_ends_at_s = certificate_ends_at_s
 
     def collect(self) -> Iterable[Metric]:
         """Return the families that have values."""
-        return [family for family in collect(self._controller, self._max_members) if family.samples]
+        found = collect(self._controller, self._max_members, self._certificate_ends_at_s)
+        return [family for family in found if family.samples]
 
 
-def expose(controller: ClusterController, max_members: int = MAX_MEMBERS) -> str:
-    """Return the text that a scrape gets, of CONTENT_TYPE."""
+def content_type(accept: str = "") -> str:
+    """Return the content type of a scrape that accepts this: OpenMetrics or Prometheus' text."""
+    return str(choose_encoder(accept)[1])
+
+
+def expose(
+    controller: ClusterController,
+    max_members: int = MAX_MEMBERS,
+    *,
+    accept: str = "",
+    certificate_ends_at_s: float | None = None,
+) -> str:
+    """Return the text that a scrape gets that accepts this, of its `content_type`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ControllerCollector(controller, max_members))
-    return _encode(registry).decode()
+    registry.register(ControllerCollector(controller, max_members, certificate_ends_at_s))
+    return bytes(choose_encoder(accept)[0](registry)).decode()
 
 
-def collect(controller: ClusterController, max_members: int = MAX_MEMBERS) -> list[Metric]:
+def collect(
+    controller: ClusterController, max_members: int = MAX_MEMBERS, certificate_ends_at_s: float | None = None
+) -> list[Metric]:
     """Return all metrics at about this moment; switches that do not answer soon lack their counters."""
     made: dict[str, Metric] = {
         name: _KINDS[kind](PREFIX + name, text, labels=labels) for name, kind, text, labels in FAMILIES
     }
+    _add(made["build_info"], 1, _VERSION)
+    _add(made["database_writable"], int(not controller.database_condition))
+    if certificate_ends_at_s is not None:
+        _add(made["certificate_expiry_timestamp_seconds"], certificate_ends_at_s)
     jobs = controller.jobs(counters=True)
     for switch in controller.switches():
         _add_switch(made, switch, [job for job in jobs if switch.name in _switches(job)])

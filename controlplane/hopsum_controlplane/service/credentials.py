@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,8 @@ from hopsum_controlplane.errors import ControlPlaneError
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_OF_ROOT: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 _NO_PASSWORD: Final = b""
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` has no name for."""
 
 
 def read_private(path: Path, what: str, key: str) -> bytes:
@@ -55,11 +58,12 @@ class Tls:
 
 @dataclass(frozen=True)
 class _Content:
-    """Contents of the files of a Tls."""
+    """Contents of the files of a Tls; `ends_at_s` is when the certificate does, in unix seconds."""
 
     certificate: bytes
     key: bytes
     client_ca: bytes | None
+    ends_at_s: float
 
     def configuration(self) -> Any:
         return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
@@ -78,6 +82,11 @@ class ServerCredentials:
         self.credentials = grpc.dynamic_ssl_server_credentials(
             self._now.configuration(), self._next, require_client_authentication=tls.client_ca is not None
         )
+
+    @property
+    def ends_at_s(self) -> float:
+        """Return when the certificate ends, in unix seconds."""
+        return self._now.ends_at_s
 
     def reload(self, tls: Tls) -> None:
         """Read the files; each new connection gets what is in them.
@@ -109,8 +118,9 @@ def _read(tls: Tls) -> _Content:
         authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
     except OSError as error:
         raise ControlPlaneError(f"TLS: {error}", hint="see tls_certificate and tls_client_ca") from error
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, lambda: _NO_PASSWORD)
+        server.load_cert_chain(tls.certificate, tls.key, lambda: _NO_PASSWORD)
     except (ssl.SSLError, OSError) as error:
         raise ControlPlaneError(
             f"TLS: certificate {tls.certificate} and key {tls.key} do not go together: {error}",
@@ -123,4 +133,21 @@ def _read(tls: Tls) -> _Content:
             raise ControlPlaneError(
                 f"TLS: {tls.client_ca} has no certificates: {error}", hint="see tls_client_ca"
             ) from error
-    return _Content(certificate, key, authorities)
+    return _Content(certificate, key, authorities, _end_of(server, tls.certificate))
+
+
+def _end_of(server: ssl.SSLContext, certificate: Path) -> float:
+    """Return when the certificate of a server ends, as a client in this process finds it, in unix seconds."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cafile=certificate)
+    # The certificate vouches for itself, whether it has ended or not.
+    client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server)
+    for each in (theirs, ours, theirs):
+        with suppress(ssl.SSLWantReadError):
+            each.do_handshake()
+    found = theirs.getpeercert() or {}
+    return float(ssl.cert_time_to_seconds(str(found["notAfter"])))

@@ -124,6 +124,11 @@ class Service:
         audit = AuditLog(config.audit_log)
         return cls(controller, config.listen, tls=tls, admin_tokens=admins, switch_token=switch, audit=audit)
 
+    @property
+    def certificate_ends_at_s(self) -> float | None:
+        """Return when the certificate ends, in unix seconds; None without TLS."""
+        return None if self._credentials is None else self._credentials.ends_at_s
+
     def answers(self, within_s: float) -> bool:
         """Say whether the event loop does something within some seconds. Any thread but the loop's own."""
         return self._events.answers(within_s)

@@ -34,6 +34,11 @@ class Vitals:
     ) -> None:
         self._controller, self._pulse, self._service, self._clock = controller, pulse, service, clock
 
+    @property
+    def certificate_ends_at_s(self) -> float | None:
+        """Return when the service's certificate ends, in unix seconds; None without TLS."""
+        return self._service.certificate_ends_at_s
+
     def why_not_healthy(self) -> str:
         """Return why this process should be started again, an empty string when all its threads go on."""
         stale_s = self._clock() - self._pulse.beat_at_s

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.metrics.collect import CONTENT_TYPE, expose
+from hopsum_controlplane.metrics.collect import content_type, expose
 from hopsum_controlplane.web.clients import REQUEST_S, Clients
 from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import PageState
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
+OPEN_METRICS: Final = "application/openmetrics-text"
+"""In the header Accept of a scrape that takes the metrics in this form."""
 FRESH_S: Final = 0.5
 """Who asks sooner after somebody else gets the same answer: switches are read no more often."""
 _MAX_PORT: Final = 65535
@@ -38,6 +40,10 @@ _log: Final = logging.getLogger(__name__)
 
 class HealthCheck(Protocol):
     """What answers /healthz and /readyz: why not, or an empty string."""
+
+    @property
+    def certificate_ends_at_s(self) -> float | None:
+        """Return when the service's certificate ends, in unix seconds; None without TLS."""
 
     def why_not_healthy(self) -> str:
         """Return why the process should be started again."""
@@ -66,7 +72,8 @@ class WebServer:
         self._answers: Mapping[str, _Answer] = {
             PAGE: _Answer("text/html; charset=utf-8", lambda: page.body, {"Content-Security-Policy": page.policy}),
             STATE: _Answer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),
-            METRICS: _Answer(CONTENT_TYPE, _kept(lambda: expose(controller), fresh_s)),
+            METRICS: _metrics(controller, vitals, fresh_s, ""),
+            OPEN_METRICS: _metrics(controller, vitals, fresh_s, OPEN_METRICS),
             **_health_answers(vitals),
         }
         self._at = _host_and_port(address)
@@ -134,6 +141,14 @@ class _Answer:
     content_type: str
     body: Callable[[], bytes]
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def _metrics(controller: ClusterController, vitals: HealthCheck | None, fresh_s: float, accept: str) -> _Answer:
+    def text() -> str:
+        ends_at_s = None if vitals is None else vitals.certificate_ends_at_s
+        return expose(controller, accept=accept, certificate_ends_at_s=ends_at_s)
+
+    return _Answer(content_type(accept), _kept(text, fresh_s))
 
 
 def _health_answers(vitals: HealthCheck | None) -> Mapping[str, _Answer]:
@@ -209,7 +224,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         self.server.clients.answer(self.connection)
-        answer = self.server.answers.get(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        if path == METRICS and OPEN_METRICS in self.headers.get("Accept", ""):
+            path = OPEN_METRICS
+        answer = self.server.answers.get(path)
         if self.server.local_only and not _is_local(self.headers.get("Host", "localhost")):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this is 127.0.0.1 or localhost, and has no other name")
         elif answer is None:

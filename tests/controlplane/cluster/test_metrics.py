@@ -185,7 +185,7 @@ def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> No
     cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.0.0.0/16"}))
     for worker in cluster.run("train"):
         worker.beat(**dict.fromkeys(NAMES, 1.0))
-    families = collect(cluster.controller)
+    families = collect(cluster.controller, certificate_ends_at_s=1.0)
     assert [family.name for family in families] == [PREFIX + name.removesuffix("_total") for name, *_ in FAMILIES]
     assert [family.name for family in families if not family.samples] == []
     for family, (_, _, _, labels) in zip(families, FAMILIES, strict=True):
