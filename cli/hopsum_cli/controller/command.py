@@ -8,26 +8,29 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from hopsum_cli.controller.signals import SignalQueue
 from hopsum_cli.controller.words import in_words
-from hopsum_controlplane.cluster import ClusterConfig, load_config
+from hopsum_controlplane.cluster import ClusterConfig, StoreLockedError, load_config
 from hopsum_controlplane.cluster.config import LOG_LEVELS
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.descriptors import raise_limit
 from hopsum_controlplane.service.logs import FORMATS, log_to, set_level
 from hopsum_controlplane.service.reloading import Reloading
-from hopsum_controlplane.service.running import running
+from hopsum_controlplane.service.running import Running, running
 from hopsum_controlplane.service.server import safeguards
 from hopsum_controlplane.service.vitals import Vitals
 from hopsum_topologies.launch import die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 
-_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS: Final = (*_ENDS, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 BEATS_PER_WATCHDOG: Final = 3
+STANDBY_S: Final = 0.5
+"""So often a standby tries to have the database."""
 _log: Final = logging.getLogger(__name__)
 _EPILOG: Final = """\
 When it serves it prints `page URL` and `metrics URL`, unless there are none, and
@@ -62,6 +65,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show what the switches have that this controller's database does not, another program included, and ask "
         "whether that is to be removed",
+    )
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="wait while another controller has the database, and serve as soon as it has ended",
     )
     parser.add_argument("--yes", action="store_true", help="answer yes to what --remove-existing asks")
     parser.add_argument(
@@ -103,27 +111,70 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
-    # Blocked before there are threads, which inherit it: the signal waits for `sigwait` here, and interrupts nothing.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signals, manager = SignalQueue(_SIGNALS), ServiceManager()
     try:
-        with running(config, may_remove=removal_question(options)) as controller:
+        with ExitStack() as stack:
+            found = _enter(stack, config, options, signals, manager)
+            if found is None:
+                return
+            config, controller = found
             if controller.page_url:
                 print(f"page {controller.page_url}", flush=True)
                 print(f"metrics {controller.metrics_url}", flush=True)
             switches = ",".join(switch.name for switch in config.switches)
             print(f"ready listen={controller.address} switches={switches}", flush=True)
-            manager = ServiceManager()
             manager.ready(f"listens at {controller.address}")
             reloading = Reloading(options.config, config, controller.service, options.log_level)
-            while (number := _next_signal(manager, controller.vitals)) == signal.SIGHUP:
+            while (number := _next_signal(signals, manager, controller.vitals)) is signal.SIGHUP:
                 manager.reloading()
                 reloading.reload()
                 manager.ready(f"listens at {controller.address}")
             manager.stopping()
-            _log.info("%s: ending; jobs go on", signal.Signals(number).name)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            _log.info("%s: ending; jobs go on", "" if number is None else number.name)
+            signals.close()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signals.close()
+
+
+def _enter(
+    stack: ExitStack,
+    config: ClusterConfig,
+    options: argparse.Namespace,
+    signals: SignalQueue,
+    manager: ServiceManager,
+) -> tuple[ClusterConfig, Running] | None:
+    """Begin to serve; a standby waits for the database before. Returns None when a signal ends the wait."""
+    waits = False
+    while True:
+        try:
+            return config, stack.enter_context(running(config, may_remove=removal_question(options)))
+        except StoreLockedError:
+            if not options.standby:
+                raise
+        if not waits:
+            waits = True
+            _log.info("standby: another controller has database %s", config.database)
+            print("standby", flush=True)
+            manager.ready("standby: another controller has the database")
+        number = _next_signal(signals, manager, None, STANDBY_S)
+        if number is signal.SIGHUP:
+            config = _read_again(config, options)
+        elif number is not None:
+            _log.info("%s: the standby ends", number.name)
+            return None
+
+
+def _read_again(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
+    """Return what the file of a standby says now, or the configuration as it was where that does not fit."""
+    try:
+        found = load_config(options.config)
+        safeguards(found)
+    except ControlPlaneError as error:
+        _log.error("SIGHUP: %s; nothing has changed", error)
+        return config
+    set_level(options.log_level or found.log_level)
+    _log.info("SIGHUP: read %s again", options.config)
+    return found
 
 
 def removal_question(options: argparse.Namespace) -> MayRemove | None:
@@ -146,13 +197,20 @@ def removal_question(options: argparse.Namespace) -> MayRemove | None:
     return may_remove
 
 
-def _next_signal(manager: ServiceManager, vitals: Vitals) -> signal.Signals:
-    """Wait for a signal; meanwhile tell a service manager with a watchdog that the controller works, while it does."""
-    if manager.watchdog_s is None:
-        return signal.Signals(signal.sigwait(_SIGNALS))
-    while (found := signal.sigtimedwait(_SIGNALS, manager.watchdog_s / BEATS_PER_WATCHDOG)) is None:
-        if why := vitals.why_not_healthy():
+def _next_signal(
+    signals: SignalQueue, manager: ServiceManager, vitals: Vitals | None, within_s: float | None = None
+) -> signal.Signals | None:
+    """Wait for a signal, for some seconds or for ever; return None when none came.
+
+    Meanwhile a service manager with a watchdog is told that the controller works, while it does.
+    """
+    beat_s = None if manager.watchdog_s is None else manager.watchdog_s / BEATS_PER_WATCHDOG
+    waits_s = [each for each in (beat_s, within_s) if each is not None]
+    while (found := signals.wait(min(waits_s, default=None))) is None:
+        if vitals is not None and (why := vitals.why_not_healthy()):
             _log.error("not healthy: %s", why)
         else:
             manager.alive()
-    return signal.Signals(found.si_signo)
+        if within_s is not None:
+            return None
+    return found

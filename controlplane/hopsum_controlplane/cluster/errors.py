@@ -52,6 +52,10 @@ class StoreError(ControlPlaneError):
     """The database cannot be opened, read or written. Nothing is half changed."""
 
 
+class StoreLockedError(StoreError):
+    """Another controller has the database."""
+
+
 def condition_reason(error: Exception) -> str:
     """Return in one word what a switch's failure is, for programs that act on it.
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsum_controlplane.cluster import serialization
-from hopsum_controlplane.cluster.errors import StoreError
+from hopsum_controlplane.cluster.errors import StoreError, StoreLockedError
 from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase, RegisteredSwitch
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
@@ -273,7 +273,8 @@ class StateStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
+            kind = StoreLockedError if _is_locked(error) else StoreError
+            raise kind(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
 
     def _put_members(self, database: sqlite3.Connection, record: JobRecord) -> None:
         database.execute("DELETE FROM members WHERE name = ?", (record.name,))
@@ -354,9 +355,13 @@ def _keep_private(path: Path) -> None:
             _log.warning("database %s had mode %04o, others could read it: it is %04o now", path, mode, _PRIVATE)
 
 
+def _is_locked(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
 def _hint(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_BUSY") or name.startswith("SQLITE_LOCKED"):
+    if _is_locked(error):
         return "another controller has it: stop that one, or give this one a database of its own"
     if name.startswith("SQLITE_FULL"):
         return "make room on the disk; nothing was changed, and the controller goes on when there is some"

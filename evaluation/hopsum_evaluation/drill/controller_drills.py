@@ -10,6 +10,7 @@ from hopsum_evaluation.drill import (
     controller_disk,
     controller_moved,
     controller_rivals,
+    controller_standby,
     controller_writes,
 )
 from hopsum_evaluation.drill.base import Drill, needs_nothing
@@ -20,6 +21,12 @@ CONTROLLER_DRILLS: Final = (
         "the controller's machine is lost, a backup goes on elsewhere: no job ends before somebody decides",
         needs_nothing,
         controller_moved.moved,
+    ),
+    Drill(
+        controller_standby.NAME,
+        "the controller dies beside a standby: that one serves within the lease, no job ends",
+        needs_nothing,
+        controller_standby.takes_over,
     ),
     Drill(
         controller_writes.NAME,

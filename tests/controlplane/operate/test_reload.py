@@ -209,6 +209,9 @@ def test_check_names_tokens_and_certificates(tmp_path: Path) -> None:
 def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: ExitStack) -> None:
     controller = start(stack, write_config(tmp_path, NOBODY))
     hang_up(controller, "SIGHUP: read ")
+    for _ in range(20):  # while it reads, too
+        os.kill(controller.process.pid, signal.SIGHUP)
+    hang_up(controller, "SIGHUP: read ")
     os.kill(controller.process.pid, signal.SIGINT)
     assert _status(controller.process) == 0
 
