@@ -36,6 +36,7 @@ from hopsum_controlplane.cluster.lifecycle import has_joined_with
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
+from hopsum_controlplane.cluster.rounds import rounds_used_up
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemove, SwitchReconciler
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
@@ -283,7 +284,7 @@ class ClusterController:
             if member.phase is not MemberPhase.LOST:
                 self._renew(record, rank, statistics)
                 position = (statistics or {}).get(POSITION, 0.0)
-                if generation == record.generation and (why := lifecycle.rounds_used_up(record, member, position)):
+                if generation == record.generation and (why := rounds_used_up(record, member, position)):
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
 

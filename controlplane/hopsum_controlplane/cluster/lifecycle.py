@@ -84,9 +84,6 @@ from hopsum_controlplane.jobs import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
 """So many that left or were replaced are remembered for each job, the last ones."""
-ROUNDS = 1 << 32
-ROUNDS_MOST = ROUNDS // 4 * 3
-"""Rounds of a slot that a generation uses: the rest is for what happens until it has ended."""
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
@@ -141,17 +138,6 @@ def has_joined_with(record: JobRecord, token: str, incarnation: bytes) -> bool:
         member.incarnation == incarnation
         and matches(member_secret(token, record.name, member.rank, incarnation), member.secret_digest)
         for member in record.members
-    )
-
-
-def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
-    """Return why a generation is to end before its rounds, which do not wrap (N4), run out; empty while they last."""
-    rounds = position / (record.window or record.region.size)
-    if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
-        return ""
-    return (
-        f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
-        "they begin anew in another"
     )
 
 

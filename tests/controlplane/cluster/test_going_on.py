@@ -17,7 +17,7 @@ from hopsum_controlplane.cluster import (
     UnauthenticatedError,
 )
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
+from hopsum_controlplane.cluster.rounds import ROUNDS_MOST
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.membership import parse_membership
 
