@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration means, in words: the output of `hopsum controller --check`."""
+"""The meaning of a configuration, in words: the output of `hopsum controller --check`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who did what: a line for every call that changes something, or takes the database, and for every one that is refused.
+"""An audit log: a line for every call that changes something, or takes the database, and for every one that is refused.
 
 A line is one JSON object::
 

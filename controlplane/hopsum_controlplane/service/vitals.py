@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a controller works, for whoever starts it again when it does not: systemd, Kubernetes."""
+"""Vital signs of a controller, for whoever starts it again when it has none: systemd, Kubernetes."""
 
 from __future__ import annotations
 
