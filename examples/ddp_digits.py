@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -91,8 +92,10 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
     return {**figures(ddp, losses), **state.compression_stats()}
 
 
-def parse(description: str | None) -> argparse.Namespace:
-    """Return the options of an example."""
+def parse(
+    description: str | None, add_options: Callable[[argparse.ArgumentParser], None] | None = None
+) -> argparse.Namespace:
+    """Return the options of an example; `add_options` adds its own."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--membership", type=Path, help="path of the job's membership file")
@@ -101,6 +104,8 @@ def parse(description: str | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
     parser.add_argument("--log-every", type=int, default=0, help="steps between lines with their times (default: none)")
+    if add_options is not None:
+        add_options(parser)
     options = parser.parse_args()
     if options.url is None:
         options.url = options.membership.absolute().as_uri()

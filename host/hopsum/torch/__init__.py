@@ -13,11 +13,15 @@ Importing this module also makes the process-group backend "hopsum" known to tor
 
 from __future__ import annotations
 
+from hopsum.torch.fsdp import ReplicaState, register_all_reduce_hook
 from hopsum.torch.group import ProcessGroupHopsum, register
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
 from hopsum.torch.recovery import StateDictRecovery
 from hopsum.torch.state import HopsumState
 
-__all__ = ["HopsumState", "ProcessGroupHopsum", "StateDictRecovery", "hopsum_hook", "register_comm_hook"]
+__all__ = [
+    "HopsumState", "ProcessGroupHopsum", "ReplicaState", "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook",
+    "register_comm_hook",
+]  # fmt: skip
 
 register()

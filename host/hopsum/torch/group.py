@@ -9,6 +9,7 @@ a tensor of a process group has no name, so there is no error feedback, and what
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,12 +17,16 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 
 BACKEND: Final = "hopsum"
+_MIN_ELEMENTS: Final = 1024
 _LOSSY: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+_log: Final = logging.getLogger(__name__)
 
 
 class _AgentWork(dist.Work):
@@ -60,11 +65,18 @@ class ProcessGroupHopsum(dist.ProcessGroup):
             min_elements: tensors of fewer elements than this are summed exactly, by Gloo: counts, losses and flags.
             on_nonfinite: what becomes of a tensor with NaN or infinity on some rank: NaN on all ranks ("skip"), or an
                 error on all ranks ("raise").
+            timeout: of Gloo's operations; `init_device_mesh(..., backend_override=...)` reads it as `_timeout`.
         """
 
         comm: Communicator
-        min_elements: int = 1024
+        min_elements: int = _MIN_ELEMENTS
         on_nonfinite: OnNonfinite = "skip"
+        timeout: timedelta = default_pg_timeout
+
+        @property
+        def _timeout(self) -> timedelta:
+            """Return the time-out under the name of torch's own options."""
+            return self.timeout
 
         def __post_init__(self) -> None:
             require_on_nonfinite(self.on_nonfinite)
@@ -76,6 +88,7 @@ class ProcessGroupHopsum(dist.ProcessGroup):
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._options = options
+        self._told = False
 
     @property
     def gloo(self) -> Any:
@@ -95,18 +108,40 @@ class ProcessGroupHopsum(dist.ProcessGroup):
         opts = dist.AllreduceOptions() if opts is None else opts
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         average = opts.reduceOp == dist.ReduceOp.AVG
-        if len(tensors) == 1 and self._options is not None and self._fits(tensors[0], opts.reduceOp):
-            return self._submit(self._options, tensors[0], average)
+        if len(tensors) == 1 and self._fits(tensors[0], opts.reduceOp):
+            self._tell_once(tensors[0])
+            if self._options is not None:
+                return self._submit(self._options, tensors[0], average)
         if average:  # which Gloo has not
             for each in tensors:
                 each.div_(self.size())
             opts.reduceOp = dist.ReduceOp.SUM
         return self.gloo.allreduce(tensors, opts)
 
+    def _tell_once(self, tensor: torch.Tensor) -> None:
+        """Say which way large sums of this group go, where a program may take it for the other one."""
+        if self._told:
+            return
+        self._told = True
+        if self._options is None:
+            _log.warning(
+                "an all-reduce of %d elements in a process group of backend 'hopsum' that was made without options "
+                "goes through Gloo, not through hopsum, as do the groups that init_device_mesh and new_group make. For "
+                "HSDP use hopsum.torch.register_all_reduce_hook, or backend_override={'replicate': ('hopsum', "
+                "ProcessGroupHopsum.Options(comm))}",
+                tensor.numel(),
+            )
+        elif self.size() == dist.get_world_size():
+            _log.warning(
+                "backend 'hopsum' for all ranks: every all-reduce of %d and more float elements is lossy, without "
+                "error feedback, whatever it is for. For gradients use backend 'gloo' and "
+                "hopsum.torch.register_comm_hook",
+                self._options.min_elements,
+            )
+
     def _fits(self, tensor: torch.Tensor, op: Any) -> bool:
-        assert self._options is not None
         dense = tensor.layout is torch.strided and tensor.dtype in _LOSSY
-        large = tensor.numel() >= max(1, self._options.min_elements)
+        large = tensor.numel() >= max(1, _MIN_ELEMENTS if self._options is None else self._options.min_elements)
         adds = op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG
         return dense and large and adds
 

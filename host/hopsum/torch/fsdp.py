@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 with replicas (HSDP): torch shards and reduces inside a replica, hopsum averages the shards over the replicas.
+
+    mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replicate", "shard"))
+    fully_shard(layer, mesh=mesh["shard"]); fully_shard(model, mesh=mesh["shard"])
+    state = register_all_reduce_hook(model, comm)
+
+The model is sharded over the dimension `shard` alone. `comm` is of a job of as many workers as replicas, one job for
+each shard index; the worker's rank is the rank in the dimension `replicate`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Final, TypedDict
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+from hopsum.communicator import Communicator
+from hopsum.torch.residuals import Residuals
+from hopsum.torch.tensors import within_range
+
+_VERSION: Final = 1
+
+
+class ReplicaStateDict(TypedDict):
+    """The saved form of a ReplicaState. Loads with `torch.load(..., weights_only=True)`."""
+
+    version: int
+    replica: int
+    shard: int
+    shards: int
+    residuals: dict[str, torch.Tensor]
+    """float32[elements of this rank's shard, padded] by parameter name, on the CPU."""
+
+
+class ReplicaState:
+    """The error feedback of this rank's shard of each parameter. Made by `register_all_reduce_hook`."""
+
+    def __init__(self, comm: Communicator, *, shard: int, shards: int, on_nonfinite: OnNonfinite) -> None:
+        self.comm, self.shard, self.shards = comm, shard, shards
+        self.allreduces = 0
+        self._on_nonfinite = on_nonfinite
+        self._residuals = Residuals()
+        self._sizes: dict[str, int] = {}
+
+    def add(self, module: FSDPModule, where: str, sizes: dict[str, int]) -> None:
+        """Average the gradients of one FSDP module, with these parameters and elements of their shards."""
+        self._sizes.update(sizes)
+        module.set_all_reduce_hook(lambda gradients: self._average(gradients, where, sizes))
+
+    def _average(self, gradients: torch.Tensor, where: str, sizes: dict[str, int]) -> None:
+        """Replace a module's reduced gradients by their mean over the replicas; called by torch in `backward`."""
+        expected = sum(sizes.values())
+        if gradients.numel() != expected:
+            raise ValueError(
+                f"module {where or '(root)'!r} has gradients of {gradients.numel()} elements here, its parameters have "
+                f"{expected}: some parameter had no gradient in this step, which hopsum cannot tell from the others. "
+                "Use all parameters in every step, or shard the module with the unused ones by itself"
+            )
+        x = gradients.detach().to("cpu", torch.float32).contiguous()
+        result = self.comm.allreduce(
+            x.numpy(),
+            feedback=self._residuals.feedback(list(sizes), list(sizes.values())),
+            tensors=[(f"{name}[{self.shard}/{self.shards}]", size) for name, size in sizes.items()],
+            on_nonfinite=self._on_nonfinite,
+        )
+        self.allreduces += 1
+        mean = torch.from_numpy(result.mean)
+        gradients.copy_(within_range(mean, gradients.dtype))
+
+    def state_dict(self) -> ReplicaStateDict:
+        """Return what a checkpoint needs, copied; one for each rank."""
+        residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
+        return ReplicaStateDict(
+            version=_VERSION, replica=self.comm.rank, shard=self.shard, shards=self.shards, residuals=residuals
+        )
+
+    def load_state_dict(self, state: ReplicaStateDict) -> None:
+        """Take over what `state_dict` returned on this rank.
+
+        Raises:
+            ValueError: of another version, replica, shard or model. Nothing was changed.
+        """
+        saved = (state["version"], state["replica"], state["shard"], state["shards"])
+        here = (_VERSION, self.comm.rank, self.shard, self.shards)
+        if saved != here:
+            raise ValueError(f"state of (version, replica, shard, shards) {saved} on {here}: each rank loads its own")
+        for name, residual in state["residuals"].items():
+            if self._sizes.get(name) != residual.numel():
+                raise ValueError(f"residual of {name!r} with {residual.numel()} elements, not {self._sizes.get(name)}")
+        self._residuals.load({name: each.float().numpy() for name, each in state["residuals"].items()})
+
+
+def register_all_reduce_hook(
+    model: nn.Module, comm: Communicator, *, on_nonfinite: OnNonfinite = "raise"
+) -> ReplicaState:
+    """Average the gradients of an FSDP2 model over its replicas, and return the state for the checkpoint.
+
+    All FSDP modules are averaged one after the other, in the order of the backward pass; an error in one of them leaves
+    the others of that step averaged, so go on from a checkpoint. What a sum does not deliver is added to the next one.
+
+    Args:
+        model: after all calls of `fully_shard`, over a mesh of one dimension: this replica's.
+        comm: of as many workers as replicas, with this replica's number as rank; a job for each shard index.
+        on_nonfinite: "raise"; or "skip": the gradients of a module are NaN on all ranks.
+
+    Raises:
+        TypeError: the model has no FSDP module.
+        ValueError: it is sharded over a mesh with a dimension for replicas, which torch averages itself.
+    """
+    require_on_nonfinite(on_nonfinite)
+    modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
+    if not modules:
+        raise TypeError(f"{type(model).__name__} has no FSDP module: call fully_shard(model, mesh=mesh['shard']) first")
+    owners = _owners(model, list(modules))
+    if not owners:
+        raise ValueError("the model's FSDP modules have no parameters")
+    for name, _, parameter in owners:
+        if parameter.device_mesh.ndim != 1:
+            raise ValueError(
+                f"{name} is sharded over a mesh of {parameter.device_mesh.ndim} dimensions, whose replicas torch "
+                "averages itself: shard over the mesh of one replica, fully_shard(model, mesh=mesh['shard'])"
+            )
+    mesh = owners[0][2].device_mesh
+    state = ReplicaState(comm, shard=mesh.get_local_rank(), shards=mesh.size(), on_nonfinite=on_nonfinite)
+    for where, module in modules.items():
+        sizes = {name: _shard_elements(each) for name, owner, each in owners if owner == where and each.requires_grad}
+        if sizes:
+            state.add(module, where, sizes)
+    return state
+
+
+def _owners(model: nn.Module, modules: list[str]) -> list[tuple[str, str, DTensor]]:
+    """Return each sharded parameter's name, the innermost FSDP module around it, and the parameter."""
+    found = []
+    for name, parameter in model.named_parameters():
+        inside = [each for each in modules if not each or name.startswith(f"{each}.")]
+        tensor: Any = parameter
+        if inside and isinstance(tensor, DTensor):
+            found.append((name, max(inside, key=len), tensor))
+    return found
+
+
+def _shard_elements(parameter: DTensor) -> int:
+    """Return the elements of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
+    shards = parameter.device_mesh.size()
+    if parameter.placements[0].is_shard(0):
+        return -(-parameter.shape[0] // shards) * prod(parameter.shape[1:])
+    return parameter.numel() // shards

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of test_fsdp.py, two replicas of two shards, under torchrun: `fsdp_worker.py FOLDER`; rank 0 prints JSON."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ledger import Model, draw, loss_of
+
+import hopsum
+from hopsum.torch import ProcessGroupHopsum, ReplicaState, register_all_reduce_hook
+from hopsum.torch.fsdp import ReplicaStateDict
+
+
+def make(comm: Any, mesh: DeviceMesh, weights: dict[str, torch.Tensor] | None = None) -> tuple[Any, ReplicaState]:
+    """Return a sharded model, with these shards if given, and its state."""
+    model: Any = Model()
+    for each in (model.trunk, model):
+        fully_shard(each, mesh=mesh["shard"])
+    if weights is not None:
+        model.load_state_dict(weights)
+    return model, register_all_reduce_hook(model, comm)
+
+
+def step(model: Any, number: int) -> str:
+    """Take a step of SGD and return a digest of this rank's shards."""
+    model.zero_grad()
+    loss_of(model, draw(dist.get_rank(), number)).backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for each in model.parameters():
+            each.to_local().sub_(each.grad.to_local(), alpha=0.02)
+    data = b"".join(each.to_local().detach().numpy().tobytes() for each in model.parameters())
+    return hashlib.sha256(data).hexdigest()
+
+
+def books(model: Any, state: ReplicaState, mesh: DeviceMesh) -> dict[str, float]:
+    """Train with a twin that torch averages nothing of, and return how far the books are out."""
+    own: dict[str, torch.Tensor] = {}
+    paid = {name: torch.zeros_like(each.to_local(), dtype=torch.float64) for name, each in model.named_parameters()}
+    for number in range(6):
+        twin: Any = Model()
+        for each in (twin.trunk, twin):
+            fully_shard(each, mesh=mesh["shard"])
+        twin.load_state_dict(model.state_dict())
+        loss_of(twin, draw(dist.get_rank(), number)).backward()  # type: ignore[no-untyped-call]
+        for name, each in twin.named_parameters():
+            own[name] = own.get(name, 0) + each.grad.to_local().double()
+        step(model, number)
+        for name, each in model.named_parameters():
+            paid[name] += each.grad.to_local().double()
+    out = largest = 0.0
+    for name, owed in own.items():
+        left = state.state_dict()["residuals"][name].double()[: owed.numel()].reshape(owed.shape)
+        both = torch.stack([owed, left])
+        dist.all_reduce(both, group=mesh.get_group("replicate"))
+        out = max(out, float((paid[name] + both[1] / 2 - both[0] / 2).abs().max()))
+        largest = max(largest, float(left.abs().max()))
+    return {"out": out, "largest": largest}
+
+
+def resume(comm: Any, mesh: DeviceMesh, model: Any, state: ReplicaState) -> dict[str, str]:
+    """Return digests after one more step: of the run, of one from its checkpoint, and of one without residuals."""
+    weights, saved = copy.deepcopy(model.state_dict()), copy.deepcopy(state.state_dict())
+    found, number = {}, comm.statistics.allreduces
+    for name in ("went_on", "restored", "without"):
+        again, fresh = (model, state) if name == "went_on" else make(comm, mesh, weights)
+        if name == "restored":
+            fresh.load_state_dict(saved)
+        comm._submitted = number  # randomness follows from the count: the same for all three
+        found[name] = step(again, 9)
+    return found
+
+
+def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
+    hybrid: Any = Model()
+    fully_shard(hybrid, mesh=mesh)
+    foreign: Any = {**state.state_dict(), "replica": 7}
+    texts = []
+    for act in (
+        lambda: register_all_reduce_hook(hybrid, comm),
+        lambda: register_all_reduce_hook(nn.Linear(2, 2), comm),
+        lambda: state.load_state_dict(ReplicaStateDict(**foreign)),
+    ):
+        try:
+            act()
+        except (TypeError, ValueError) as error:
+            texts.append(str(error))
+    return texts
+
+
+def by_the_mesh(comm: Any) -> dict[str, Any]:
+    """HSDP of torch itself, whose replicate dimension is a process group of ours."""
+    override = {"replicate": ("hopsum", ProcessGroupHopsum.Options(comm))}
+    names = ("replicate", "shard")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names, backend_override=override)  # type: ignore[arg-type]
+    model: Any = Model()
+    fully_shard(model, mesh=mesh)
+    for number in range(2):
+        mine = step(model, number)
+    both: list[str] = [""] * 2
+    dist.all_gather_object(both, mine, group=mesh.get_group("replicate"))
+    return {"allreduces": comm.statistics.allreduces, "equal": both[0] == both[1]}
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    replica, shard = mesh.get_local_rank("replicate"), mesh.get_local_rank("shard")
+    found: dict[str, Any] = {}
+    with hopsum.connect(f"file://{folder}/job{shard}.json", rank=replica, backend="numpy") as comm:
+        model, state = make(comm, mesh)
+        found |= books(model, state, mesh)
+        found |= resume(comm, mesh, model, state)
+        found["texts"] = refusals(mesh, comm, state)
+    with hopsum.connect(f"file://{folder}/job{2 + shard}.json", rank=replica, backend="numpy") as comm:
+        found["mesh"] = by_the_mesh(comm)
+    plain = dist.new_group(list(range(4)), backend="hopsum")
+    dist.all_reduce(torch.ones(2048), group=plain)
+    every: list[dict[str, Any]] = [{}] * 4
+    dist.all_gather_object(every, found)
+    if dist.get_rank() == 0:
+        print(json.dumps(every))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 whose replicas are averaged through an embedded switch: under torchrun, with real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from .embedded import EXAMPLES, embedded_jobs, torchrun
+
+WORKER = Path(__file__).with_name("fsdp_worker.py")
+STEPS = 50
+
+
+@pytest.mark.parametrize(("shards", "options"), [(2, ("--bf16",)), (1, ())], ids=["2x2-bfloat16", "4x1"])
+def test_the_example(tmp_path: Path, shards: int, options: tuple[str, ...]) -> None:
+    where = str(tmp_path / "job{shard}.json")
+    with embedded_jobs(tmp_path, 4 // shards, jobs=shards):
+        arguments = ("--shards", str(shards), "--membership", where, "--steps", str(STEPS), *options)
+        ranks, _ = torchrun(EXAMPLES / "hsdp_digits.py", *arguments, ranks=4)
+    for shard in range(shards):
+        replicas = [rank for rank in ranks if rank["shard"] == shard]
+        assert [rank["replica"] for rank in replicas] == list(range(4 // shards))
+        assert len({rank["shard_sha256"] for rank in replicas}) == 1
+    for rank in ranks:
+        assert rank["allreduces"] == 3 * STEPS
+    first, last = (sum(rank[name] for rank in ranks) for name in ("loss_first", "loss_last"))
+    assert last < 0.8 * first
+
+
+def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
+    with embedded_jobs(tmp_path, 2, jobs=4):
+        ranks, log = torchrun(WORKER, str(tmp_path), ranks=4)
+    for rank in ranks:
+        assert rank["largest"] > 1e-4, "there is no residual: the test proves nothing"
+        assert rank["out"] < 2e-6
+        assert rank["restored"] == rank["went_on"], "the first step after a checkpoint"
+        assert rank["without"] != rank["went_on"], "the error feedback was of no account: the test proves nothing"
+        mesh, plain, foreign = rank["texts"]
+        assert "sharded over a mesh of 2 dimensions, whose replicas torch averages itself" in mesh
+        assert "Linear has no FSDP module: call fully_shard(model, mesh=mesh['shard']) first" in plain
+        assert "each rank loads its own" in foreign
+        assert rank["mesh"] == {"allreduces": 2, "equal": True}
+    assert "that was made without options goes through Gloo, not through hopsum" in log
