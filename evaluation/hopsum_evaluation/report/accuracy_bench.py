@@ -169,7 +169,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     table = Table(title=title, title_justify="left")
     heads = (
         "scheme",
-        "step, ms (compute, all-reduce)",
+        "step, ms (compute, all-reduce; processor)",
         f"s to {model.goal}",
         f"over {ours}",
         "at the end, more than it",
@@ -186,10 +186,14 @@ def show(document: dict[str, Any], console: Console) -> None:
 
 
 def _step(runs: Sequence[dict[str, Any]]) -> str:
-    """Return the means of a scheme's step, and of its parts timed alone. PowerSGD's all-reduce has no such time."""
-    step, compute = (1000 * fmean(run[name] for run in runs) for name in ("step_s", "compute_s"))
+    """Return the means of a scheme's step, of its parts timed alone, and of a worker's processor time in it, in ms.
+
+    PowerSGD's all-reduce has no time of its own.
+    """
+    names = ("step_s", "compute_s", "step_cpu_s")
+    step, compute, cpu = (1000 * fmean(run[name] for run in runs) for name in names)
     reduces = [1000 * run["reduce_s"] for run in runs if run["reduce_s"] is not None]
-    return f"{step:.0f} ({compute:.0f}, {f'{fmean(reduces):.0f}' if reduces else '-'})"
+    return f"{step:.0f} ({compute:.0f}, {f'{fmean(reduces):.0f}' if reduces else '-'}; {cpu:.0f})"
 
 
 def _said(ratio: Ratio | None) -> str:

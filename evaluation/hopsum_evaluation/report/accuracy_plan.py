@@ -120,6 +120,8 @@ class TrainingRun(NamedTuple):
     """The seconds of a step without its all-reduce, all workers at the same time; median."""
     reduce_s: float | None
     """The seconds of the all-reduce alone; median. None where it has no form of its own."""
+    step_cpu_s: float
+    """The processor time of rank 0's process in a step, all threads, mean of the steps after the first."""
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:

@@ -99,10 +99,13 @@ def _train(
     optimiser = learning.make_optimiser(ddp)
     shuffle = np.random.default_rng([order.seed, rank])
     took: list[float] = []
+    used: list[float] = []
     points: list[tuple[int, float, float]] = []
     for step in range(1, order.steps + 1):
         batch = learning.draw(shuffle, order.batch)
+        used_s = time.process_time()
         took.append(_step(ddp, optimiser, batch))
+        used.append(time.process_time() - used_s)
         if step % order.every == 0:
             if rank == 0:
                 points.append((step, sum(took), learning.measure(network)))
@@ -110,7 +113,7 @@ def _train(
             dist.barrier()
     compute_s = _compute(ddp, learning, batch)
     reduce_s = _reduce(order.scheme, network, plan, reducers)
-    return TrainingRun(points, float(np.mean(took[1:])), compute_s, reduce_s)
+    return TrainingRun(points, float(np.mean(took[1:])), compute_s, reduce_s, float(np.mean(used[1:])))
 
 
 def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:

@@ -29,6 +29,7 @@ def training(scheme: str, repeat: int, seconds: float | None, last: float = 0.95
     if seconds is not None:
         points[1:] = [[8, seconds, CNN.target], [12, 9.0, last]]
     run = {"model": "cnn", "scheme": scheme, "repeat": repeat, "points": points, "step_s": 0.1, "compute_s": 0.06}
+    run["step_cpu_s"] = 0.03
     return {**run, "reduce_s": None if scheme == "powersgd" else 0.05}
 
 
@@ -117,8 +118,8 @@ def test_the_choice_is_written_down_before_the_first_training(
     text = " ".join(capsys.readouterr().out.split())
     best = interval([2.0, 1.5, 1.5])
     assert "hopsum's setting is thc:bits=2, chosen by plan" in text
-    assert "100 (60, 50)" in text
-    assert "100 (60, -)" in text
+    assert "100 (60, 50; 30)" in text
+    assert "100 (60, -; 30)" in text
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
 
 
