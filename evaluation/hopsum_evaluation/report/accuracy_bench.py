@@ -164,36 +164,32 @@ def show(document: dict[str, Any], console: Console) -> None:
     ratios, ends = time_ratios(model, runs, ours), end_ratios(runs, ours)
     title = (
         f"{model.words}, links of {said_rate(document['rate_bits_per_s'])}, placement {document['placement']}, "
-        f"{document['workers']} workers, {document['seeds']} seeds, {document['steps']} steps"
+        f"{document['workers']} workers, {document['seeds']} seeds, {document['steps']} steps; step and its parts in ms"
     )
     table = Table(title=title, title_justify="left")
-    heads = (
-        "scheme",
-        "step, ms (compute, all-reduce; processor)",
-        f"s to {model.goal}",
-        f"over {ours}",
-        "at the end, more than it",
-    )
+    heads = ("scheme", "step", "compute", "reduce", "CPU", f"s to {model.goal}", f"over {ours}", "more at the end")
     for head in heads:
         table.add_column(head, justify="left" if head == "scheme" else "right")
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
-        table.add_row(scheme, _step(same), reached_s(model, same), _said(ratios.get(scheme)), _said(ends.get(scheme)))
+        compared = (_said(found.get(scheme)) for found in (ratios, ends))
+        table.add_row(scheme, *_parts_ms(same), reached_s(model, same), *compared)
     console.print(table)
     best = ratios.get(BEST)
     console.print(f"fastest other scheme over {ours}, seed by seed: {_said(best) or 'none reached the target'}",
                   highlight=False)  # fmt: skip
 
 
-def _step(runs: Sequence[dict[str, Any]]) -> str:
+def _parts_ms(runs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the means of a scheme's step, of its parts timed alone, and of a worker's processor time in it, in ms.
 
     PowerSGD's all-reduce has no time of its own.
     """
-    names = ("step_s", "compute_s", "step_cpu_s")
-    step, compute, cpu = (1000 * fmean(run[name] for run in runs) for name in names)
-    reduces = [1000 * run["reduce_s"] for run in runs if run["reduce_s"] is not None]
-    return f"{step:.0f} ({compute:.0f}, {f'{fmean(reduces):.0f}' if reduces else '-'}; {cpu:.0f})"
+    found = []
+    for name in ("step_s", "compute_s", "reduce_s", "step_cpu_s"):
+        known = [run[name] for run in runs if run[name] is not None]
+        found.append(f"{1000 * fmean(known):.0f}" if known else "-")
+    return found
 
 
 def _said(ratio: Ratio | None) -> str:

@@ -118,8 +118,8 @@ def test_the_choice_is_written_down_before_the_first_training(
     text = " ".join(capsys.readouterr().out.split())
     best = interval([2.0, 1.5, 1.5])
     assert "hopsum's setting is thc:bits=2, chosen by plan" in text
-    assert "100 (60, 50; 30)" in text
-    assert "100 (60, -; 30)" in text
+    assert "100 │ 60 │ 50 │ 30" in text
+    assert "100 │ 60 │ - │ 30" in text
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
 
 
