@@ -111,6 +111,7 @@ SYSTEM = (
     "host/torch/test_collective_example.py",
     "host/torch/test_ddp.py",
     "host/torch/test_example.py",
+    "host/torch/test_frameworks.py",
     "host/torch/test_fsdp.py",
     "host/torch/test_group.py",
     "host/torch/test_published.py",
