@@ -12,17 +12,19 @@ each shard index; the worker's rank is the rank in the dimension `replicate`.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import within_range
+
+if TYPE_CHECKING:  # torch before 2.6 has neither in these places, and all else of hopsum.torch works there
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 _VERSION: Final = 1
 
@@ -110,9 +112,12 @@ def register_all_reduce_hook(
         on_nonfinite: "raise"; or "skip": the gradients of a module are NaN on all ranks.
 
     Raises:
+        ImportError: torch is older than 2.6.
         TypeError: the model has no FSDP module.
         ValueError: it is sharded over a mesh with a dimension for replicas, which torch averages itself.
     """
+    from torch.distributed.fsdp import FSDPModule
+
     require_on_nonfinite(on_nonfinite)
     modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not modules:
@@ -137,6 +142,8 @@ def register_all_reduce_hook(
 
 def _owners(model: nn.Module, modules: list[str]) -> list[tuple[str, str, DTensor]]:
     """Return each sharded parameter's name, the innermost FSDP module around it, and the parameter."""
+    from torch.distributed.tensor import DTensor
+
     found = []
     for name, parameter in model.named_parameters():
         inside = [each for each in modules if not each or name.startswith(f"{each}.")]
