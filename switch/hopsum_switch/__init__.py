@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An embedded P4 switch: runs what p4c compiles for the v1model architecture.
+"""An embedded P4 switch for programs that p4c compiles for the v1model architecture.
 
-`program` loads, `engine` runs, `state` is what the control plane writes; `p4runtime`, `ports` and `cli`
-make a process of it. The engine knows nothing of the programs it runs.
+`program` loads a program, `engine` runs it, and `state` has the entries of the control plane. `p4runtime`, `ports` and
+`cli` make a process of them. The engine has no code for a certain program.
 """

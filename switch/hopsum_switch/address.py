@@ -21,7 +21,7 @@ _ONLY_ITS_USER = 0o177  # taken from the mode of a new socket
 
 
 class ServerError(Exception):
-    """The switch cannot start; the message says what to change."""
+    """The switch cannot start. The message says what to change."""
 
 
 def default_address() -> str:
@@ -96,7 +96,7 @@ def _locked_folder() -> Iterator[None]:
 
 
 def _answers(path: Path) -> bool:
-    """Return whether somebody listens at a path; what a dead process has left there does not."""
+    """Return true where a process listens at a path. A socket file of a dead process does not count."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

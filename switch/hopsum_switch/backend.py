@@ -25,11 +25,11 @@ class Backend(Enum):
 
 
 def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None = None) -> Callable[[ProgramIR], Engine]:
-    """Return what makes an engine for a program; compiled programs are cached in the user's cache folder.
+    """Return a function that makes an engine for a program. Compiled programs are cached in the user's cache folder.
 
-    Every engine starts the stream of `random()` at `seed`. An `observer` chooses the interpreter: machine code does
-    not tell what it does. The result raises UnsupportedError where `NATIVE` cannot run a program or llvmlite is not
-    installed. Raises UnsupportedError: an observer together with `NATIVE`; choose one of them.
+    Every engine starts the stream of `random()` at `seed`. An `observer` selects the interpreter, since machine code
+    reports no events. The result raises UnsupportedError where `NATIVE` cannot run a program or llvmlite is not
+    installed. Raises UnsupportedError for an observer together with `NATIVE`.
     """
     if observer is not None:
         if backend is Backend.NATIVE:

@@ -23,7 +23,7 @@ def address(array: NDArray[Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Frames in one buffer; `ports`, `offsets` and `lengths` run parallel, one element per frame.
+    """Frames in one buffer. `ports`, `offsets` and `lengths` run parallel, one element per frame.
 
     The buffer's bytes are not changed. Raises ValueError: an array has another type or shape, or a frame lies
     outside the buffer.
@@ -61,7 +61,7 @@ class Batch:
 
 
 class Outputs:
-    """Buffers that a caller provides for the frames to send; reused from call to call.
+    """Buffers that a caller provides for the frames to send. They are reused from call to call.
 
     After a call the first `count` elements of `ports`, `lengths` and `sources` (number of the frame in the
     batch) are valid, and the frames lie one behind the other in `data`.

@@ -70,7 +70,7 @@ class InterfaceArgument(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
-    """Run a switch until SIGTERM or SIGINT; return the exit status."""
+    """Run a switch until SIGTERM or SIGINT. Return the exit status."""
     parser = build_parser(prog)
     arguments = parser.parse_args(argv)
     if (arguments.program is None) != (arguments.p4info is None):
@@ -105,7 +105,7 @@ def parse_unix_port(text: str) -> UnixArgument:
 
 
 def parse_metrics_address(text: str) -> tuple[str, int]:
-    """Read [HOST:]PORT; loopback if there is no HOST. Raises PortError: the message shows what is wrong."""
+    """Read [HOST:]PORT, by default on loopback. Raises PortError. The message shows the fault."""
     host, colon, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or (colon and not host) or int(port) > MAX_TCP_PORT:
         raise PortError(f"{text!r} is not HOST:PORT or PORT, as in --metrics 127.0.0.1:9100")
@@ -354,7 +354,7 @@ def existing_file(text: str) -> Path:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGTERM when the parent goes; stop at once if it is not `parent` (unless 0)."""
+    """Have the kernel send SIGTERM when the parent ends. Stop at once if the parent is not `parent` (unless 0)."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if parent and os.getppid() != parent:

@@ -21,7 +21,7 @@ _TIMEOUT_S = 30.0
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") -> int:
-    """Run one command; return the exit status."""
+    """Run one command. Return the exit status."""
     arguments = build_parser(prog).parse_args(argv)
     try:
         return _COMMANDS[arguments.command](arguments)

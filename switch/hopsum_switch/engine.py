@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program together with its state: frames in, frames out.
+"""The engine: a program together with its state, which takes frames and returns frames.
 
-An engine is single-threaded. Whoever owns it serialises packets and control-plane accesses; it has no
+An engine is single-threaded. Its owner serialises packets and control-plane accesses. It has no
 clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
 """
 
@@ -53,10 +53,10 @@ class Engine:
         """Start with empty state.
 
         Args:
-            program: what `hopsum_switch.program.load_program` returned.
-            ports: the ports that exist; frames for other ports are discarded. Empty: every port exists.
-            seed: of the program's `random()` calls; see `state.randomness`.
-            observer: is told what happens to every packet; packets take several times longer with one.
+            program: the result of `hopsum_switch.program.load_program`.
+            ports: the ports that exist. Frames for other ports are discarded. Empty: every port exists.
+            seed: the seed of the program's `random()` calls, see `state.randomness`.
+            observer: the observer of every packet's events. Packets take several times longer with an observer.
         """
         self.program = program
         self.tables = TableStore(program)

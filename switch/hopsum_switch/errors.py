@@ -8,7 +8,7 @@ class ProgramError(Exception):
     """A compiled program is malformed or uses something the engine does not run.
 
     The message names the construct and, where the compiler recorded it, the P4 file, line and text.
-    Change the P4 source (or compile again); the engine holds nothing of a refused program.
+    Change the P4 source (or compile again). The engine holds nothing of a refused program.
     """
 
 
@@ -17,7 +17,7 @@ class UnsupportedError(ProgramError):
 
 
 class TableError(Exception):
-    """A read or write of the control plane was refused; no state changed.
+    """A read or write of the control plane was refused. No state changed.
 
     Base of all refusals by the stores (tables, multicast groups, counters, registers).
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports and statistics of a running switch over gRPC, as JSON.
 
-Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8 JSON objects both ways::
+Service `hopsum_switch.Management`, on P4Runtime's address. Unary methods, UTF-8 JSON objects both ways::
 
   BindUdp    {"port": 1, "address": "127.0.0.1:0", "as": "10.0.0.1:24677"}   -> the port as ListPorts shows it
   BindUnix   {"port": 1, "path": "/run/x/port1"}                             -> the port as ListPorts shows it
@@ -10,7 +10,7 @@ Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8
   ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
   Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, "digests": {...}, ...}
   Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
-             in the form that `hopsum_switch.observe.snapshot` describes; all keys may be left out (everything)
+             in the form that `hopsum_switch.observe.snapshot` describes. All keys may be left out (everything)
   WriteRegister {"name": "reg", "index": 3, "value": "0x1f"}                 -> {}, between two packets
   ClearRegister {"name": "reg"}                                              -> {}, all cells are 0
 
@@ -45,7 +45,7 @@ Json = dict[str, Any]
 
 
 class ManagementError(Exception):
-    """The switch refused a management request; the message is the switch's."""
+    """The switch refused a management request. The message is the switch's."""
 
 
 class BadRequestError(Exception):
@@ -64,7 +64,7 @@ class Management:
     """The methods, without gRPC: each takes and returns a JSON object."""
 
     def __init__(self, dataplane: Dataplane, *, bind_after_start: bool = False) -> None:
-        """Serve `dataplane`; open ports over paths and interfaces only if `bind_after_start`."""
+        """Serve `dataplane`. Open ports over paths and interfaces only if `bind_after_start`."""
         self._dataplane = dataplane
         self._bind_after_start = bind_after_start
         self._started = time.monotonic()
@@ -177,7 +177,7 @@ class ManagementClient:
     """One method per RPC. Every method raises ManagementError: refused, or no answer in time."""
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        """Talk to the switch whose gRPC address is `address` (HOST:PORT or unix:PATH); nothing is sent yet."""
+        """Make a client of the switch at gRPC `address` (HOST:PORT or unix:PATH). No request is sent yet."""
         self._channel = grpc.insecure_channel(
             address, options=[("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
         )

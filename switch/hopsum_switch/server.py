@@ -49,7 +49,7 @@ _KEEPALIVE = (
 
 
 class SwitchServer:
-    """One device. Public methods may be called from any thread; `open` and `close` once each."""
+    """One device. Any thread may call public methods. `open` and `close` may be called once each."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SwitchServer:
         bind_after_start: bool = False,
         capture_folder: Path | None = None,
     ) -> None:
-        """Prepare a switch; nothing listens yet.
+        """Prepare a switch. It does not listen yet.
 
         `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only this user reaches, from any network
         namespace. `bind_after_start`: whether management opens ports over paths and interfaces.
@@ -83,12 +83,12 @@ class SwitchServer:
     def load(self, p4info_text: str, program_json: bytes) -> None:
         """Load a compiled program and its P4Info.
 
-        Raises P4RuntimeError: it cannot run here; what ran before runs on.
+        Raises P4RuntimeError where the program cannot run here. The former program continues to run.
         """
         self._service.load(parse_text(p4info_text), program_json)
 
     def open(self) -> None:
-        """Serve gRPC; `grpc_address` is the real address from now on.
+        """Serve gRPC. `grpc_address` is the real address from now on.
 
         Raises ServerError: the address is not free.
         """
@@ -111,11 +111,11 @@ class SwitchServer:
         self.dataplane.run()
 
     def stop(self) -> None:
-        """Make `run` return soon; safe in a signal handler."""
+        """Make `run` return soon. Safe in a signal handler."""
         self.dataplane.stop()
 
     def close(self) -> None:
-        """End all requests and streams, then close all ports; `run` must have returned."""
+        """End all requests and streams, then close all ports. `run` must have returned."""
         if self._server is not None:
             stopped = self._server.stop(_GRACE_S)
             self._service.end_streams()

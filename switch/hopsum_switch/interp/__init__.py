@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference interpreter: IR on Python integers, one file per construct.
 
-Expressions and actions become Python functions once, when the program is loaded; the rest is bound objects.
-Behaviour is that of the behavioral model's simple_switch; where that one's is undefined, the module that
-decides says what happens here.
+Expressions and actions become Python functions once, when the program is loaded. All other constructs are bound
+objects. The behaviour is that of the behavioral model's simple_switch. Where simple_switch is undefined, the module of
+the construct documents the behaviour here.
 """

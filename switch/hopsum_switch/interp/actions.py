@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions to Python functions.
+"""Compiler of actions to Python functions.
 
-An action without jumps is its operations in order. With jumps, it is cut into blocks, and `b` is the number
-of the block to run next; since blocks stand in order, a forward jump just skips some, and a backward jump goes
-round the loop once more:
+An action without jumps is its operations in order. With jumps, it is cut into blocks, and `b` is the number of the next
+block. Blocks are in order, so a forward jump skips blocks, and a backward jump starts the loop once more:
 
     b = 0
     while True:
@@ -36,7 +35,7 @@ def compile_action(action: ActionIR, environment: Environment) -> ActionFunction
 def compile_operations(
     name: str, body: tuple[Operation, ...], environment: Environment, action: ActionIR | None = None
 ) -> ActionFunction:
-    """Return a function that runs operations, jumps included; `action` is where they stand, for an observer."""
+    """Return a function that runs operations, jumps included. `action` is their action, for an observer."""
     observer = environment.observer
     writer = OperationWriter(environment) if observer is None else ObservedWriter(environment, observer, action)
     writer.lines.append("v = p.values")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checksum and hash calculations over fields, headers, constants and the payload.
 
-Inputs are packed bit by bit in order, skipping fields and headers that are invalid; the last byte is filled
-with zeros, and the payload, if it belongs to the input, follows.
+Inputs are packed bit by bit in order, without invalid fields and headers. The last byte is filled with zeros. The
+payload follows, if it belongs to the input.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _pieces(item: CalculationInput, layout: ValueLayout) -> list[tuple[int | Non
 
 
 def csum16(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071); an odd last byte counts as the high half of a word."""
+    """Return the Internet checksum (RFC 1071). An odd last byte counts as the high half of a word."""
     number = int.from_bytes(data + bytes(len(data) % 2), "big")
     # 2**16 is 1 modulo 2**16 - 1, so the remainder adds all 16-bit words with end-around carry.
     folded = number % 0xFFFF
@@ -105,7 +105,7 @@ def identity(data: bytes) -> int:
 
 
 def xor16(data: bytes) -> int:
-    """Return the exclusive or of all 16-bit words; an odd last byte counts as the high half of a word."""
+    """Return the exclusive or of all 16-bit words. An odd last byte counts as the high half of a word."""
     result = 0
     for position in range(0, len(data), 2):
         result ^= int.from_bytes(data[position : position + 2].ljust(2, b"\0"), "big")

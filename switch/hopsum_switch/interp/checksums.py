@@ -20,7 +20,7 @@ class Checksum:
         self._condition = None if ir.condition is None else compile_condition(ir.condition, writer, ir.name)
 
     def verify(self, packet: PacketState) -> bool:
-        """Return whether the field is right; it is if its header or its condition is not met."""
+        """Return true where the field is correct, its header is invalid, or its condition does not hold."""
         values = packet.values
         if not values[self._valid] or not self._applies(values):
             return True

@@ -35,6 +35,6 @@ class Deparser:
 
 
 def _fields(header: HeaderIR) -> list[tuple[int, int | None, int]]:
-    """Return (slot, width, mask) of the fields in the frame; a variable width is None."""
+    """Return (slot, width, mask) of the fields in the frame. A variable width is None."""
     variable = None if header.variable is None else header.variable.field
     return [(f.slot, None if f == variable else f.bits, (1 << f.bits) - 1) for f in header.wire]

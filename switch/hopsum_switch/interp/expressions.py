@@ -77,7 +77,7 @@ class ExpressionWriter:
         return "0"
 
     def temporary(self, name: str, text: str) -> str:
-        """Compute `text` ahead of the expression of which it is a part; return source that yields its value."""
+        """Compute `text` before the expression that contains it. Return source that yields its value."""
         self.lines.append(f"{name} = {text}")
         return name
 
@@ -172,7 +172,7 @@ NAMESPACE: dict[str, Any] = {"wrap": wrap, "wrap_field": wrap_signed}
 
 
 def function(name: str, arguments: str, lines: list[str], namespace: dict[str, Any]) -> Callable[..., Any]:
-    """Return the Python function with a body of source lines; `namespace` holds what it may name."""
+    """Return the Python function with a body of source lines. `namespace` has the names that the body may use."""
     body = "\n".join(f"    {line}" for line in lines or ["pass"])
     scope = {**NAMESPACE, **namespace}
     exec(compile(f"def run({arguments}):\n{body}\n", f"<{name}>", "exec"), scope)
@@ -181,7 +181,7 @@ def function(name: str, arguments: str, lines: list[str], namespace: dict[str, A
 
 
 def compile_data(expr: DataExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], int]:
-    """Return a function from values to the integer of an expression without action arguments; `writer` is a new one."""
+    """Return a function from values to the integer of an expression without action arguments. `writer` is a new one."""
     result = writer.data(expr)
     return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
 
@@ -189,13 +189,13 @@ def compile_data(expr: DataExpr, writer: ExpressionWriter, name: str) -> Callabl
 def compile_tuple(
     exprs: Sequence[DataExpr], bits: Sequence[int], writer: ExpressionWriter, name: str
 ) -> Callable[[list[int]], tuple[int, ...]]:
-    """Return a function from values to several integers, each cut to its number of bits; `writer` is a new one."""
+    """Return a function from values to several integers, each cut to its number of bits. `writer` is a new one."""
     results = [f"{writer.data(expr)} & {(1 << width) - 1:#x}" for expr, width in zip(exprs, bits, strict=True)]
     values = "".join(f"{each}, " for each in results)
     return function(name, "v", [*writer.lines, f"return ({values})"], writer.namespace)
 
 
 def compile_condition(expr: BoolExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], object]:
-    """Return a function from values to the truth of a condition; `writer` is a new one."""
+    """Return a function from values to the truth of a condition. `writer` is a new one."""
     result = writer.condition(expr)
     return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)

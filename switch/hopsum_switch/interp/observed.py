@@ -308,7 +308,7 @@ def _changes(operation: Operation) -> _Changes:
 
 
 class ObservedCells(MutableSequence[int]):
-    """Cells that tell of reads and writes by index; slices pass in silence."""
+    """Cells that report reads and writes by index to the observer. Slices are not reported."""
 
     def __init__(
         self,

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base class of traces and coverage: an interpreter calls it for each event of a packet.
 
-An interpreter without an observer is built without any of the calls; with one, every call below is made at the
+An interpreter without an observer is built without any of the calls. With an observer, every call below is made at the
 moment that its name says. The order of one packet::
 
     packet_begins
-        state_entered, state_left ...           one pair per parser state; the last state_left is missing after an error
+        state_entered, state_left ...           one pair per parser state (the last state_left may be missing)
         parsed
         events of the ingress control
-        cloned                                  if ingress clones; the states of a second parse come before it
+        cloned                                  if ingress clones (the states of a second parse come before it)
         digest_sent                             if ingress has called digest()
         starts_again (resubmitted), dropped, multicast, or nothing (unicast)
         copy_begins, events of the egress control, cloned if egress clones, then one of dropped, sent and
@@ -16,12 +16,12 @@ moment that its name says. The order of one packet::
         ... and from the first state on for each packet that starts again
     packet_ends
 
-A frame that has no steps left (`program.steps`) is told of as dropped at once, and packet_ends follows.
+A frame that has no steps left (`program.steps`) is reported as dropped at once, and packet_ends follows.
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
 `register_read`, `register_written`, `counter_written`, `index_out_of_range`, `marked_to_drop` and `logged`.
 `invalid_header_read` comes from wherever an expression stands, before the event of the construct around it.
-An observer with `values` is told of `branched`, `assigned` and `validity_set` too.
+An observer with `values` also gets `branched`, `assigned` and `validity_set`.
 If the interpreter raises, `packet_ends` is missing.
 """
 
@@ -39,7 +39,7 @@ from ..state.multicast import PortCopy
 
 
 class Observer:
-    """Sees everything and does nothing; override what is of interest. Nothing passed may be changed."""
+    """An observer that ignores all events. Override the methods of interest. They must not change their arguments."""
 
     values = False
     """Flag: the observer is notified of assignments and branches inside actions. The flag is read once, when an
@@ -63,8 +63,8 @@ class Observer:
     def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
         """An `if` of a control has been evaluated.
 
-        `values` has the fields that the condition names, and as bool the validity of headers (`h.isValid()`); nothing
-        for an observer without `values`.
+        `values` has the fields that the condition names, and as bool the validity of headers (`h.isValid()`). It is
+        empty for an observer without `values`.
         """
 
     def action_called(self, node: ActionNodeIR) -> None:
@@ -88,13 +88,13 @@ class Observer:
         """One side of a cell (`unit`: packets or bytes) has been added to."""
 
     def index_out_of_range(self, access: str, array: CellArray, index: int, source: SourceInfo | None) -> None:
-        """An index is outside an array, so nothing happens; `access` is read, write, count or execute (a meter)."""
+        """An index is outside an array, so nothing happens. `access` is read, write, count or execute (a meter)."""
 
     def invalid_header_read(self, field: FieldIR, value: int, source: SourceInfo | None) -> None:
         """An expression has read a field of an invalid header and found `value`, which P4 leaves undefined."""
 
     def branched(self, action: str, source: SourceInfo | None, holds: bool, values: Mapping[str, int | bool]) -> None:
-        """An `if` inside an action has been evaluated; see `condition_met` for `values`."""
+        """An `if` inside an action has been evaluated. See `condition_met` for `values`."""
 
     def assigned(self, field: FieldIR, old: int, new: int, source: SourceInfo | None) -> None:
         """A field has been stored to."""
@@ -103,7 +103,7 @@ class Observer:
         """A header has become valid or invalid, by the parser's extract not counted."""
 
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
-        """An action has run mark_to_drop; a later assignment may still undo it."""
+        """An action has run mark_to_drop. A later assignment may still undo it."""
 
     def logged(self, text: str) -> None:
         """The program has called log_msg()."""
@@ -115,20 +115,20 @@ class Observer:
         """The packet is cloned to a session's replicas (none if there is no such session)."""
 
     def digest_sent(self, digest: DigestIR, values: Sequence[int]) -> None:
-        """The program tells its controller something; whether a digest is configured makes no difference here."""
+        """The program sends a digest. This call comes whether or not the digest is configured."""
 
     def starts_again(self, kind: str) -> None:
-        """The packet will be parsed again; `kind` is resubmitted or recirculated."""
+        """The packet will be parsed again. `kind` is resubmitted or recirculated."""
 
     def copy_begins(self, port: int, instance: int) -> None:
-        """A copy starts towards a port; `instance` is the replica's number (0 in unicast)."""
+        """A copy starts towards a port. `instance` is the replica's number (0 in unicast)."""
 
     def dropped(self, reason: str) -> None:
         """The packet, or the copy that has begun, goes no further.
 
-        `reason` is ingress or egress (that control left it to the drop port), priority (not 0), turns (what starts
-        again or is cloned in egress is too much; the packet that asked for it may go on), or steps (the frame went
-        round too often; nothing of it goes on).
+        `reason` is one of: ingress or egress (that control left the packet to the drop port), priority (it is not 0),
+        turns (too many restarts or clones in egress, while the packet itself may continue), or steps (too many steps in
+        loops, and the whole frame ends).
         """
 
     def not_emitted(self, headers: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of actions to Python source, one method per operation.
+"""Compiler of actions' operations to Python source, one method per operation.
 
-The generated code works on `p` (PacketState), `v` (its values) and `a` (the action's arguments). An index
-outside a register or counter array reads, writes and counts nothing; it is counted (`Engine.faults`) and told of.
+The generated code works on `p` (PacketState), `v` (its values) and `a` (the action's arguments). An access with an
+index outside a register or counter array has no effect. It is counted (`Engine.faults`) and reported to the observer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OutOfStepsError(Exception):
 
 
 class Steps:
-    """The budget of one received frame; see `program.steps`."""
+    """The budget of one received frame. See `program.steps`."""
 
     def __init__(self) -> None:
         self.renew()
@@ -127,7 +127,7 @@ class OperationWriter:
         return self.data(operation.value)
 
     def write(self, operation: Operation) -> None:
-        """Append the lines of one operation; jumps belong to the caller."""
+        """Append the lines of one operation. The caller writes jumps."""
         _WRITERS[type(operation)](self, operation)
 
     def assign(self, op: Assign) -> None:
@@ -142,7 +142,7 @@ class OperationWriter:
         self.lines.append(f"if 0 <= i < {len(slots)}: v[{slots}[i]] = {value}")
 
     def assign_header(self, op: AssignHeader) -> None:
-        """Header = header; an invalid source makes the target invalid and leaves its fields."""
+        """Copy a header. An invalid source makes the target invalid and leaves its fields."""
         (a, b), (c, d) = self._layout.span(op.target), self._layout.span(op.value)
         target, source = self._layout.valid(op.target), self._layout.valid(op.value)
         self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]{self._others(op.target)}")
@@ -214,7 +214,7 @@ class OperationWriter:
         self.lines.append(f"{log}.info({parts}{values})")
 
     def clone(self, op: Clone) -> None:
-        """Note it; the architecture makes the copy."""
+        """Note the clone. The architecture makes the copy."""
         self.lines.append(f"p.clone = ({self.data(op.session)} & {MAX_SESSION_ID}, {_slots(op.preserved)})")
 
     def send_digest(self, op: SendDigest) -> None:
@@ -281,7 +281,7 @@ class OperationWriter:
         self.lines.append(f"v[{op.target.slot}] = {self._wrap_word('h', op.target)}")
 
     def random_uniform(self, op: RandomUniform) -> None:
-        """Field = random in [low, high]; nothing if there is no such number."""
+        """Store a random number in [low, high] into a field. Store nothing if low > high."""
         draw = self._bind("draw", self._environment.rng.draw)
         self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
         self.lines.append(f"high = min({self.data(op.high)}, {UINT64})")
@@ -297,7 +297,7 @@ class OperationWriter:
         return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
 
     def outside(self, access: str, array: CellArray) -> Callable[[int], None]:
-        """Return what is called with an index outside an array; `access` is read, write, count or execute."""
+        """Return the function for an index outside an array. `access` is read, write, count or execute."""
         del access, array
         count = self._environment.count_fault
         return lambda _: count(INDEX_OUT_OF_RANGE)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One packet on its way through the pipeline.
 
-All fields of all headers are one list of integers, indexed by `FieldIR.slot`; one validity flag (0 or 1) per
-header follows, at `ValueLayout.valid`. Fields of a header that was never valid read 0; those of a header that was
-made invalid keep their values until the packet is replicated, where they become 0.
+All fields of all headers are one list of integers, indexed by `FieldIR.slot`. One validity flag (0 or 1) per header
+follows, at `ValueLayout.valid`. Fields of a header that was never valid read 0. Fields of a header that was made
+invalid keep their values until the packet is replicated, and then become 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ValueLayout:
         return self._fields + header.index
 
     def valid_of(self, field: FieldIR) -> int | None:
-        """Return the slot of the validity of a field's header; None if that is metadata, which is always valid."""
+        """Return the slot of the validity of a field's header, or None for metadata, which is always valid."""
         header = self._owners.get(field.header)
         return None if header is None else self.valid(header)
 
@@ -75,12 +75,12 @@ class ValueLayout:
 
 
 class PacketState:
-    """What the constructs read and write.
+    """The state of a packet that the constructs read and write.
 
-    `data` is the received frame; after parsing, what follows the parsed headers. `length` is the packet
-    length that the program sees in egress; `received` the bytes that counters add; `limit` the cut by
-    truncate(). `clone`, `digest`, `resubmit` and `recirculate` are what the program asked for: (session, slots of the
-    metadata that is preserved), what to tell the controller, or these slots only.
+    `data` is the received frame, and after parsing the bytes after the parsed headers. `length` is the packet length
+    that the program sees in egress. `received` is the number of bytes that counters add. `limit` is the cut by
+    truncate(). `clone` is the requested (session, slots of preserved metadata). `digest` is the requested digest.
+    `resubmit` and `recirculate` are the slots of preserved metadata.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class PacketState:
         self.exited = False
 
     def replicate(self, layout: ValueLayout) -> PacketState:
-        """Return a copy for another egress port; a cut by truncate() does not go with it."""
+        """Return a copy for another egress port. The copy is not cut by truncate()."""
         copy = PacketState(layout.replica(self.values), self.data, self.port, self.now_us)
         copy.length = self.length
         copy.received = self.received

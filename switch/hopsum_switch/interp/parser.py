@@ -2,7 +2,7 @@
 """The parser: a machine over the received bytes.
 
 On an error parsing stops, `run` returns the error's number, and the packet goes on with the headers extracted
-so far; bytes read before the failed operation stay read. A transition key that looks ahead past the end of the
+so far. Bytes read before the failed operation stay read. A transition key that looks ahead past the end of the
 frame is a PacketTooShort error (undefined in the behavioral model).
 """
 
@@ -81,7 +81,7 @@ class Parser:
 
 
 def error_number(program: ProgramIR, name: str) -> int:
-    """Return the number of a core error; one past the program's errors if the program lists none such."""
+    """Return the number of a core error, or one past the program's errors if the program does not list the error."""
     if name in program.errors:
         return program.errors[name]
     return max(program.errors.values(), default=0) + 1 if name != "NoError" else 0

@@ -126,7 +126,7 @@ def _direct_meter(ir: MeterIR | None) -> Callable[[PacketState, Entry], None] | 
 
 
 def compile_key(keys: tuple[KeyIR, ...], layout: ValueLayout, writer: ExpressionWriter, name: str) -> KeyFunction:
-    """Return a function from values to a table's key; fields of invalid headers count as 0. `writer` is a new one."""
+    """Return a function from values to a table's key. Fields of invalid headers count as 0. `writer` is a new one."""
     targets = (key.target.operand for key in keys if isinstance(key.target, BoolToInt))
     asked = {target.header.name for target in targets if isinstance(target, IsValid)}
     parts = [_key_source(key, writer, layout, asked) for key in keys]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The v1model architecture: what happens between the blocks of a program.
+"""The v1model architecture: the steps between the blocks of a program.
 
 Per received frame: metadata is set, the parser runs, ingress runs. Then, in this order:
 
-1. clone(I2E): the frame as received is parsed again; a copy of that goes to egress for each replica of the
+1. clone(I2E): the frame as received is parsed again. A copy of that goes to egress for each replica of the
    session (none if there is no such session).
 2. digest: the members of the digest of the last call, as ingress left them, go to the controller.
 3. resubmit: the frame as received starts again. Nothing else happens to the packet.
@@ -27,12 +27,12 @@ timestamps, but for the preserved fields, instance_type and packet_length. insta
 port and for one that goes to a single port, 1 and 2 for copies made by clone in ingress and egress, 4 for a
 recirculated, 5 for a replicated and 6 for a resubmitted packet.
 
-One received frame may cause MAX_TURNS resubmits, recirculations and egress clones in all; what asks for more is
-dropped and counted as "turns". Copies of one packet are worked off in the order in which they were made.
+One received frame may cause MAX_TURNS resubmits, recirculations and egress clones in all. A packet that asks for
+more is dropped and counted as "turns". Copies of one packet are processed in the order in which they were made.
 
 One received frame may take MAX_STEPS steps in loops of actions and cycles of the parser, all its copies and turns
-together (`program.steps`). What asks for one more is dropped with all that the frame has not sent yet, and counted once
-as "steps"; what it wrote to registers and counters stays.
+together (`program.steps`). The copy that needs one more step is dropped with all unsent copies of the frame, and the
+drop is counted once as "steps". Writes to registers and counters stay.
 
 Queues are empty: time does not pass between ingress and egress. A packet that chooses a priority other than 0 is
 dropped, since there is one queue.
@@ -305,7 +305,7 @@ class Interpreter:
 
 
 class _Metadata:
-    """The architecture's side of the metadata fields; fields that a program lacks are skipped."""
+    """The architecture's side of the metadata fields. Fields that a program lacks are skipped."""
 
     def __init__(self, program: ProgramIR) -> None:
         names = program.standard

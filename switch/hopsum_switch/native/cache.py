@@ -2,8 +2,8 @@
 """Compiled programs on disk.
 
 The cache holds code that will run in this process, so its folder and files must belong to the user and be
-writable by nobody else; anything else is ignored, as are files that are cut or changed. A cache that cannot be
-used costs a compilation, never an error.
+writable by nobody else. Other folders and files are ignored, and also files that are cut or changed. An unusable cache
+costs a compilation, never an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def default_folder() -> Path:
 
 
 def default_cache() -> CodeCache | None:
-    """Return the cache in the user's cache folder; None where the user has no home."""
+    """Return the cache in the user's cache folder, or None where the user has no home."""
     try:
         return CodeCache(default_folder())
     except RuntimeError:

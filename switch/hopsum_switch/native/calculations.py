@@ -18,7 +18,7 @@ Piece = tuple[HeaderIR | None, CalculationInput, int]
 
 
 def compute(scope: FunctionScope, ir_: CalculationIR) -> Value:
-    """Write a calculation over the packet; return its value as a word. Raises: UnsupportedError."""
+    """Write a calculation over the packet. Return its value as a word. Raises: UnsupportedError."""
     builder, scratch = scope.builder, scope.address(ControlWord.SCRATCH)
     pieces = list(_pieces(ir_))
     length = scope.variable(word(0))
@@ -44,7 +44,7 @@ def scratch_bytes(program: ProgramIR) -> int:
 
 
 def _pieces(ir_: CalculationIR) -> Iterator[Piece]:
-    """Yield (header whose validity counts, constant input or field input, bits); metadata is always valid."""
+    """Yield (header whose validity counts, constant input or field input, bits). Metadata is always valid."""
     for item in ir_.inputs:
         if item.header is None:
             yield None, item, item.bits

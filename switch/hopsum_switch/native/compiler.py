@@ -27,7 +27,7 @@ Run = Callable[[int, int], None]
 
 
 class Code(NamedTuple):
-    """What the engine needs of a compiled program; `keep` owns the memory of the function."""
+    """The parts of a compiled program that the engine needs. `keep` owns the memory of the function."""
 
     run: Run
     address: int  # of `run`
@@ -39,7 +39,7 @@ class Code(NamedTuple):
 def compile_program(program: ProgramIR, cache: CodeCache | None = None) -> Code:
     """Compile a program, or load it from the cache, and make it callable.
 
-    Raises: UnsupportedError (it can only be interpreted; the message names the construct).
+    Raises UnsupportedError where only the interpreter runs the program. The message names the construct.
     """
     initialise()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Controls: one block per node; tables are searched in arrays that `tables.py` keeps."""
+"""Controls: one block per node. Tables are searched in arrays that `tables.py` keeps."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class _Control:
 
 
 class _Search:
-    """Writes one search; the result is a record number, or the number of entries if none matches."""
+    """Writer of one search. The result is a record number, or the number of entries if none matches."""
 
     def __init__(self, scope: FunctionScope, table: TableIR, key: list[Value]) -> None:
         self._scope = scope
@@ -221,7 +221,7 @@ class _Search:
         return same
 
     def _scanned(self, count: Value) -> Value:
-        """Try entries in order; each is a pair of words per word of the key."""
+        """Try entries in order. Each is a pair of words per word of the key."""
         scope, builder = self._scope, self._scope.builder
         before, test, body, again, end = (
             builder.block,

@@ -46,7 +46,7 @@ class NativeEngine(Engine):
     ) -> None:
         """Compile (or load from the cache) and start with empty state.
 
-        Raises: UnsupportedError: only the interpreter runs this program; the message names the construct.
+        Raises UnsupportedError where only the interpreter runs this program. The message names the construct.
         """
         self._code: Code = compile_program(program, cache)
         layout = self._layout = self._code.unit.layout
@@ -88,13 +88,13 @@ class NativeEngine(Engine):
         return copies, copies * (frame_bytes + self._code.header_bytes)
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
-        """Run frames from number `first` on in one native call; return the number of the next one to run.
+        """Run frames from number `first` on in one native call. Return the number of the next one to run.
 
         That is less than the batch's size if the outputs of another frame might not fit, or if frames went round loops
         for as many steps as one frame has: take the outputs and call again. A frame needs room for one copy per replica
         of the largest group.
 
-        Raises: ValueError: not even one frame's outputs fit; give larger buffers.
+        Raises ValueError where the outputs of one frame do not fit. Give larger buffers.
         """
         count = len(batch.ports)
         self.enter(batch, outputs, first=first, now_us=now_us, longest_bytes=int(batch.lengths.max(initial=0)))
@@ -134,7 +134,7 @@ class NativeEngine(Engine):
         ]
 
     def leave(self, outputs: Outputs) -> int:
-        """Take over what the calls have counted and written; return the number of the next frame to run."""
+        """Take over the counts and writes of the calls. Return the number of the next frame to run."""
         for table in self._counted:
             table.collect_hits()
         outputs.count = int(self._control[ControlWord.OUTPUTS])

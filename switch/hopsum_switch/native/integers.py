@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions to machine integers.
+"""Compiler of expressions to machine integers.
 
 `low(expr, width)` yields the value modulo 2**width in two's complement. Where the width covers the expression's
-type that is the value itself; otherwise most operators need no more than the low bits of their operands, which
-keeps machine types as narrow as what a program does with the result.
+type that is the value itself. Otherwise most operators need only the low bits of their operands. So a machine type is
+only as wide as the use of the result.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def subtracts_without_borrow(left: Known, right: Known, words: int) -> bool:
 
 
 def spread(expr: Binary, bits: int) -> int | None:
-    """Return k if the expression is (x << k) - x modulo 2**bits, which is x * (2**k - 1); else None."""
+    """Return k if the expression is (x << k) - x modulo 2**bits, which is x * (2**k - 1), else None."""
     shifted = unmasked(expr.left, bits)
     if not isinstance(shifted, Binary) or shifted.op is not BinaryOp.SHL or not isinstance(shifted.right, Const):
         return None

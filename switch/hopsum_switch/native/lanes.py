@@ -46,7 +46,7 @@ class MaskedSelections:
         self._pieces = pieces
 
     def selection(self, expr: Binary, bits: int) -> tuple[Mask, DataExpr, DataExpr] | None:
-        """Return (m, y, x) if an OR is (x & ~m) | (y & m) in all of its `bits` bits; else None."""
+        """Return (m, y, x) if an OR is (x & ~m) | (y & m) in all of its `bits` bits, else None."""
         left, right = expr.left, expr.right
         if not isinstance(left, Binary) or not isinstance(right, Binary):
             return None
@@ -61,7 +61,7 @@ class MaskedSelections:
         return None
 
     def lane_bits(self, difference: Binary, statement: int, bits: int) -> int | None:
-        """Return the lanes' width if a difference is a mask (b << w) - b of `bits` bits; else None."""
+        """Return the lanes' width if a difference is a mask (b << w) - b of `bits` bits, else None."""
         width = known_bits.spread(difference, bits)
         if width not in LANE_BITS or bits % width:
             return None

@@ -14,7 +14,7 @@ The state of one packet:
 | then | whether each lazy region is in memory, 0 or 1 |
 | then | the fields, header by header |
 | then | the lazy regions: wide headers, and wide fields of metadata |
-| then | fields that live within one action only; neither cleared nor copied |
+| then | fields that live within one action only, neither cleared nor copied |
 
 All fields are 0 when a packet starts, but a lazy region is not cleared: as long as its flag is 0 it stands for zeros,
 whatever its memory holds. The flag is set by whatever fills the whole region, or, after clearing it, by the first
@@ -124,7 +124,7 @@ class StoredInteger:
 
     @property
     def words(self) -> int:
-        """Return how many words it has; a signed field needs one bit more."""
+        """Return the number of words. A signed field needs one bit more."""
         return words_for(self.bits + self.signed)
 
     @property
@@ -135,7 +135,7 @@ class StoredInteger:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of the state that is cleared when it is first needed; `flag` is the word that says whether it was."""
+    """A part of the state that is cleared when it is first needed. `flag` is the word that is set then."""
 
     flag: int
     first: int

@@ -33,8 +33,8 @@ _PR_SET_PDEATHSIG: Final = 1
 class LoopCode:
     """The compiled `serve` in this process. Methods may be called from any thread.
 
-    numba compiles for seconds. Another process does that, once for a machine and a version of the sources, so that
-    neither the start of a switch nor its packets wait; the result goes into the cache.
+    numba compiles for seconds. Another process compiles, once for a machine and a version of the sources, so neither
+    the start of a switch nor its packets wait. The result goes into the cache.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class LoopCode:
         self._compiler: threading.Thread | None = None
 
     def get(self, ready: Callable[[Serve], None] | None = None) -> Serve | None:
-        """Return the function if it is in this process or in the cache; else compile it, and call `ready` with it.
+        """Return the function if it is in this process or in the cache. Else compile it and call `ready` with it.
 
-        `ready` is called by another thread, and never where the machine is no Linux of 64 bits, or numba or LLVM fail;
-        then a warning says why.
+        `ready` is called by another thread. It is not called on a machine without 64-bit Linux, or where numba or LLVM
+        fail. Then a warning gives the reason.
         """
         if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
             return None
@@ -62,7 +62,7 @@ class LoopCode:
             return self._serve
 
     def wait(self) -> Serve | None:
-        """Return the function, compiled if need be; None where this machine cannot have it."""
+        """Return the function, compiled if necessary, or None on a machine without support."""
         serve = self.get()
         if serve is None and self._compiler is not None:
             self._compiler.join()
@@ -88,7 +88,7 @@ LOOP_CODE: Final = LoopCode()
 
 
 def main() -> None:
-    """Compile, and write the machine code to standard output; end with the process that wants it."""
+    """Compile, and write the machine code to standard output. End with the parent process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     initialise()
     sys.stdout.buffer.write(compile_loop())

@@ -64,7 +64,7 @@ class Operations:
         self._body: tuple[Operation, ...] = ()
 
     def write_all(self, body: tuple[Operation, ...]) -> None:
-        """Write a whole body; the builder ends in the block after it."""
+        """Write a whole body. The builder ends in the block after it."""
         scope, self._body = self._scope, body
         jumps = [op for op in body if isinstance(op, Jump | JumpIfZero)]
         if not jumps:
@@ -146,7 +146,7 @@ class Operations:
         self.store_field(op.target, op.value)
 
     def _wrap_signed(self, expr: Expr, place: StoredInteger) -> Value:
-        """Return what a signed field holds after a store; see `interp.packet.wrap_signed`."""
+        """Return the value of a signed field after a store, see `interp.packet.wrap_signed`."""
         builder, width = self._scope.builder, WORD_BITS * place.words
         if expr.type.as_signed().bits <= place.bits:
             return self.integers.low(expr, width)
@@ -278,7 +278,7 @@ class Operations:
 
     @contextmanager
     def _inside(self, expr: DataExpr, size: int) -> Iterator[Value]:
-        """Write code that runs with an index inside an array; an index outside is counted."""
+        """Write code that runs with an index inside an array. An index outside is counted."""
         scope = self._scope
         inside, index = self._index(expr, size)
         if isinstance(expr, Const) and 0 <= expr.value < size:

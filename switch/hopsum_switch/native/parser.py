@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parser: one block per state; a failed operation stores its error and leaves."""
+"""The parser: one block per state. A failed operation stores its error and leaves."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Parser:
         return word(error_number(self._program, name))
 
     def _need(self, size: Value) -> Value:
-        """Fail unless that many bytes are left; return the read position."""
+        """Fail unless that many bytes are left. Return the read position."""
         scope, builder = self._scope, self._scope.builder
         position = scope.get(Word.POSITION)
         left = builder.sub(scope.get(Word.RECEIVED), position)
@@ -132,7 +132,7 @@ class _Parser:
         self._scope.set(Word.POSITION, self._scope.builder.add(position, size))
 
     def _extract_next(self, stack: StackIR) -> None:
-        """One block per element; the number of those in use chooses."""
+        """Write one block per element. The number of elements in use selects the block."""
         scope, builder = self._scope, self._scope.builder
         pointer = scope.field_pointer(stack.next)
         number = scope.load(pointer, 0)

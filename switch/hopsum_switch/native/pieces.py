@@ -77,7 +77,7 @@ class Pieces:
         return self._statement
 
     def assigned(self, expr: FieldRef, statement: int) -> tuple[int, DataExpr] | None:
-        """Return which statement of the run assigned what a field holds for another, and what; None if none did."""
+        """Return the statement of the run that assigned a field's present value, and the value, or None."""
         source = self._visible[statement].get(expr.field.slot)
         return None if source is None else (source, self._roots[source][1])
 
@@ -93,7 +93,7 @@ class Pieces:
         self._kept: list[object] = []  # expressions stay alive, since their identity is a key
 
     def assign(self, run: Sequence[Assign], dead: frozenset[int]) -> None:
-        """Write a run of assignments to unsigned fields of one width; `dead` ones are not stored."""
+        """Write a run of assignments to unsigned fields of one width. `dead` ones are not stored."""
         self.begin()
         for op in run:
             self._visible.append(dict(self._sources))
@@ -147,7 +147,7 @@ class Pieces:
             self._scope.builder.store(value, self._scope.at(pointer, piece * PIECE_WORDS), align=64)
 
     def differ(self, left: DataExpr, right: DataExpr) -> Value:
-        """Return whether two values differ; a run of assignments may be under way."""
+        """Return whether two values differ. A run of assignments may be in progress."""
         return Pieces(self._scope)._differ(left, right)
 
     def _differ(self, left: DataExpr, right: DataExpr) -> Value:
@@ -255,7 +255,7 @@ class Pieces:
         return builder.or_(builder.lshr(low, vector_of(rest)), builder.shl(high, vector_of(WORD_BITS - rest)))
 
     def _words(self, expr: DataExpr, first: int, bits: int) -> Value:
-        """Return eight words from any word on; those below 0 are 0."""
+        """Return eight words from any word on. Words before word 0 are 0."""
         piece, offset = divmod(first, PIECE_WORDS)
         low = self.piece(expr, piece, bits) if piece >= 0 else vector(0, 0)
         if offset == 0:
@@ -285,10 +285,11 @@ class Pieces:
         return self._with_carry(expr, piece, bits, builder.sub(left, right), left)
 
     def _with_carry(self, expr: Binary, piece: int, bits: int, plain: Value, left: Value) -> Value:
-        """Add the carries between words (or take the borrows), all eight at once.
+        """Add the carries between words, or subtract the borrows, all eight at once.
 
-        A word makes a carry if its own sum overflows, and passes one on if the sum is all ones; adding the
-        words that make one, shifted up, to those that pass one on ripples through runs of the latter.
+        A word makes a carry if its own sum overflows, and passes one on if the sum is all ones. So the words that make
+        a carry are shifted up and added to the words that pass one on. This addition carries through runs of the
+        latter.
         """
         builder, wide = self._scope.builder, ir.IntType(16)
         adding = expr.op is BinaryOp.ADD

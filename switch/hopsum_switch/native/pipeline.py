@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The v1model architecture around a program's blocks; see `interp.v1model` for its rules.
+"""The v1model architecture around a program's blocks. `interp.v1model` has its rules.
 
 `run` takes the address of the control block. It processes frames until all are done or the output buffers
-may be too small for what the next frame can cause; it says in the block how far it came.
+may be too small for the outputs of the next frame. It writes the number of processed frames to the block.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
 
 
 def write_program(unit: Unit) -> None:
-    """Write all functions of a program; `run` is the one to call. Raises: UnsupportedError."""
+    """Write all functions of a program. `run` is the one to call. Raises: UnsupportedError."""
     for name, field in unit.program.standard.items():
         if field.signed or field.bits > 64:
             raise refuse("standard metadata", name)
@@ -56,7 +56,7 @@ def header_bytes(unit: Unit) -> int:
 
 
 class _Metadata:
-    """Writes the architecture's metadata; fields that a program lacks are skipped."""
+    """Writer of the architecture's metadata. Fields that a program lacks are skipped."""
 
     def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
@@ -71,7 +71,7 @@ class _Metadata:
             self._operations.store_word(field, word(value) if isinstance(value, int) else value)
 
     def get(self, name: str, group: str = "standard_metadata") -> Value:
-        """Return a field; 0 if the program lacks it."""
+        """Return a field, or 0 if the program lacks it."""
         field = self.find(name, group)
         return word(0) if field is None else self._scope.load(self._scope.field_pointer(field), 0)
 
@@ -172,7 +172,7 @@ def _leave_if(scope: FunctionScope, condition: Value, leave: Value) -> None:
 
 
 def _leave_if_spent(scope: FunctionScope, leave: Value, *, loops: bool) -> None:
-    """Drop a frame that has no steps left; nothing where what ran last has no loops."""
+    """Drop a frame that has no steps left. Write no code where the last block has no loops."""
     if loops:
         _leave_if(scope, is_spent(scope), leave)
 
@@ -230,7 +230,7 @@ def _write_process(unit: Unit) -> None:
 
 
 def _replicate(unit: Unit, scope: FunctionScope, meta: _Metadata, group: Value) -> None:
-    """Emit one copy per replica; fields of invalid headers are 0 in copies, a cut does not go with them."""
+    """Emit one copy per replica. Fields of invalid headers are 0 in copies, and copies are not cut."""
     builder, layout = scope.builder, scope.layout
     meta.set("instance_type", INSTANCE_REPLICATION)
     for header in unit.program.headers.values():

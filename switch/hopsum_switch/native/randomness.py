@@ -11,7 +11,7 @@ from .scope import I1, I64, FunctionScope, Value, word
 
 
 def draw(scope: FunctionScope, low: Value, high: Value) -> Value:
-    """Write code for an integer in [low, high]; low <= high. Returns the word."""
+    """Write code for an integer in [low, high], where low <= high. Returns the word."""
     builder = scope.builder
     span = builder.sub(high, low)
     leading = scope.unit.intrinsic("llvm.ctlz.i64", I64, [I64, I1])

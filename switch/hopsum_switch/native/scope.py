@@ -136,7 +136,7 @@ class FunctionScope:
         self.set_valid(header, 1)
 
     def set_valid(self, header: HeaderIR, flag: int) -> None:
-        """Set a header's validity; the fields of one that becomes valid are set or cleared by the caller."""
+        """Set a header's validity. The caller sets or clears the fields of a header that becomes valid."""
         self.store(word(flag), self.state, self.layout.valid(header))
         region = self.layout.header_region(header)
         if flag and region is not None:
@@ -154,7 +154,7 @@ class FunctionScope:
         return self.field_pointer(field)
 
     def target(self, field: FieldIR) -> Value:
-        """Return the address of a field for a value; `written` follows the store."""
+        """Return the address of a field for a value. The caller calls `written` after the store."""
         region = self.layout.region(field)
         if region is not None and not region.whole_field:
             self._bring(region)
@@ -198,7 +198,7 @@ class FunctionScope:
         self.builder.call(memset, [target, ir.Constant(I8, 0), word(size), ir.Constant(I1, 0)])
 
     def clear_state(self, first: int, end: int) -> None:
-        """Set words of the packet's state to 0; both are multiples of a piece."""
+        """Set words of the packet's state to 0. Both arguments are multiples of a piece."""
         for at in range(first, end, PIECE_WORDS):
             self.builder.store(ir.Constant(VECTOR, None), self.at(self.state, at), align=64)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""push_front() and pop_front(); see `interp.operations.OperationWriter.shift_stack`."""
+"""The methods push_front() and pop_front(), see `interp.operations.OperationWriter.shift_stack`."""
 
 from __future__ import annotations
 

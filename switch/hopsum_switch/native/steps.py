@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of steps of a frame (`program.steps`); a program without loops has no code for it."""
+"""The budget of steps of a frame (`program.steps`). A program without loops has no code for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def renew(scope: FunctionScope) -> None:
 
 
 def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
-    """Return a new block that takes a step and goes `onward`; a frame without one exits, and goes `out_of_steps`."""
+    """Return a new block that takes a step and goes `onward`. A frame without steps goes `out_of_steps`."""
     builder, current = scope.builder, scope.builder.block
     block, taken, spent = (scope.block(name) for name in ("step", "taken", "spent"))
     scope.start(block)
@@ -40,9 +40,9 @@ def is_spent(scope: FunctionScope) -> Value:
 
 
 def may_go_on(scope: FunctionScope) -> Value:
-    """Add up what a frame has taken; return whether this call may begin another frame.
+    """Add up the steps of a frame. Return whether this call may begin another frame.
 
-    Frames of one call take less than two budgets together, so that whoever waits for the call waits for a bounded time.
+    Frames of one call take less than two budgets together, so a caller waits for a bounded time.
     """
     builder = scope.builder
     taken = builder.sub(word(MAX_STEPS), scope.shared(ControlWord.STEPS))

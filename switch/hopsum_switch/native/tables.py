@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores of the control plane as the arrays that native code searches; rebuilt after a write."""
+"""The stores of the control plane as the arrays that native code searches. They are rebuilt after a write."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class NativeTable:
 
 
 def write_groups(multicast: MulticastStore, control: Words) -> list[Words]:
-    """Put all multicast groups into arrays, their addresses into the control block; return what to keep alive."""
+    """Put all multicast groups into arrays, and their addresses into the control block. Return the arrays to keep."""
     groups = multicast.groups()
     index, replicas = words(MAX_GROUPS), words(2 * sum(len(members) for members in groups.values()))
     at = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of operations that only the interpreter runs. Compiler and tests read it; there is no other list."""
+"""The list of operations that only the interpreter runs. Compiler and tests read it. There is no other list."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 The parts, as they are named::
 
   state NAME                      a parser state
-  transition NAME -> NAME         from state to state; `accept` ends parsing
+  transition NAME -> NAME         from state to state (`accept` ends parsing)
   table NAME: ACTION              an action that the table has run, by an entry or by default
   table NAME: hit / miss          of tables with a key
   call ACTION                     an action that a control calls without a table

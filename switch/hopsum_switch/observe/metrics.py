@@ -11,17 +11,17 @@
   hopsum_switch_dropped_frames_total{port, reason}            port "none": frames that no port can be charged with
   hopsum_switch_p4_counter_packets_total{counter, index}      cells of the program's indexed counters
   hopsum_switch_p4_counter_bytes_total{counter, index}
-  hopsum_switch_p4_counter_cells{counter}                     size of the counter; cells from index 256 on are not shown
+  hopsum_switch_p4_counter_cells{counter}                     size of the counter (cells from 256 on are not shown)
   hopsum_switch_table_entries{table}
 
-At /healthz and /readyz: 200 and `ok`, or 503 and why not. Healthy: the packet loop comes by. Ready: the same,
-since a controller can push the program then.
+At /healthz and /readyz: 200 and `ok`, or 503 and the reason. The switch is healthy while the packet loop runs. It is
+ready under the same condition, since a controller can push the program then.
 
-What the program itself drops is in its own counters, if it has any. A scrape holds packets up for as long as the
-counters are copied.
+The frames that the program itself drops are in the program's own counters, if it has any. A scrape delays packets
+while the counters are copied.
 
-On loopback only requests for 127.0.0.1, ::1 or localhost are answered: a web page that has its own name lead here reads
-nothing. A client has 10 s; of more than 16 at once the oldest is cut off.
+On loopback only requests for 127.0.0.1, ::1 or localhost are answered: a web page whose own name resolves
+to this address reads nothing. A client has 10 s. The server has at most 16 clients and disconnects the oldest one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _encode, CONTENT_TYPE = choose_encoder("")
 
 
 class MetricsError(Exception):
-    """Metrics cannot be served; the message says what to change."""
+    """Metrics cannot be served. The message says what to change."""
 
 
 class Sample(NamedTuple):
@@ -150,7 +150,7 @@ def _engine_families(engine: Engine) -> Iterator[Metric]:
 
 
 def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metric:
-    """Return all values of one name; counters end in `_total`."""
+    """Return all values of one name. Names of counters end in `_total`."""
     family = Metric(name.removesuffix("_total"), text, kind)
     for labels, value in samples:
         family.add_sample(name, dict(labels), value)
@@ -158,10 +158,10 @@ def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metri
 
 
 class MetricsServer:
-    """Serves the metrics of a data plane in threads of its own; a context manager that stops."""
+    """Server of the metrics of a data plane, in threads of its own. The context manager stops it."""
 
     def __init__(self, dataplane: Dataplane, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; with port 0 the kernel chooses one. Raises MetricsError: the address is not free or not here."""
+        """Listen. With port 0 the kernel selects one. Raises MetricsError where the address is in use or not local."""
         try:
             self._server = _Server((host, port), dataplane)
         except (OSError, OverflowError) as error:
@@ -203,7 +203,7 @@ class _Server(ThreadingMixIn, TCPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Cut off whom the time is over for; called twice a second."""
+        """Disconnect the clients whose time is over. Called twice a second."""
         now = time.monotonic()
         with self._lock:
             self._cut_off([client for client, until in self._clients.items() if until < now])
@@ -215,7 +215,7 @@ class _Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def _cut_off(self, clients: list[Any]) -> None:
-        """End what these clients' threads wait for, so that they close; the caller holds the lock."""
+        """Shut these clients' sockets down, so that their threads end. The caller holds the lock."""
         for client in clients:
             del self._clients[client]
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All registers and indexed counters of an engine at one moment between two packets: taken, stored, compared.
 
-`freeze` only copies memory and is meant for the time in which packets wait; everything else works on the copy. Direct
-counters go with table entries and are read with those, over P4Runtime.
+`freeze` only copies memory and is meant for the time in which packets wait. All other functions work on the copy.
+Direct counters belong to table entries and are read with the entries, over P4Runtime.
 
 As a JSON object::
 
@@ -10,8 +10,8 @@ As a JSON object::
    "registers": {name: {"bits": width, "first": index of the first cell, "values": ["0x0", ...]}},
    "counters": {name: {"first": index, "packets": [0, ...], "bytes": [0, ...]}}}
 
-As a NumPy file (.npz): `registers/NAME` uint8[cells, bytes of a cell], big-endian; `counters/NAME` uint64[cells, 2],
-packets and bytes; and `header`, the JSON object without values, packets and bytes, as uint8[length].
+As a NumPy file (.npz): `registers/NAME` uint8[cells, bytes of a cell], big-endian, `counters/NAME` uint64[cells, 2],
+packets and bytes, and `header`, the JSON object without values, packets and bytes, as uint8[length].
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 
 class SnapshotError(Exception):
-    """A snapshot cannot be selected, read or compared as asked; the message says why."""
+    """A snapshot cannot be selected, read or compared as asked. The message says why."""
 
 
 def full_name(name: str, arrays: Collection[str]) -> str:
@@ -63,7 +63,7 @@ class RegisterCellRange:
 
 @dataclass(frozen=True)
 class CounterCellRange:
-    """Cells `first`, `first` + 1... of an indexed counter; the two sequences run parallel."""
+    """Cells `first`, `first` + 1... of an indexed counter. The two sequences have one element per cell."""
 
     first: int
     packets: Sequence[int]
@@ -72,7 +72,7 @@ class CounterCellRange:
 
 @dataclass(frozen=True)
 class Change:
-    """A cell that differs; `old` and `new` are register values or (packets, bytes)."""
+    """A cell that differs. `old` and `new` are register values or (packets, bytes)."""
 
     kind: str
     name: str
@@ -153,7 +153,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: Path) -> Snapshot:
-        """Read a file of `save`. Raises SnapshotError: it is none; OSError."""
+        """Read a file of `save`. Raises OSError, and SnapshotError where it is no such file."""
         try:
             return _from_arrays(path) if path.suffix == ".npz" else cls.from_json(json.loads(path.read_text()))
         except (SnapshotError, KeyError, ValueError, EOFError, BadZipFile) as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces: one record per packet, written as text or as JSON.
 
-A record is a dictionary of JSON values; numbers of the program are hexadecimal strings in full width, since they can
+A record is a dictionary of JSON values. Numbers of the program are hexadecimal strings in full width, since they can
 have thousands of bits::
 
   packet, port, bytes, now_us, frame     number from 1, where and what came in (frame in hexadecimal)
@@ -109,7 +109,7 @@ class Trace(Observer):
         self._parser()["path"].append(state.name)
 
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
-        """Close the parser's part; what follows belongs to ingress."""
+        """Close the parser's part. Later events belong to ingress."""
         self._parser().update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
         self._start({"step": "ingress", "events": []})
 
@@ -165,7 +165,7 @@ class Trace(Observer):
         self._note({"write": register.name, "index": index, "old": hex(old), "new": hex(new)})
 
     def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
-        """Note a count; both units of one count are one event."""
+        """Note a count. Both units of one count are one event."""
         events = self._steps[-1]["events"]
         last = events[-1] if events else {}
         if (last.get("count"), last.get("index")) == (counter.name, index) and unit not in last:
@@ -199,12 +199,12 @@ class Trace(Observer):
         self._note({"digest": digest.name, "values": [hex(value) for value in values]})
 
     def starts_again(self, kind: str) -> None:
-        """Note that the packet comes round; the next state is a new parse."""
+        """Note that the packet starts again. The next state is a new parse."""
         self._note({"again": kind})
         self._parsing = False
 
     def copy_begins(self, port: int, instance: int) -> None:
-        """Start a copy; what follows belongs to it."""
+        """Start a copy. Later events belong to it."""
         self._start({"step": "copy", "port": port, "instance": instance, "events": []})
 
     def dropped(self, reason: str) -> None:
@@ -251,7 +251,7 @@ class Trace(Observer):
 
 
 class TraceWriter:
-    """Writes records to a text stream, each at once; when that fails, says so once and writes no more."""
+    """Writer of records to a text stream, each at once. It reports the first failure and then writes no more."""
 
     def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
         """Write blocks of text, or one JSON object per line. The stream stays the caller's."""
@@ -273,7 +273,7 @@ class TraceWriter:
 
 @contextmanager
 def trace_to(target: str, *, as_json: bool = False, values: bool = False) -> Iterator[Trace]:
-    """Trace into the file `target`, which is emptied first, or to stderr if it is `-`; `values` as `Trace` has it.
+    """Trace into the file `target`, which is emptied first, or to stderr if it is `-`. `values` as `Trace` has it.
 
     Raises OSError: the file cannot be opened.
     """

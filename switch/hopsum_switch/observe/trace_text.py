@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One record of a trace as a block of text for people; long numbers and frames are shortened."""
+"""One record of a trace as a readable block of text. Long numbers and frames are shortened."""
 
 from __future__ import annotations
 

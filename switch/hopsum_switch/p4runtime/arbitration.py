@@ -2,7 +2,7 @@
 """P4Runtime client arbitration for one device and the default role: the choice of the primary client. No I/O.
 
 A client is a live stream. Its election id is a 128-bit number, or None: below every number and never primary.
-`highest` is the greatest id that any primary has had; it never sinks while the server lives.
+`highest` is the greatest id that any primary has had. It never decreases while the server runs.
 
   event                       condition                               effect
   ----------------------------------------------------------------------------------------------------------
@@ -10,15 +10,15 @@ A client is a live stream. Its election id is a 128-bit number, or None: below e
   later update of a client    other device than before                refuse FAILED_PRECONDITION
   any update                  role named or configured                refuse INVALID_ARGUMENT
                               id in use by another live client        refuse INVALID_ARGUMENT
-                              id >= highest                           is primary; tell everybody, it last
-                              id < highest or None, was primary       nobody is primary; tell everybody
-                              id < highest or None, was not           tell this client only
-  disconnect                  was primary                             nobody is primary; tell everybody left
+                              id >= highest                           is primary, notify all clients, it last
+                              id < highest or None, was primary       no client is primary, notify all clients
+                              id < highest or None, was not           notify this client only
+  disconnect                  was primary                             no client is primary, notify all other clients
                               was not                                 nothing
   refused                                                             the caller ends the stream: disconnect
 
-  told                        OK to the primary; ALREADY_EXISTS to the others while there is a primary, else
-                              NOT_FOUND; with `highest` (None before the first primary)
+  notification                OK to the primary, ALREADY_EXISTS to the others while there is a primary, else
+                              NOT_FOUND, with `highest` (None before the first primary)
 """
 
 from __future__ import annotations

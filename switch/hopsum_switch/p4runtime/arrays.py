@@ -29,7 +29,7 @@ _Array: TypeAlias = CounterInfo | MeterInfo | RegisterInfo
 
 
 def write_counter(target: RunningPipeline, update: int, message: CounterEntry) -> None:
-    """Set one cell, or all cells if the index is left out; nothing if the data is. Raises P4RuntimeError."""
+    """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
     counter = target.pipeline.p4info.counter(message.counter_id)
     cells = _cells(update, message, counter)
     if not message.HasField("data"):
@@ -56,7 +56,7 @@ def read_counters(target: RunningPipeline, query: CounterEntry) -> Iterator[Coun
 
 
 def write_meter(target: RunningPipeline, update: int, message: MeterEntry) -> None:
-    """Configure one cell, or all cells if the index is left out; without a config, always green.
+    """Configure one cell, or all cells if the index is left out. Without a config the colour is always green.
 
     Raises P4RuntimeError.
     """
@@ -84,7 +84,7 @@ def read_meters(target: RunningPipeline, query: MeterEntry) -> Iterator[MeterEnt
 
 
 def write_register(target: RunningPipeline, update: int, message: RegisterEntry) -> None:
-    """Set one cell, or all cells if the index is left out; nothing if the data is. Raises P4RuntimeError."""
+    """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
     register = target.pipeline.p4info.register(message.register_id)
     cells = _cells(update, message, register)
     _require_plain(register)

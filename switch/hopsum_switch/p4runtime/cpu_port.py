@@ -10,7 +10,7 @@ from hopsum_switch.ports.base import PortCounters
 
 
 class CpuPort:
-    """A port whose other side is the controller; packet-outs enter through the data plane's `inject`."""
+    """A port whose other side is the controller. Packet-outs enter through the data plane's `inject`."""
 
     def __init__(self, deliver: Callable[[bytes], str | None]) -> None:
         """Give frames to `deliver`, which returns None, or the reason why it dropped the frame."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DigestEntry: writing and reading how digests are gathered; and lists of digests as messages.
+"""Writing and reading DigestEntry, the configuration of a digest, and lists of digests as messages.
 
 The caller holds the data plane's gate.
 """
@@ -47,12 +47,12 @@ def read_digests(target: RunningPipeline, query: DigestEntry) -> Iterator[Digest
 
 
 def acknowledge(target: RunningPipeline, ack: DigestListAck) -> None:
-    """Note that the controller has a list; nothing if it is not waited for. Raises P4RuntimeError: no such digest."""
+    """Note that the controller has a list, if the list is outstanding. Raises P4RuntimeError: no such digest."""
     target.engine.digests.acknowledge(target.pipeline.p4info.digest(ack.digest_id).name, ack.list_id)
 
 
 def digest_message(target: RunningPipeline, complete: DigestList) -> StreamMessageResponse | None:
-    """Return a list as the message for the controller; None if P4Info does not have the digest."""
+    """Return a list as the message for the controller, or None if P4Info does not have the digest."""
     infos = (info for info in target.pipeline.p4info.digests.values() if info.name == complete.name)
     digest = next(infos, None)
     if digest is None:

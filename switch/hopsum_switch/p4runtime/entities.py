@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def write_update(target: RunningPipeline, update: p4runtime_pb2.Update) -> None:
-    """Apply one Update message; the caller holds the gate. Raises P4RuntimeError: nothing changed."""
+    """Apply one Update message. The caller holds the gate. Raises P4RuntimeError: nothing changed."""
     name, kind = _kind(update.entity)
     if update.type == p4runtime_pb2.Update.UNSPECIFIED:
         raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the update's type is not set: INSERT, MODIFY or DELETE")
@@ -47,7 +47,7 @@ def read_entity(target: RunningPipeline, query: p4runtime_pb2.Entity) -> list[tu
 
 
 def error_messages(errors: Iterable[P4RuntimeError | None]) -> list[p4runtime_pb2.Error]:
-    """Return one p4.v1.Error for each element of a batch; None stands for success."""
+    """Return one p4.v1.Error for each element of a batch. None stands for success."""
     return [
         p4runtime_pb2.Error()
         if error is None

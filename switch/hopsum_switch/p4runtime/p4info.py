@@ -111,7 +111,7 @@ class MeterInfo:
 
 @dataclass(frozen=True)
 class RegisterInfo:
-    """A register array of plain integers; `width` is 0 for other element types, which cannot be read."""
+    """A register array of plain integers. `width` is 0 for other element types, which cannot be read."""
 
     id: int
     name: str
@@ -129,7 +129,7 @@ class DigestShape(enum.Enum):
 
 @dataclass(frozen=True)
 class DigestInfo:
-    """A digest; `widths` in bits of its members, which are all plain."""
+    """A digest. `widths` has the widths of its members in bits. All members are plain."""
 
     id: int
     name: str
@@ -143,7 +143,7 @@ class P4InfoIndex:
     def __init__(self, message: p4info_pb2.P4Info) -> None:
         """Read `message` (p4.config.v1.P4Info).
 
-        Raises P4RuntimeError: it contradicts itself; compile again.
+        Raises P4RuntimeError where the message contradicts itself. Compile again.
         """
         self.message = message
         self.actions = _by_id(_action(action) for action in message.actions)
@@ -192,7 +192,7 @@ class P4InfoIndex:
         return _get(self.digests, digest_id, "digest")
 
     def packet_header(self, name: str) -> tuple[P4InfoField, ...]:
-        """Return the fields of header `packet_in` or `packet_out`; none if the program has no such header."""
+        """Return the fields of header `packet_in` or `packet_out`, or no fields if the program has no such header."""
         return self._headers.get(name, ())
 
     def _check_references(self) -> None:
@@ -208,7 +208,7 @@ class P4InfoIndex:
 def parse_text(text: str) -> p4info_pb2.P4Info:
     """Read a P4Info message in text format.
 
-    Raises P4RuntimeError: not P4Info text; the message says where.
+    Raises P4RuntimeError where it is not P4Info text. The message has the place.
     """
     message = p4info_pb2.P4Info()
     try:
@@ -288,7 +288,7 @@ def _digest(digest: p4info_pb2.Digest, types: p4types_pb2.P4TypeInfo) -> DigestI
 
 
 def _plain_width(spec: p4types_pb2.P4DataTypeSpec) -> int:
-    """Return the bits of a bit<> or int<>; 0 for other types."""
+    """Return the bits of a bit<> or int<>, or 0 for other types."""
     if spec.WhichOneof("type_spec") != "bitstring":
         return 0
     kind = spec.bitstring.WhichOneof("type_spec")

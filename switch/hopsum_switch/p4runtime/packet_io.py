@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packet-in and packet-out: the controller header in front of a frame <-> metadata values.
 
-A program declares the header with @controller_header; P4Info lists its fields. On the CPU port every frame
+A program declares the header with @controller_header. P4Info lists its fields. On the CPU port every frame
 starts with that header: its fields in order of declaration, most significant bit first, without gaps. As
 bmv2 requires, a header is a whole number of bytes. A program without such headers exchanges bare frames
 with the controller.
@@ -33,7 +33,7 @@ class PacketHeader:
     def pack(self, metadata: Iterable[tuple[int, bytes]]) -> bytes:
         """Return the header's bytes for (field id, byte string) pairs.
 
-        Raises P4RuntimeError: a field is missing, given twice, unknown or too large; the frame must not
+        Raises P4RuntimeError: a field is missing, given twice, unknown or too large. The frame must not
         enter.
         """
         values = dict[int, bytes]()

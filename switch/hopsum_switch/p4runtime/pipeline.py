@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forwarding pipeline: a compiled program with its P4Info, and which one is saved and which one runs.
+"""The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs.
 
 action              needs a config   effect
 ------------------------------------------------------------------------------------------------------------
 VERIFY              yes              none
-VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program; packets not yet
+VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program, packets not yet
 COMMIT              no               packets go to the saved program with what has been written since
-VERIFY_AND_COMMIT   yes              both at once, with empty state; a saved program is forgotten
+VERIFY_AND_COMMIT   yes              both at once, with empty state, a saved program is forgotten
 RECONCILE...        -                refused by the service: state is never carried from program to program
 """
 
@@ -97,7 +97,7 @@ def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None =
 
 
 def requested(request: SetForwardingPipelineConfigRequest) -> CheckedPipeline | None:
-    """Return the pipeline that a request brings; None if it asks to commit the saved one.
+    """Return the pipeline of a request, or None if the request commits the saved one.
 
     Raises P4RuntimeError: the request makes no sense, or its program cannot run here (see `verify`).
     """
@@ -137,7 +137,7 @@ class PipelineManager:
         return self._saved or self._running
 
     def make(self, pipeline: CheckedPipeline) -> RunningPipeline:
-        """Return a pipeline with empty state; any thread may call this at any time.
+        """Return a pipeline with empty state. Any thread may call this at any time.
 
         Raises P4RuntimeError (INVALID_ARGUMENT): the engine cannot run the program.
         """
@@ -147,7 +147,7 @@ class PipelineManager:
             raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
 
     def save(self, target: RunningPipeline) -> None:
-        """Let Read and Write refer to `target` from now on; packets do not yet."""
+        """Let Read and Write refer to `target` from now on. Packets still go to the running program."""
         self._saved = target
 
     def commit(self) -> None:

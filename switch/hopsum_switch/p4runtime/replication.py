@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MulticastGroupEntry and CloneSessionEntry: writing and reading them. The caller holds the data plane's gate.
+"""Writing and reading MulticastGroupEntry and CloneSessionEntry. The caller holds the data plane's gate.
 
 A replica names its port as a number (`egress_port`, deprecated, which p4runtime-shell uses) or as a byte
-string (`port`); what is read has the form that was written.
+string (`port`). A read returns the form that was written.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The P4Runtime gRPC service of one device.
 
-Locks: `_lock` serialises all requests, so a write batch is seen whole or not at all by other requests; the
-data plane's gate, taken inside it for one entity at a time, keeps packets out meanwhile. The thread that
-carries packets holds the gate and must never wait for `_lock`: delivery of packet-ins reads two references
-and no more.
+Locks: `_lock` serialises all requests, so other requests see a write batch whole or not at all. Inside
+`_lock`, the data plane's gate is taken for one entity at a time and keeps packets out. The thread that carries packets
+holds the gate and must never wait for `_lock`. So the delivery of packet-ins only reads two references.
 """
 
 from __future__ import annotations
@@ -202,7 +201,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             context.abort(_STATUS[stream.refusal.code], str(stream.refusal))
 
     def _prepare(self, request: SetForwardingPipelineConfigRequest) -> RunningPipeline | None:
-        """Return what a request wants to save, if anything; refuse requests that make no sense."""
+        """Return the pipeline that a request saves, or None. Refuse requests that make no sense."""
         pipeline = requested(request)
         if pipeline is None or request.action == SetForwardingPipelineConfigRequest.VERIFY:
             return None
@@ -322,7 +321,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             stream.put_if_room(_stream_error(error.code, str(error), request))
 
     def _deliver_digest(self, complete: DigestList) -> str | None:
-        """Send a list of digests to the primary; return why not. Called with the gate held."""
+        """Send a list of digests to the primary. Return the reason of a failure. Called with the gate held."""
         stream, target = self._primary, self._pipelines.running
         if stream is None or target is None:
             return "no_primary"
@@ -332,7 +331,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         return None if stream.put_if_room(message) else "controller_slow"
 
     def _deliver(self, frame: bytes) -> str | None:
-        """Send a frame from the CPU port to the primary; return why not. Called with the gate held."""
+        """Send a frame from the CPU port to the primary. Return the reason of a failure. Called with the gate held."""
         stream, target = self._primary, self._pipelines.running
         if stream is None or target is None:
             return "no_primary"

@@ -184,7 +184,7 @@ def read_direct_counters(target: RunningPipeline, query: DirectCounterEntry) -> 
 
 
 def write_direct_meter(target: RunningPipeline, update: int, message: DirectMeterEntry) -> None:
-    """Configure the meter of an entry; without a config, always green. Raises P4RuntimeError: nothing changed."""
+    """Configure the meter of an entry, always green without a config. Raises P4RuntimeError: nothing changed."""
     if update != MODIFY:
         raise invalid("a direct meter lives with its entry: it can be modified only")
     if message.table_entry.is_default_action:

@@ -45,7 +45,7 @@ def invalid(message: str) -> P4RuntimeError:
 
 
 def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatch]) -> tuple[Match, ...]:
-    """Return one match value per key field; fields that are left out match everything.
+    """Return one match value per key field. Fields that are left out match everything.
 
     Raises P4RuntimeError: a field is unknown, given twice, of another kind, not canonical, or an exact one
     is missing.
@@ -186,7 +186,7 @@ def _everything(field: MatchField, key: KeyIR, where: str) -> Match:
 
 
 def _fill_match(message: FieldMatch, field: MatchField, key: KeyIR, value: Match) -> bool:
-    """Fill in `message`; return False for a value that matches everything, which has no message."""
+    """Fill in `message`. Return False for a value that matches everything, which has no message."""
     if isinstance(value, Exact):
         message.exact.value = encode(value.value)
         return True

@@ -7,7 +7,7 @@ from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 
 def encode(value: int) -> bytes:
-    """Return the shortest byte string of `value` >= 0; zero is one zero byte."""
+    """Return the shortest byte string of `value` >= 0. Zero is one zero byte."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 

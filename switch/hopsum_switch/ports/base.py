@@ -13,7 +13,7 @@ RECEIVE_BATCH = 32  # frames taken from one port before the others and the contr
 
 
 class PortError(Exception):
-    """A port cannot be opened as asked; the message says what to change."""
+    """A port cannot be opened as asked. The message says what to change."""
 
 
 @dataclass
@@ -61,11 +61,11 @@ class Port(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Send one frame without blocking; a frame that cannot leave is dropped and counted by reason."""
+        """Send one frame without blocking. A frame that cannot leave is dropped and counted by reason."""
         ...
 
     def close(self) -> None:
-        """Release what the port holds; further calls do nothing."""
+        """Release what the port holds. Further calls do nothing."""
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many frames at once between ports and engine, in arrays that are used again and again.
+"""Batches of frames between ports and engine, in arrays that are reused.
 
-A port that can take and give many frames has the two methods of `BatchPort` beside those of `Port`; `batch_form`
-finds them, and wraps every other port in a loop over its frames.
+A port that handles many frames at once has the two methods of `BatchPort` besides those of `Port`. `batch_form` finds
+them, and wraps every other port in a loop over its frames.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Frames(NamedTuple):
 
 
 class FrameBuffer:
-    """Received frames one behind the other; it grows as needed and keeps its memory when it is emptied.
+    """A buffer of received frames, one after the other. It grows as needed and keeps its memory when it is emptied.
 
-    `port` is where the frames that are added next have come in.
+    `port` is the input port of the frames that are added next.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class FrameBuffer:
             at += len(part)
 
     def rows(self, count: int, frame_bytes: int) -> NDArray[np.uint8]:
-        """Append frames of equal length; return their bytes, [count, frame_bytes], for the caller to fill at once."""
+        """Append frames of equal length. Return their bytes, [count, frame_bytes], for the caller to fill at once."""
         start = self._used
         self._extend(count, frame_bytes)
         return self._data[start : self._used].reshape(count, frame_bytes)
@@ -105,7 +105,7 @@ class FrameBuffer:
 
 @runtime_checkable
 class BatchPort(Protocol):
-    """What a port offers that handles many frames at once; they count and drop as `Port`'s methods do."""
+    """The interface of a port that handles many frames at once. Its methods count and drop as `Port`'s methods do."""
 
     def receive_batch(self, frames: FrameBuffer) -> None:
         """Append waiting frames without blocking, until `frames.full` or none waits."""

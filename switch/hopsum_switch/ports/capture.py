@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures: every port's frames, both directions, in files that Wireshark, tcpdump and scapy read.
+"""Captures of every port's frames, both directions, in files that Wireshark, tcpdump and scapy read.
 
 A captured port is a port around the port, so a switch without captures does nothing for them. A file is pcapng
 (IETF draft-ietf-opsawg-pcapng): `portN.pcapng`, times in nanoseconds, and for every frame whether it came in or left::
 
   in    the frame as the program got it, at the time at which the switch read it. A UDP port makes the Ethernet, IPv4
         and UDP headers in front of a datagram, and the file has these headers
-  out   the frame as the program sent it, unless the port dropped it; the port counts the reason
+  out   the frame as the program sent it, unless the port dropped it and counted the reason
 
 Frames of the CPU port begin with P4Runtime's controller header, so their link type is USER0. The switch truncates
 a file that exists when it starts. A file that can no longer be written is left as it is, and traffic goes on.
@@ -47,7 +47,7 @@ class CaptureFolder:
             raise PortError(f"captures cannot be written to {folder}: {error.strerror}: name another folder") from error
 
     def around(self, number: int, port: Port) -> CapturedPort:
-        """Return `port` with a capture; a port that is opened again goes on in its file. Raises PortError."""
+        """Return `port` with a capture. A port that is opened again continues its file. Raises PortError."""
         path = self._folder / f"port{number}.pcapng"
         link_type = _USER0 if port.describe()["kind"] == "cpu" else _ETHERNET
         try:
@@ -86,7 +86,7 @@ class CaptureFile:
                 self._give_up(error)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file. A second call does nothing."""
         self.flush()
         file, self._file = self._file, None
         if file is not None:

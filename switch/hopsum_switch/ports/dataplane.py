@@ -3,7 +3,7 @@
 
 Frames move in batches: from a port into one buffer, through the engine in one call where it can, and out by
 port. One gate guards engine and ports. The loop holds it for one batch at most, never inside a packet, and lets
-the control plane in first when both wait; so writes fall between packets and heavy traffic cannot starve them.
+the control plane in first when both wait. So writes fall between packets, and heavy traffic cannot starve them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Dataplane:
     """Ports by number around an engine. Public methods may be called from any thread."""
 
     def __init__(self, captures: CaptureFolder | None = None) -> None:
-        """Make a data plane without ports; `captures` gets the frames of every port that is bound."""
+        """Make a data plane without ports. `captures` gets the frames of every port that is bound."""
         self.gate = DataplaneGate()
         self._captures = captures
         self._engine: PacketEngine | BatchEngine | None = None
@@ -100,7 +100,7 @@ class Dataplane:
 
     @property
     def engine(self) -> PacketEngine | BatchEngine | None:
-        """What frames go through; read and replaced under the gate only."""
+        """The engine of the frames. It is read and replaced under the gate only."""
         return self._engine
 
     @engine.setter
@@ -118,13 +118,13 @@ class Dataplane:
                 self._set_udp_loop(serve)
 
     def deliver_digests_with(self, deliver: DeliverDigest) -> None:
-        """Call `deliver` with every list of digests, with the gate held; it returns None, or why the list is lost."""
+        """Call `deliver` with every list of digests, with the gate held. It returns None, or the reason of a loss."""
         self._deliver = deliver
 
     def bind(self, number: int, port: Port) -> None:
-        """Make `port` the switch's port `number`; the data plane closes it from now on, also when this fails.
+        """Make `port` the switch's port `number`. From now on the data plane closes it, also after an error.
 
-        Raises PortError: the number does not exist or is taken; unbind it first.
+        Raises PortError where the number does not exist or is taken. Unbind a taken port first.
         """
         try:
             check_port_number(number)
@@ -157,7 +157,7 @@ class Dataplane:
             }
 
     def stats(self) -> dict[str, Any]:
-        """Return the counts of the whole switch; `busy_s` is the time spent in the engine and in sending."""
+        """Return the counts of the whole switch. `busy_s` is the time spent in the engine and in sending."""
         with self.gate.control():
             return {
                 "packets": self.packets,
@@ -213,12 +213,12 @@ class Dataplane:
                     self._send_digests()
 
     def stop(self) -> None:
-        """Make `run` return soon; safe in a signal handler."""
+        """Make `run` return soon. Safe in a signal handler."""
         self._stopping = True
         self.wake()
 
     def close(self) -> None:
-        """Close all ports; `run` must have returned."""
+        """Close all ports. `run` must have returned."""
         with self.gate.control():
             for port in self._ports.values():
                 self._close(port)
@@ -289,7 +289,7 @@ class Dataplane:
             self.wake()  # nothing tells whether more wait
 
     def _serve_compiled(self, number: int, port: Port) -> bool:
-        """Take what waits at a UDP port through the compiled loop; return False where the port or engine has none."""
+        """Carry frames from a UDP port in the compiled loop. Return False where port or engine has no such loop."""
         with self.gate.packets():
             if self._udp_loop is None or self._ports.get(number) is not port or type(port) is not UdpPort:
                 return False
@@ -299,7 +299,7 @@ class Dataplane:
         return True
 
     def _run_udp_loop(self, loop: UdpLoop, number: int) -> Rest | None:
-        """Carry a batch of frames from a UDP port; return what has not run. The caller holds the gate."""
+        """Carry a batch of frames from a UDP port. Return the frames that have not run. The caller holds the gate."""
         engine, outputs = self._compiled_engine, self._outputs
         assert engine is not None
         assert self._batch_engine is not None
@@ -326,7 +326,7 @@ class Dataplane:
                 done = self._process(batch, done)
 
     def _process(self, batch: Batch, first: int) -> int:
-        """Run frames through the engine from number `first` on; return the next one. The caller holds the gate."""
+        """Run frames through the engine from number `first` on. Return the next one. The caller holds the gate."""
         count, engine, outputs = len(batch.ports), self._batch_engine, self._outputs
         if engine is None:
             self.dropped["no_pipeline"] += count - first
@@ -352,7 +352,7 @@ class Dataplane:
         return int((time.perf_counter() - self._started) * 1e6)
 
     def _until_digest_s(self) -> float | None:
-        """Return how long the loop may sleep; None: until a frame comes."""
+        """Return the time that the loop may sleep, or None to sleep until a frame comes."""
         digests = self._digests
         if digests is None:
             return None
@@ -361,7 +361,7 @@ class Dataplane:
         return None if due_us is None else max(0.0, (due_us - self._now_us()) / 1e6)
 
     def _send_digests(self) -> None:
-        """Hand over lists that are complete or due; a lost one is as if it had been acknowledged. The gate is held."""
+        """Hand over lists that are complete or due. A lost list counts as acknowledged. The gate is held."""
         digests = self._digests
         if digests is None:
             return
@@ -374,7 +374,7 @@ class Dataplane:
                 digests.acknowledge(complete.name, complete.number)
 
     def _send(self, outputs: Outputs, first: int = 0, start: int = 0) -> None:
-        """Hand every port its frames, in order, from frame `first` on, which is at byte `start`; first its port."""
+        """Hand every port its frames, in order, from frame `first` at byte `start` on."""
         lengths = outputs.lengths[first : outputs.count].astype(np.int64)
         ports = outputs.ports[first : outputs.count]
         frames = Frames(outputs.data, start + np.cumsum(lengths) - lengths, lengths)
@@ -388,6 +388,6 @@ class Dataplane:
                 port.send_batch(leaving)
 
     def _count_failure(self, port: int, frame_bytes: int) -> None:
-        """Count and log a frame that is lost because the engine failed; called while its exception is handled."""
+        """Count and log a frame that is lost because the engine failed. Called while its exception is handled."""
         _log.exception("the engine failed on a frame of %d bytes at port %d", frame_bytes, port)
         self.dropped["engine_error"] += 1

@@ -17,7 +17,7 @@ class PacketEngine(Protocol):
     """An engine that takes single frames."""
 
     def process(self, port: int, frame: bytes, now_us: int) -> Sequence[tuple[int, bytes]]:
-        """Return the frames that leave, each with its port; `now_us` counts from the switch's start."""
+        """Return the frames that leave, each with its port. `now_us` counts from the switch's start."""
         ...
 
 
@@ -30,12 +30,12 @@ class BatchEngine(Protocol):
         ...
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
-        """Run frames from number `first` on, as many as suit the engine; return the number of the next one."""
+        """Run frames from number `first` on, as many as suit the engine. Return the number of the next frame."""
         ...
 
 
 class FrameByFrame:
-    """The batch form of an engine that takes single frames; a frame on which it fails is reported and dropped."""
+    """The batch form of an engine that takes single frames. A frame is reported and dropped if it fails."""
 
     def __init__(self, engine: PacketEngine, failed: Callable[[int, int], None]) -> None:
         """Call `failed(port, frame_bytes)` in the handler of the exception."""

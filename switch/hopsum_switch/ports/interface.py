@@ -104,7 +104,7 @@ class InterfacePort:
         return frames
 
     def send(self, frame: bytes) -> None:
-        """Send one frame; the kernel pads short ones where the medium wants that."""
+        """Send one frame. The kernel pads short ones where the medium wants that."""
         try:
             self._sock.sendmsg([_NOTHING_LEFT_TO_DO, frame])
         except OSError as error:
@@ -113,7 +113,7 @@ class InterfacePort:
             self.counters.count_sent(frame)
 
     def close(self) -> None:
-        """Close the socket; the interface leaves promiscuous mode with it."""
+        """Close the socket. The interface leaves promiscuous mode with it."""
         self._sock.close()
 
     def describe(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class InterfacePort:
 def finish_checksum(frame: bytearray, start: int, offset: int) -> None:
     """Finish an Internet checksum that covers `frame` from byte `start` to its end.
 
-    Its field, `offset` bytes after `start`, holds the sum of the pseudo header; it gets the checksum, never 0, which
+    Its field, `offset` bytes after `start`, holds the sum of the pseudo header. It gets the checksum, never 0, which
     means "none" in UDP.
     """
     field, covered = start + offset, frame[start:]

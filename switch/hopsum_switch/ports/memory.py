@@ -20,7 +20,7 @@ class MemoryPort:
         self._wake: Callable[[], None] | None = None
 
     def wake_with(self, wake: Callable[[], None] | None) -> None:
-        """Call `wake` whenever a frame has been injected; the data plane sets this when the port is bound."""
+        """Call `wake` whenever a frame has been injected. The data plane sets this when the port is bound."""
         self._wake = wake
 
     def inject(self, frame: bytes) -> None:

@@ -66,7 +66,7 @@ class UdpAddress(NamedTuple):
 
 
 class UdpPort:
-    """A port over one UDP socket; any number of peers may send to it."""
+    """A port over one UDP socket. Any number of peers may send to it."""
 
     def __init__(
         self, sock: socket.socket, number: int, shown_as: UdpAddress | None = None, *, joined: bool = True
@@ -94,9 +94,9 @@ class UdpPort:
     def bind(
         cls, number: int, address: UdpAddress, shown_as: UdpAddress | None = None, *, joined: bool = True
     ) -> UdpPort:
-        """Open switch port `number` on a local address (UDP port 0: any free one); `joined` as in the class.
+        """Open switch port `number` on a local address (UDP port 0: any free one). `joined` is as in the class.
 
-        Raises PortError: the address cannot stand in a frame or cannot be bound; the message says what to
+        Raises PortError: the address cannot stand in a frame or cannot be bound. The message says what to
         give.
         """
         check_port_number(number)
@@ -113,7 +113,7 @@ class UdpPort:
 
     @property
     def descriptor(self) -> int:
-        """The socket's descriptor; -1 once it is closed."""
+        """The socket's descriptor, or -1 after `close`."""
         return self._sock.fileno()
 
     def fileno(self) -> int | None:
@@ -121,7 +121,7 @@ class UdpPort:
         return self.descriptor
 
     def receive(self) -> list[bytes]:
-        """Return waiting datagrams as frames; the last that the kernel joined may exceed the limit."""
+        """Return waiting datagrams as frames. The datagrams that the kernel joined last may exceed the limit."""
         frames = FrameBuffer()
         self.receive_batch(frames)
         batch = frames.batch()
@@ -155,7 +155,7 @@ class UdpPort:
         self._send_one(payload, peer, len(frame))
 
     def send_batch(self, frames: Frames) -> None:
-        """Do for many frames what `send` does for one; for every address in order."""
+        """Send many frames as `send` sends one, in order for every address."""
         for first, end in split_at_irregular(frames):
             if first == end:
                 self.send(frames.frame(first))
@@ -170,8 +170,8 @@ class UdpPort:
     def describe(self) -> dict[str, Any]:
         """Return kind, bound address, the address that frames carry, and what the kernel grants.
 
-        `joined` and `cut` say whether many datagrams are received and sent in one call; of the receive buffer
-        that was asked for, net.core.rmem_max may allow less.
+        `joined` and `cut` say whether many datagrams are received and sent in one call. The receive buffer may be
+        smaller than requested, since net.core.rmem_max limits it.
         """
         granted = 0 if self._sock.fileno() < 0 else self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         return {

@@ -110,7 +110,7 @@ def _windows(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _count_faults(frames: Frames, fields: NDArray[np.void], words: NDArray[np.uint16], dropped: Counter[str]) -> Truth:
-    """Return which frames are right; of the others the first fault counts, in the order of `strip`."""
+    """Return a mask of the correct frames. Of the others the first fault counts, in the order of `strip`."""
     total, udp = fields["total"].astype(np.int64), fields["udp"].astype(np.int64)
     destination = fields["destination"]
     misfit = (udp < UDP_BYTES) | (udp > total - IPV4_BYTES)
@@ -155,7 +155,7 @@ def _wrong_udp_checksums(frames: Frames, fields: NDArray[np.void], words: NDArra
 
 
 def _sums(words: NDArray[np.uint16]) -> NDArray[np.uint32]:
-    """Return the sum of every row; rows are short."""
+    """Return the sum of every row. Rows are short."""
     columns = np.ascontiguousarray(words.T)  # adding columns is twice as fast as adding within rows
     total: NDArray[np.uint32] = np.add.reduce(columns, axis=0, dtype=np.uint32)
     return total

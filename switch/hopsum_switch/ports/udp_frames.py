@@ -24,7 +24,7 @@ _UDP = struct.Struct("!HHHH")
 
 
 class FrameError(Exception):
-    """A frame that a UDP socket cannot send; `reason` is the counter's name."""
+    """A frame cannot leave through a UDP socket. `reason` is the counter's name."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ def headers(source: tuple[bytes, int], destination: tuple[bytes, int], payload_b
 
 
 def checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071) of `data`; over data that holds its own checksum it is 0."""
+    """Return the Internet checksum (RFC 1071) of `data`. It is 0 for data that includes its own correct checksum."""
     if len(data) % 2:
         data += b"\0"
     # A sum with end-around carry is a remainder mod 2^16 - 1, with 0xffff in place of 0 unless all is zero.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop of UDP ports for numba: receive, run the engine, send, without the interpreter lock.
 
-`udp_loop` compiles `serve` and keeps the machine code; nothing else imports this module. Memory comes as pointers to
+`udp_loop` compiles `serve` and keeps the machine code. No other module imports this one. Memory comes as pointers to
 int64 or uint8 elements, and every number is a signed integer: numba makes a float of int64 and uint64.
 
 The kernel's calls take a msghdr as Linux has it on 64 bits: recvmsg(2), sendmsg(2), and udp(7) for UDP_GRO and
@@ -132,7 +132,7 @@ def _write_headers(m: Any, payload_bytes: int) -> None:
 
 @_part
 def _receive(m: Any) -> Any:
-    """Make frames, one behind the other, of what one call of the kernel gives; return their number, 0 if none waits."""
+    """Make frames, one after the other, of the datagrams of one system call. Return their number, 0 if none waits."""
     loop, socket, data = m.loop, m.socket, m.socket_bytes
     socket[at.RX + 1] = 16
     socket[at.RX + 5] = 24 if loop[at.JOINED] else 0
@@ -179,7 +179,7 @@ def _is_plain(out: Any, first: int, length: int) -> Any:
 
 @_part
 def _send_parts(m: Any, group: int, first: int, count: int) -> Any:
-    """Send datagrams of a group in one call of the kernel; return 0 or the number of the error."""
+    """Send datagrams of a group in one call of the kernel. Return 0 or the number of the error."""
     row, name = group * at.GROUP_WORDS, 8 * at.TX_NAME
     address = m.groups[row + at.ADDRESS]
     _put(m.socket_bytes, name + 2, address & 0xFFFF)
@@ -233,7 +233,7 @@ def _send_all(m: Any) -> None:
 
 @_part
 def _find_group(m: Any, port: int, address: int, guess: int) -> Any:
-    """Return the group of a destination, a new one if it has none; look at `guess` first."""
+    """Return the group of a destination, a new one if it has none. Try `guess` first."""
     count = m.loop[at.GROUPS]
     for step in range(count):
         group = guess + step if guess + step < count else guess + step - count
@@ -252,7 +252,7 @@ def _find_group(m: Any, port: int, address: int, guess: int) -> Any:
 
 @_part
 def _queue(m: Any, port: int, first: int, length: int, guess: int) -> Any:
-    """Put a frame behind those of its destination; return the group, or -1 if the frame is not plain."""
+    """Put a frame after the others of its destination. Return the group, or -1 if the frame is not plain."""
     if port >= at.PORTS or m.egress[port * at.EGRESS_WORDS] < 0 or not _is_plain(m.out, first, length):
         return -1
     ip, udp = first + _IP, first + _UDP
@@ -279,7 +279,7 @@ def _queue(m: Any, port: int, first: int, length: int, guess: int) -> Any:
 
 @_part
 def _queue_outputs(m: Any) -> Any:
-    """Queue what the engine has written since the last call; return whether all of it is plain."""
+    """Queue the engine's outputs since the last call. Return true where all of them are plain."""
     guess = 0
     while m.loop[at.NEXT] < m.control[_OUTPUTS]:
         number, first = m.loop[at.NEXT], m.loop[at.NEXT_AT]
@@ -301,7 +301,7 @@ def _send_outputs(m: Any) -> None:
 
 @_part
 def _run_train(m: Any, count: int) -> Any:
-    """Run the frames of a train and queue what they cause; return whether all have run and caused plain frames."""
+    """Run the frames of a train and queue their outputs. Return true where all have run and caused plain frames."""
     m.control[_FRAMES_TO_RUN], m.control[_DONE], m.control[_STEPS_TAKEN] = count, 0, 0
     while True:
         before = m.control[_DONE]
@@ -320,10 +320,10 @@ def _run_train(m: Any, count: int) -> Any:
 
 @_part
 def _waits_for_more(m: Any) -> Any:
-    """Wait for a datagram, LINGER_NS at most; return whether one is there.
+    """Wait for a datagram, LINGER_NS at most. Return true where one has arrived.
 
-    A train is answered within microseconds, and the next one of another worker is on its way: to come back to Python
-    in between takes longer than the train.
+    A train is answered within microseconds, and the next one of another worker is on its way: a return to Python in
+    between takes longer than the train.
     """
     m.socket[at.POLL] = m.loop[at.FD] | _POLLIN << 32
     m.socket[at.CLOCK], m.socket[at.CLOCK + 1] = 0, m.loop[at.LINGER_NS]
@@ -364,7 +364,7 @@ def serve(
     loop: Any, control: Any, socket: Any, socket_bytes: Any, egress: Any, groups: Any, parts: Any, sizes: Any,
     offsets: Any, lengths: Any, ports: Any, out_ports: Any, out_lengths: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Carry frames until none waits, LIMIT have come, or one is not plain; the arguments are those of `Memory`.
+    """Carry frames until none waits, LIMIT have come, or one is not plain. The arguments are those of `Memory`.
 
     In the last case REST is 1. Outputs from NEXT on are then neither sent nor counted, frames of the train from the
     engine's DONE on have not run, and all that came before has been sent.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled loop of UDP ports: from socket to engine to sockets in one call, without the interpreter lock.
 
-It carries what is plain, and gives back the rest: a train of which a frame causes an output that is not IPv4 in UDP,
-has IPv4 options or a UDP checksum, or leaves at a port of another kind. What it sends and counts is what `UdpPort`
-sends and counts; for every destination it keeps the order.
+It carries plain trains and returns all other trains. A train is not plain if an output of one of its frames is not IPv4
+in UDP, has IPv4 options or a UDP checksum, or leaves at a port of another kind. The loop sends and counts the same
+frames as `UdpPort`. It keeps the order for every destination.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CompiledEngine(Protocol):
         ...
 
     def leave(self, outputs: Outputs) -> int:
-        """Take over what the calls have counted and written; return the number of the next frame to run."""
+        """Take over the counts and writes of the calls. Return the number of the next frame to run."""
         ...
 
     def entry(self) -> tuple[int, int, int]:
@@ -60,7 +60,7 @@ class Rest(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """The frames that a call has carried; `busy_s` is the time in the engine and in sending."""
+    """The frames that a call has carried. `busy_s` is the time in the engine and in sending."""
 
     frames: int
     busy_s: float
@@ -111,8 +111,8 @@ class UdpLoop:
         """Carry the frames that wait at a port, BATCH_FRAMES of them and what one datagram brings on top.
 
         Args:
-            outputs: with room for what one frame of LONGEST_FRAME_BYTES may cause.
-            linger: wait a moment for more frames, LAST_LINGER_S in all; not where other ports are to be served.
+            outputs: buffers with room for the outputs of one frame of LONGEST_FRAME_BYTES.
+            linger: wait a moment for more frames, LAST_LINGER_S in all. Clear it where other ports need service.
         """
         engine.enter(self._frames, outputs, first=0, now_us=now_us, longest_bytes=LONGEST_FRAME_BYTES)
         self._set(number, engine, outputs, linger)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports over AF_UNIX datagrams: one datagram is one Ethernet frame, no root needed.
 
-A bound port has two names: the switch's end at PATH, the other end at PATH + ".peer". Both are fixed, so a
-frame can leave through a port whose peer has never sent one; while the peer's end does not exist, frames
-are dropped and counted `no_peer`. `open_peer` opens the other end. A socketpair's end serves as well.
+A bound port has two names: the switch's end at PATH, the other end at PATH + ".peer". Both names are fixed, so
+a frame can leave through a port whose peer has never sent one. While the peer's end does not exist, frames are dropped
+and counted as `no_peer`. `open_peer` opens the other end. A socketpair's end serves as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnixPort:
     def bind(cls, path: str) -> UnixPort:
         """Open the switch's end at `path`.
 
-        Raises PortError: the path is too long, in use or not a socket; choose another or stop its owner.
+        Raises PortError where the path is too long, in use or not a socket. Choose another path or stop its owner.
         """
         return cls(_bind(path), path)
 

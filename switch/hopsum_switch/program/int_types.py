@@ -18,7 +18,7 @@ def const_type(value: int) -> IntType:
 
 
 def field_type(field: FieldIR) -> IntType:
-    """Return the type of a field's values; see `FieldIR` for the extra bit of signed ones."""
+    """Return the type of a field's values. `FieldIR` explains the extra bit of signed fields."""
     return IntType(field.bits + 1, True) if field.signed else IntType(field.bits, False)
 
 

@@ -3,7 +3,7 @@
 
 Two consumers read it: the reference interpreter and the native code generator. Nothing here refers to the
 JSON it came from. Objects are immutable and refer to each other directly (a field reference holds its
-`FieldIR`, a table its `ActionIR`s); only control-flow successors are names, since they may form any graph.
+`FieldIR`, a table its `ActionIR`s). Only control-flow successors are names, since they may form any graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MatchKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyIR:
-    """One key field of a table; `mask` is ANDed to the field before matching."""
+    """One key field of a table. `mask` is ANDed to the field before matching."""
 
     name: str
     kind: MatchKind
@@ -50,7 +50,7 @@ class ActionCall:
 
 @dataclass(frozen=True, slots=True)
 class ConstEntryIR:
-    """An entry written in the P4 source; one (value, mask or prefix length or high bound) pair per key."""
+    """An entry of the P4 source, with one (value, mask or prefix length or high bound) pair per key."""
 
     values: tuple[tuple[int, int], ...]
     call: ActionCall
@@ -61,7 +61,7 @@ class ConstEntryIR:
 class TableIR:
     """A match-action table and where control goes after it.
 
-    Successors: after a hit `on_hit` if `branches_on_hit`, else `by_action[action id]`; after a miss
+    Successors: after a hit `on_hit` if `branches_on_hit`, else `by_action[action id]`. After a miss
     `on_miss` if `branches_on_miss`, else `by_action` of the default action, else `base_next`.
     """
 
@@ -119,7 +119,7 @@ NodeIR = TableIR | ConditionalIR | ActionNodeIR
 
 @dataclass(frozen=True, slots=True)
 class PipelineIR:
-    """One control (ingress or egress): a graph of nodes; `init` None is an empty control."""
+    """One control (ingress or egress): a graph of nodes. `init` None is an empty control."""
 
     name: str
     init: str | None
@@ -150,7 +150,7 @@ class DeparserIR:
 class ProgramIR:
     """A loaded and verified program. Mappings are by fully qualified P4 name.
 
-    `actions` holds one of the possibly several copies the compiler made of an action; look an action of a
+    `actions` holds one of the possibly several copies the compiler made of an action. Look an action of a
     table up in `TableIR.actions`. `standard` maps the architecture's names of metadata fields
     (``standard_metadata.egress_spec``, ``intrinsic_metadata.mcast_grp``...) to the program's fields.
     """

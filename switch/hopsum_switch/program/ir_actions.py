@@ -36,14 +36,14 @@ class AssignHeader:
 
 @dataclass(frozen=True, slots=True)
 class AddHeader:
-    """Make an invalid header valid, with all fields 0; nothing if it is valid."""
+    """Make an invalid header valid, with all fields 0. A valid header does not change."""
 
     header: HeaderIR
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveHeader:
-    """Make a header invalid; its fields keep their values."""
+    """Make a header invalid. Its fields keep their values."""
 
     header: HeaderIR
 
@@ -66,7 +66,7 @@ class AssignStack:
 
 @dataclass(frozen=True, slots=True)
 class AssignElement:
-    """Store a value into one of several fields of one shape; an index outside them stores nothing."""
+    """Store a value into one of several fields of one shape. An index outside them stores nothing."""
 
     targets: tuple[FieldIR, ...]
     index: DataExpr
@@ -91,7 +91,7 @@ class AssignVariable:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """Write a line to the log; the values go between the parts of the text."""
+    """Write a line to the log. The values go between the parts of the text."""
 
     parts: tuple[str, ...]
     values: tuple[DataExpr, ...]
@@ -99,7 +99,7 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """Have a copy made at the end of the control for a clone session; the last call holds."""
+    """Have a copy made at the end of the control for a clone session. The last call holds."""
 
     session: DataExpr
     preserved: FieldListIR
@@ -107,28 +107,28 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class SendDigest:
-    """After ingress, tell the controller what the members are then; the last call holds, and egress tells nothing."""
+    """After ingress, send the members' present values to the controller. The last call holds, and egress sends none."""
 
     digest: DigestIR
 
 
 @dataclass(frozen=True, slots=True)
 class Resubmit:
-    """After ingress, start again with the frame as received; the last call holds."""
+    """After ingress, start again with the frame as received. The last call holds."""
 
     preserved: FieldListIR
 
 
 @dataclass(frozen=True, slots=True)
 class Recirculate:
-    """After egress, start again with the frame as emitted; the last call holds."""
+    """After egress, start again with the frame as emitted. The last call holds."""
 
     preserved: FieldListIR
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteMeter:
-    """Store a meter's colour (0 green, 1 yellow, 2 red); an index outside the array does nothing."""
+    """Store a meter's colour (0 green, 1 yellow, 2 red). An index outside the array does nothing."""
 
     meter: MeterIR
     index: DataExpr
@@ -150,14 +150,14 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the emitted frame to at most `length` bytes; the smallest of several cuts holds."""
+    """Cut the emitted frame to at most `length` bytes. The smallest of several cuts holds."""
 
     length: DataExpr
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead:
-    """Read a cell; an index outside the array leaves the field as it is."""
+    """Read a cell. An index outside the array leaves the field as it is."""
 
     target: FieldIR
     register: RegisterIR
@@ -166,7 +166,7 @@ class RegisterRead:
 
 @dataclass(frozen=True, slots=True)
 class RegisterWrite:
-    """Write a cell; an index outside the array writes nothing."""
+    """Write a cell. An index outside the array writes nothing."""
 
     register: RegisterIR
     index: DataExpr
@@ -175,7 +175,7 @@ class RegisterWrite:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Count the packet and its bytes as received; an index outside the array counts nothing."""
+    """Count the packet and its bytes as received. An index outside the array counts nothing."""
 
     counter: CounterIR
     index: DataExpr
@@ -183,7 +183,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Hash:
-    """target = base + hash mod size, in 64 bits; a size of 0 acts as 1."""
+    """target = base + hash mod size, in 64 bits. A size of 0 acts as 1."""
 
     target: FieldIR
     base: DataExpr
@@ -193,7 +193,7 @@ class Hash:
 
 @dataclass(frozen=True, slots=True)
 class RandomUniform:
-    """A random integer in [low, high]; nothing if low > high."""
+    """Store a random integer in [low, high], or nothing if low > high."""
 
     target: FieldIR
     low: DataExpr
@@ -217,7 +217,7 @@ class JumpIfZero:
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """Nothing; keeps jump targets in place."""
+    """No operation. It keeps jump targets in place."""
 
 
 Operation = (
@@ -252,7 +252,7 @@ Operation = (
 
 @dataclass(frozen=True, slots=True)
 class ActionIR:
-    """An action; `sources` runs parallel to `body`."""
+    """An action. `sources` has one element per element of `body`."""
 
     name: str
     id: int

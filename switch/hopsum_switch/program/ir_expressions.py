@@ -52,7 +52,7 @@ class FieldIR:
 
 @dataclass(frozen=True, slots=True)
 class VariableIR:
-    """A variable-length field of at most `field.bits` bits; `length`, a field of the engine's own, has its bits."""
+    """A variable-length field of at most `field.bits` bits. `length`, a field of the engine's own, has its bits."""
 
     field: FieldIR
     length: FieldIR
@@ -60,7 +60,7 @@ class VariableIR:
 
 @dataclass(frozen=True, slots=True)
 class HeaderIR:
-    """A header or metadata instance; metadata is always valid. `index` numbers instances from 0.
+    """A header or metadata instance. Metadata is always valid. `index` numbers instances from 0.
 
     The length of a variable-length field is the last of `fields`, and is not in the frame.
     """
@@ -185,7 +185,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class BoolToInt:
-    """1 or 0; also how a header's validity is read as a field."""
+    """The integer 1 or 0 of a condition, also of a header's validity that is read as a field."""
 
     operand: BoolExpr
     type: IntType = IntType(1, False)

@@ -12,7 +12,7 @@ from .source import SourceInfo
 
 @dataclass(frozen=True, slots=True)
 class StackIR:
-    """A header stack. `next` counts the elements in use; it is metadata that only the engine writes."""
+    """A header stack. `next` counts the elements in use. It is metadata that only the engine writes."""
 
     name: str
     headers: tuple[HeaderIR, ...]
@@ -30,7 +30,7 @@ class UnionIR:
 
 @dataclass(frozen=True, slots=True)
 class FieldListIR:
-    """Metadata that goes with a packet that is copied or comes round; all other metadata starts again."""
+    """Metadata that is preserved for a packet that is copied or starts again. All other metadata is reset."""
 
     id: int
     fields: tuple[FieldIR, ...]
@@ -49,7 +49,7 @@ class DigestIR:
 
 @dataclass(frozen=True, slots=True)
 class MeterIR:
-    """Two-rate meters. A direct one has a table; a hit there stores the colour of the entry's meter in `target`."""
+    """Two-rate meters. A direct one has a table. A hit there stores the colour of the entry's meter in `target`."""
 
     name: str
     id: int
@@ -62,7 +62,7 @@ class MeterIR:
 
 @dataclass(frozen=True, slots=True)
 class CounterIR:
-    """A counter array; `table` is set for a direct counter, whose cells are that table's entries."""
+    """A counter array. `table` is set for a direct counter, whose cells are that table's entries."""
 
     name: str
     id: int
@@ -73,7 +73,7 @@ class CounterIR:
 
 @dataclass(frozen=True, slots=True)
 class RegisterIR:
-    """A register array; cells hold unsigned values of `bits` bits."""
+    """A register array. Cells hold unsigned values of `bits` bits."""
 
     name: str
     id: int

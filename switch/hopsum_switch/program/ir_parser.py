@@ -41,7 +41,7 @@ class ExtractVariable:
 
 @dataclass(frozen=True, slots=True)
 class ExtractNext:
-    """Read the next element of a stack; StackOutOfBounds if all are in use."""
+    """Read the next element of a stack. The error is StackOutOfBounds if all elements are in use."""
 
     stack: StackIR
 
@@ -72,7 +72,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Skip bits; the number must be a multiple of 8."""
+    """Skip bits. The number must be a multiple of 8."""
 
     bits: DataExpr
 
@@ -109,7 +109,7 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True)
 class TransitionCase:
-    """Taken if key & mask == value; both cover the whole padded key."""
+    """A transition that is taken if key & mask == value. Value and mask cover the whole padded key."""
 
     value: int
     mask: int
@@ -118,7 +118,7 @@ class TransitionCase:
 
 @dataclass(frozen=True, slots=True)
 class StateIR:
-    """One state; cases are tried in order, then `default` (None: parsing ends)."""
+    """One state. Cases are tried in order, then `default` (None: parsing ends)."""
 
     name: str
     ops: tuple[ParserOp, ...]
@@ -130,7 +130,7 @@ class StateIR:
 
 @dataclass(frozen=True, slots=True)
 class ParserIR:
-    """All states; `init` None accepts without reading anything."""
+    """All states. With `init` None the parser accepts every frame and reads no byte."""
 
     name: str
     init: str | None

@@ -26,7 +26,7 @@ class FieldOperand:
 
 @dataclass(frozen=True, slots=True)
 class HexOperand:
-    """type ``hexstr``; `bits` is the width of the written digits or the given bitwidth."""
+    """Operand of type ``hexstr``. `bits` is the width of the written digits or the given bitwidth."""
 
     value: int
     bits: int
@@ -118,7 +118,7 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class FieldJson:
-    """A field of a header type; `bits` None is a variable-length field."""
+    """A field of a header type. `bits` None is a variable-length field."""
 
     name: str
     bits: int | None
@@ -165,7 +165,7 @@ class PrimitiveJson:
 
 @dataclass(frozen=True, slots=True)
 class ParserOpJson:
-    """One parser operation; `primitive` is set for op ``primitive``."""
+    """One parser operation. `primitive` is set for op ``primitive``."""
 
     op: str
     parameters: tuple[Operand, ...]
@@ -175,7 +175,7 @@ class ParserOpJson:
 
 @dataclass(frozen=True, slots=True)
 class TransitionJson:
-    """One transition; value and mask cover the padded key."""
+    """One transition. Value and mask cover the padded key."""
 
     type: str
     value: int
@@ -236,7 +236,7 @@ class RegisterJson:
 
 @dataclass(frozen=True, slots=True)
 class CalculationJson:
-    """Entry of ``calculations``; `with_payload` stands for an input of type ``payload``."""
+    """Entry of ``calculations``. `with_payload` stands for an input of type ``payload``."""
 
     name: str
     algo: str
@@ -280,7 +280,7 @@ class ActionJson:
 
 @dataclass(frozen=True, slots=True)
 class KeyJson:
-    """One key field of a table; `target` is a field, or a header for match type ``valid``."""
+    """One key field of a table. `target` is a field, or a header for match type ``valid``."""
 
     match_type: str
     target: FieldOperand | NamedOperand | ExpressionOperand
@@ -299,7 +299,7 @@ class MatchJson:
 
 @dataclass(frozen=True, slots=True)
 class EntryJson:
-    """A constant entry; here the smaller priority wins."""
+    """A constant entry. Here the smaller priority wins."""
 
     match: tuple[MatchJson, ...]
     action_id: int

@@ -51,11 +51,11 @@ class Node:
         return parse_hex(self.text(key), f"{self.path}.{key}")
 
     def array(self, key: str) -> list[Any]:
-        """Return an array; empty if absent or null."""
+        """Return an array. An absent or null array is empty."""
         return self._typed(key, list, "an array") if self.has(key) else []
 
     def nodes(self, key: str) -> list[Node]:
-        """Return an array of objects; empty if absent."""
+        """Return an array of objects. An absent array is empty."""
         return [Node(item, f"{self.path}.{key}[{i}]") for i, item in enumerate(self.array(key))]
 
     def node(self, key: str) -> Node:

@@ -13,7 +13,7 @@ from .source import SourceInfo
 
 @dataclass(frozen=True, slots=True)
 class HeaderStackJson:
-    """Entry of ``header_stacks``; the elements by the ids of their headers."""
+    """Entry of ``header_stacks``. Its elements are the ids of their headers."""
 
     name: str
     header_type: str
@@ -23,7 +23,7 @@ class HeaderStackJson:
 
 @dataclass(frozen=True, slots=True)
 class HeaderUnionJson:
-    """Entry of ``header_unions``; the members by the ids of their headers."""
+    """Entry of ``header_unions``. Its members are the ids of their headers."""
 
     name: str
     union_type: str
@@ -53,7 +53,7 @@ class LearnListJson:
 
 @dataclass(frozen=True, slots=True)
 class MeterJson:
-    """Entry of ``meter_arrays``; a direct one has the table and the field that takes the colour."""
+    """Entry of ``meter_arrays``. A direct meter has the table, and the field for the colour."""
 
     name: str
     id: int

@@ -158,7 +158,7 @@ def _element(expr: ExpressionOperand, place: ExpressionContext) -> tuple[StackIR
 
 
 def lower_element(operand: Operand, place: ExpressionContext) -> tuple[tuple[FieldIR, ...], DataExpr] | None:
-    """Return the field of each element of a stack and the index that chooses one; None if it is no such operand.
+    """Return the field of each element of a stack and the index expression, or None for another operand.
 
     Raises: ProgramError.
     """

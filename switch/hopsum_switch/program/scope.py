@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 @dataclass
 class ProgramScope:
-    """Everything declared so far; filled in the order headers, state, actions, tables."""
+    """All declarations so far. They are added in the order headers, state, actions, tables."""
 
     headers: dict[str, HeaderIR] = field(default_factory=dict)
     fields: dict[tuple[str, str], FieldIR] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class ProgramScope:
         return _found(self.headers, name, "header", source)
 
     def field(self, operand: FieldOperand, source: SourceInfo | None) -> FieldIR:
-        """Return a field; validity is not a field. Raises: ProgramError."""
+        """Return a field. Validity is not a field. Raises: ProgramError."""
         return _found(self.fields, (operand.header, operand.field), "field", source)
 
     def stack(self, name: str, source: SourceInfo | None) -> StackIR:

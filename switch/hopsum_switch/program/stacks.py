@@ -18,7 +18,7 @@ def count(stack: StackIR) -> DataExpr:
 
 
 def last_index(stack: StackIR) -> DataExpr:
-    """Return the number of the last element in use; 2**32 - 1 if none is."""
+    """Return the number of the last element in use, or 2**32 - 1 if none is."""
     before = Binary(BinaryOp.ADD, count(stack), _const((1 << INDEX_BITS) - 1), IntType(INDEX_BITS + 1, False))
     return Binary(BinaryOp.AND, before, _const((1 << INDEX_BITS) - 1), IntType(INDEX_BITS, False))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only list of the P4 features that the engine does not run: documentation, loader and tests read it.
 
-Loading refuses by the names below, with the P4 object and its source line; nothing unsupported is ever
+The loader refuses a feature by its name below, with the P4 object and its source line. No unsupported feature is ever
 ignored at run time.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that an IR program can run: what the interpreter and the code generator take for granted.
+"""Checks that an IR program can run: the assumptions of the interpreter and the code generator.
 
 Rules:
 * control flow: every successor of a node, state or jump exists; controls are free of cycles;

@@ -29,7 +29,7 @@ class CounterCells:
 
 
 class CounterStore:
-    """All counters of a program, by fully qualified name; direct ones by their table and entry handle."""
+    """All counters of a program, by fully qualified name. Direct counters are by their table and entry handle."""
 
     def __init__(self, program: ProgramIR, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
         """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
@@ -79,7 +79,7 @@ class CounterStore:
         entry.packets, entry.bytes = value
 
     def reset(self) -> None:
-        """Set all indexed cells to 0; direct counters go with their entries."""
+        """Set all indexed cells to 0. Direct counters belong to their entries."""
         for cells in self._cells.values():
             cells.packets[:] = [0] * len(cells.packets)
             cells.bytes[:] = [0] * len(cells.bytes)

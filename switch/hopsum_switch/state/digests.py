@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests: what the program tells its controller, gathered into lists.
+"""Digests: samples that the program sends to its controller, gathered into lists.
 
-A digest is off until it is configured; what the program sends before is forgotten. Times count from the start of the
+A digest is off until it is configured. Earlier samples are dropped. Times count from the start of the
 switch, as packets have them. Between two calls of `expire` a list may wait longer than its time-out.
 """
 
@@ -28,7 +28,7 @@ class DigestConfig(NamedTuple):
 
 
 class DigestList(NamedTuple):
-    """One list of samples of a digest; its numbers run from 1 and are not used again."""
+    """One list of samples of a digest. Its numbers run from 1 and are not used again."""
 
     name: str
     number: int
@@ -61,7 +61,7 @@ class DigestStore:
         self._gathering[name] = _Gathering(config)
 
     def modify(self, name: str, config: DigestConfig) -> None:
-        """Configure a digest otherwise; what it has gathered stays. Raises: NotFoundError, InvalidArgumentError."""
+        """Configure a digest again. Its gathered samples stay. Raises: NotFoundError, InvalidArgumentError."""
         self._check(name, config)
         self._find(name).config = config
 
@@ -79,7 +79,7 @@ class DigestStore:
         return {name: each.config for name, each in self._gathering.items()}
 
     def learn(self, name: str, sample: Sample, now_us: int) -> None:
-        """Take a sample of the program; forget it where the digest is off, or where the controller has it already."""
+        """Take a sample of the program. Drop it where the digest is off, or where the controller has it already."""
         gathering = self._gathering.get(name)
         if gathering is None:
             return
@@ -102,11 +102,11 @@ class DigestStore:
                 self._finish(name, gathering, now_us)
 
     def next_due_us(self) -> int | None:
-        """Return when the next list has waited long enough; None if nothing waits."""
+        """Return the time at which the next list is due, or None if no list waits."""
         return min((_due_us(each) for each in self._gathering.values() if each.samples), default=None)
 
     def acknowledge(self, name: str, number: int) -> None:
-        """Note that the controller has a list; nothing if it is not known, or not waited for any more."""
+        """Note that the controller has a list. Ignore a list that is unknown or no longer outstanding."""
         gathering = self._gathering.get(name)
         if gathering is not None and number in gathering.sent:
             gathering.known.difference_update(gathering.sent.pop(number)[1])

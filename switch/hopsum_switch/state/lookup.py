@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search structures, one per kind of table.
 
-Keys and entries have been checked before they come here; a key is one integer per key field.
+Keys and entries have been checked before they come here. A key is one integer per key field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .meter import MeterCell
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One entry of a table; `packets` and `bytes` are its direct counter, `meter` its direct meter once configured."""
+    """One entry of a table. `packets` and `bytes` are its direct counter, `meter` its direct meter once configured."""
 
     handle: int
     match: tuple[Match, ...]

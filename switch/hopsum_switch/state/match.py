@@ -17,14 +17,14 @@ class Exact(NamedTuple):
 
 
 class Lpm(NamedTuple):
-    """The first `prefix_len` bits of the field equal those of `value`; the other bits of `value` are 0."""
+    """The first `prefix_len` bits of the field equal those of `value`. The other bits of `value` are 0."""
 
     value: int
     prefix_len: int
 
 
 class Ternary(NamedTuple):
-    """field & mask == value; `value` is 0 outside `mask`. Mask 0 matches everything."""
+    """field & mask == value. `value` is 0 outside `mask`. Mask 0 matches everything."""
 
     value: int
     mask: int
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 
 class Optional(NamedTuple):
-    """The field equals `value`; None matches everything. For keys of kind ternary."""
+    """The field equals `value`, or has any value where `value` is None. For keys of kind ternary."""
 
     value: int | None
 
@@ -47,7 +47,7 @@ Match = Exact | Lpm | Ternary | Range | Optional
 
 
 def normalise(table: TableIR, match: Sequence[Match]) -> tuple[Match, ...]:
-    """Return the match as Exact, Lpm, Ternary or Range values that fit the keys; Optional becomes Ternary.
+    """Return the match as Exact, Lpm, Ternary or Range values that fit the keys. Optional becomes Ternary.
 
     Raises: InvalidArgumentError.
     """

@@ -25,7 +25,7 @@ _MICROSECONDS = 10**6
 
 
 class MeterConfig(NamedTuple):
-    """Rates in packets or bytes per second, bucket sizes in packets or bytes; none is negative."""
+    """Rates in packets or bytes per second, bucket sizes in packets or bytes. No value is negative."""
 
     cir: int
     cburst: int
@@ -66,13 +66,13 @@ class MeterCell:
         self.configure(None)
 
     def configure(self, config: MeterConfig | None) -> None:
-        """Start anew with full buckets; None: always green. Raises: InvalidArgumentError (nothing changed)."""
+        """Start again with full buckets, or always green for None. Raises: InvalidArgumentError (nothing changed)."""
         self.config = None if config is None else checked(config)
         self._peak = _Bucket(0, 0) if config is None else _Bucket(config.pir, config.pburst)
         self._committed = _Bucket(0, 0) if config is None else _Bucket(config.cir, config.cburst)
 
     def execute(self, now_us: int, amount: int) -> int:
-        """Meter a packet of `amount` units; return its colour."""
+        """Meter a packet of `amount` units. Return its colour."""
         if self.config is None:
             return GREEN
         if not self._peak.take(now_us, amount):

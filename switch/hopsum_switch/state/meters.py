@@ -10,7 +10,7 @@ from .tables import TableStore
 
 
 class MeterStore:
-    """All meters of a program, by fully qualified name; direct ones by their table and entry handle."""
+    """All meters of a program, by fully qualified name. Direct meters are by their table and entry handle."""
 
     def __init__(self, program: ProgramIR, tables: TableStore) -> None:
         self._program = program
@@ -46,7 +46,7 @@ class MeterStore:
         self._tables[table].entry(handle).meter = cell
 
     def reset(self) -> None:
-        """Return all indexed cells to green; direct ones go with their entries."""
+        """Return all indexed cells to green. Direct meters belong to their entries."""
         for cells in self._cells.values():
             for cell in cells:
                 cell.configure(None)

@@ -20,7 +20,7 @@ class PortCopy(NamedTuple):
 
 
 class MulticastStore:
-    """Groups by id (1..65535); copies are made in the order in which a group lists its replicas."""
+    """Groups by id (1..65535). Copies are made in the order in which a group lists its replicas."""
 
     def __init__(self) -> None:
         self._groups: dict[int, tuple[PortCopy, ...]] = {}
@@ -75,7 +75,7 @@ def _check(group: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
 
 
 def check_replicas(owner: str, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
-    """Return replicas that can be used; `owner` is named in errors. Raises: InvalidArgumentError."""
+    """Return replicas that can be used. Errors name `owner`. Raises: InvalidArgumentError."""
     for replica in replicas:
         if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:
             raise InvalidArgumentError(f"{owner}: {replica} is out of range")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of `random()`: splitmix64 with rejection, the same in both back ends.
 
-The state is one word; the seed is its first value. Each draw adds INCREMENT to it and mixes the sum. For an
+The state is one word. The seed is its first value. Each draw adds INCREMENT to it and mixes the sum. For an
 integer in [low, high] the low bits of a draw are taken, as many as high - low has (at least one), and draws that
 exceed high - low are thrown away: every value is equally likely, and less than two draws are needed on average.
 """
@@ -26,7 +26,7 @@ class RandomStream:
         self._state = seed & MASK
 
     def draw(self, low: int, high: int) -> int:
-        """Return an integer in [low, high]; 0 <= low <= high < 2**64."""
+        """Return an integer in [low, high], where 0 <= low <= high < 2**64."""
         span = high - low
         mask = (1 << max(span.bit_length(), 1)) - 1
         while True:

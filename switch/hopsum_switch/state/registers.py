@@ -10,7 +10,7 @@ from ..program.ir import ProgramIR
 
 
 class RegisterStore:
-    """All register arrays of a program, by fully qualified name; cells are unsigned integers."""
+    """All register arrays of a program, by fully qualified name. Cells are unsigned integers."""
 
     def __init__(self, program: ProgramIR, cells: Mapping[str, MutableSequence[int]] | None = None) -> None:
         """Start with zeros, in lists or in the given cells (all 0) of each array."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table entries and default actions.
 
-Priorities have P4Runtime's sense: positive, and the larger wins; among equal ones the older entry wins.
-Exact and lpm tables take priority 0 only; in lpm tables the longest prefix wins.
+Priorities have P4Runtime's sense: they are positive, and the larger one wins. Among equal priorities the older entry
+wins. Exact and lpm tables take priority 0 only. In lpm tables the longest prefix wins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TableState:
     """The entries and the default action of one table."""
 
     def __init__(self, ir: TableIR, changed: set[str] | None = None) -> None:
-        """Start as the program says; every change adds the table's name to `changed`."""
+        """Start as the program says. Every change adds the table's name to `changed`."""
         self.ir = ir
         self._changed = set() if changed is None else changed
         self._entries: dict[int, Entry] = {}
@@ -64,7 +64,7 @@ class TableState:
         return self._add(key, call, priority, is_const=False)
 
     def modify(self, handle: int, action: str, params: Sequence[int]) -> None:
-        """Replace an entry's action; its counter keeps counting.
+        """Replace an entry's action. Its counter keeps counting.
 
         Raises: NotFoundError, InvalidArgumentError, ReadOnlyError.
         """
@@ -93,7 +93,7 @@ class TableState:
         return entry.handle
 
     def entry(self, handle: int) -> Entry:
-        """Return an entry; read only for callers. Raises: NotFoundError."""
+        """Return an entry, which callers must not change. Raises: NotFoundError."""
         try:
             return self._entries[handle]
         except KeyError:
@@ -190,7 +190,7 @@ class TableStore(Mapping[str, TableState]):
         return len(self._tables)
 
     def take_changed(self) -> list[str]:
-        """Return the tables that changed since the last call; at first, all."""
+        """Return the tables that changed since the last call. The first call returns all tables."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
