@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts that show how the code reads: names used twice, docstrings that ask a question, long functions, long files.
+"""Counts that show how the code reads: names used twice, docstrings without a subject, options without help, lengths.
 
     python tools/count_code.py            a summary, and each place
     python tools/count_code.py --brief    the summary only
@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +35,19 @@ NAMED_FOLDERS = (
     "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "tools",
 )  # fmt: skip
 """Folders in which no module docstring begins with a question word. A test checks it."""
+SENTENCE_FOLDERS = ("switch", "topologies", "ptf_tests/common", "labs", "tools")
+"""Folders that keep SUBJECTLESS_LIMIT and SEMICOLON_LIMIT and have a help text for every option. A test checks it."""
 QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
+SUBJECTLESS_WORDS = frozenset((
+    *QUESTION_WORDS, "About", "Above", "After", "Among", "As", "At", "Before", "Behind", "Below", "Beside", "Between",
+    "Beyond", "By", "For", "From", "If", "In", "Inside", "Into", "Of", "On", "Over", "Since", "That", "Through", "To",
+    "Under", "Until", "Up", "While", "With", "Within", "Without",
+))  # fmt: skip
+"""First words of an attribute docstring that has no subject: prepositions, relative pronouns and conjunctions."""
+SUBJECTLESS_LIMIT = 0.03
+"""The largest share of attribute docstrings in SENTENCE_FOLDERS that have no subject."""
+SEMICOLON_LIMIT = 3.0
+"""The most semicolons per 1,000 words of docstrings in SENTENCE_FOLDERS."""
 FUNCTION_LINES = 50
 FILE_LINES = 500
 PARAMETERS = 6
@@ -52,6 +65,26 @@ class Counts:
     """Places of modules whose docstring begins with a question word."""
     long_functions: list[str] = field(default_factory=list)
     many_parameters: list[str] = field(default_factory=list)
+    attributes: int = 0
+    """The number of attribute docstrings: strings directly after an assignment."""
+    subjectless: list[str] = field(default_factory=list)
+    """Places of attribute docstrings that begin with one of SUBJECTLESS_WORDS."""
+    words: int = 0
+    """The number of words in docstrings, those of attributes included."""
+    semicolons: list[str] = field(default_factory=list)
+    """Places of docstrings with semicolons, one per semicolon."""
+    options_without_help: list[str] = field(default_factory=list)
+    """Places of calls of `add_argument` without a help text."""
+
+    @property
+    def subjectless_share(self) -> float:
+        """Return the share of attribute docstrings that have no subject."""
+        return len(self.subjectless) / max(self.attributes, 1)
+
+    @property
+    def semicolon_rate(self) -> float:
+        """Return the semicolons per 1,000 words of docstrings."""
+        return 1000 * len(self.semicolons) / max(self.words, 1)
 
     @property
     def reused(self) -> dict[str, list[str]]:
@@ -79,12 +112,51 @@ def count(root: Path, folders: tuple[str, ...] = FOLDERS) -> Counts:
             counts.questions.append(f"{name}:1")
         for node in ast.walk(tree):
             _count_node(counts, node, name)
+            _count_docstrings(counts, node, name)
     return counts
+
+
+def _count_docstrings(counts: Counts, node: ast.AST, name: str) -> None:
+    """Count the docstring of a module, class or function, and the docstrings of the assignments in a block."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        _count_words(counts, ast.get_docstring(node) or "", f"{name}:{getattr(node, 'lineno', 1)}")
+    for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
+        if isinstance(block, list):
+            for line, text in _attribute_docstrings(block):
+                counts.attributes += 1
+                if text.split()[:1] and text.split()[0].rstrip(":,") in SUBJECTLESS_WORDS:
+                    counts.subjectless.append(f"{name}:{line} {' '.join(text.split())[:60]}")
+                _count_words(counts, text, f"{name}:{line}")
+
+
+def _attribute_docstrings(block: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every string that follows an assignment of `block`."""
+    for pair in pairwise(block):
+        match pair:
+            case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text)), lineno=line):
+                yield line, text
+
+
+def _count_words(counts: Counts, text: str, place: str) -> None:
+    counts.words += len(text.split())
+    counts.semicolons += [place] * text.count(";")
+
+
+def _lacks_help(node: ast.Call) -> bool:
+    """Return true for a call of `add_argument` without a help text.
+
+    `**keywords` may have one, and argparse has one for the action "version".
+    """
+    called = isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+    return called and not given.keys() & {"help", None} and given.get("action") != "'version'"
 
 
 def _count_node(counts: Counts, node: ast.AST, name: str) -> None:
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
         counts.classes[node.name].append(f"{name}:{node.lineno}")
+    if isinstance(node, ast.Call) and _lacks_help(node):
+        counts.options_without_help.append(f"{name}:{node.lineno} {ast.unparse(node.args[0]) if node.args else ''}")
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if lines > FUNCTION_LINES:
@@ -111,9 +183,12 @@ def show(counts: Counts, folders: tuple[str, ...], *, brief: bool) -> Iterator[s
             f"{name}: {', '.join(places)}" for name, places in counts.reused.items()
         ],
         "module docstrings that begin with a question word": counts.questions,
+        "options without help": counts.options_without_help,
         f"functions over {FUNCTION_LINES} lines": counts.long_functions,
         f"functions with more than {PARAMETERS} parameters": counts.many_parameters,
     }
+    yield f"attribute docstrings without a subject: {counts.subjectless_share:.1%} of {counts.attributes:,}"
+    yield f"semicolons per 1,000 words of docstrings: {counts.semicolon_rate:.1f} ({counts.words:,} words)"
     for title, places in parts.items():
         yield f"{title}: {len(places)}"
         if not brief:

@@ -22,6 +22,27 @@ class _Own:
 def wide(a, b, c, d, e, f, *, g):
     return a
 '''
+SENTENCES = '''\
+"""Settings; one per line."""
+
+@dataclass
+class Settings:
+    """All settings."""
+
+    rank: int = 0
+    """Of the worker; from 0."""
+    port: int = 0
+    """The port of the worker."""
+    if True:
+        name = "x"
+        """By rank."""
+
+    def add(self, parser, options):
+        parser.add_argument("--rank")
+        parser.add_argument("--port", help="port of the worker")
+        parser.add_argument("--any", **options)
+        parser.add_argument("--version", action="version", version="1")
+'''
 LONG = '"""Counts of code."""\n\nclass Plan:\n    def run(self):\n' + "        pass\n" * 60
 
 
@@ -49,6 +70,27 @@ def test_what_it_counts(tmp_path: Path) -> None:
     assert "public class names with more than one definition: 1" in tool.show(counts, ("pack",), brief=True)
 
 
+def test_docstrings_without_a_subject_semicolons_and_options_without_help(tmp_path: Path) -> None:
+    tool = _tool()
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "settings.py").write_text(SENTENCES)
+    counts = tool.count(tmp_path, ("pack",))
+    assert counts.attributes == 3
+    assert counts.subjectless == ["pack/settings.py:8 Of the worker; from 0.", "pack/settings.py:13 By rank."]
+    assert counts.words == 18
+    assert counts.semicolons == ["pack/settings.py:1", "pack/settings.py:8"]
+    assert counts.options_without_help == ["pack/settings.py:16 '--rank'"]
+    lines = list(tool.show(counts, ("pack",), brief=True))
+    assert "attribute docstrings without a subject: 66.7% of 3" in lines
+    assert "semicolons per 1,000 words of docstrings: 111.1 (18 words)" in lines
+    assert "options without help: 1" in lines
+
+
+def test_a_tree_without_docstrings_has_rates_of_zero(tmp_path: Path) -> None:
+    counts = _tool().count(tmp_path, ("pack",))
+    assert (counts.subjectless_share, counts.semicolon_rate) == (0, 0)
+
+
 def test_every_folder_of_code_is_counted() -> None:
     tool = _tool()
     assert all(list(tool.python_files(ROOT, (folder,))) for folder in tool.FOLDERS)
@@ -57,6 +99,16 @@ def test_every_folder_of_code_is_counted() -> None:
 def test_module_docstrings_begin_with_the_thing() -> None:
     tool = _tool()
     assert tool.count(ROOT, tool.NAMED_FOLDERS).questions == []
+
+
+def test_held_docstrings_have_subjects_and_one_fact_per_sentence() -> None:
+    tool = _tool()
+    for folder in tool.SENTENCE_FOLDERS:
+        counts = tool.count(ROOT, (folder,))
+        assert counts.words > 0
+        assert counts.subjectless_share <= tool.SUBJECTLESS_LIMIT, counts.subjectless
+        assert counts.semicolon_rate <= tool.SEMICOLON_LIMIT, counts.semicolons
+        assert counts.options_without_help == []
 
 
 def test_class_names_are_defined_once() -> None:
