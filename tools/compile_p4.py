@@ -37,7 +37,7 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class P4Program:
-    """A program: `folder` is where p4c runs, and what paths are relative to, because the JSON embeds them.
+    """A program: `folder` is the working directory of p4c. Paths are relative to it, because the JSON embeds them.
 
     `stem` is that of the artefacts, `name` the one for the command line.
     """
@@ -111,7 +111,7 @@ def normalise(path: Path) -> None:
 
 
 def manifest(program: P4Program) -> dict[str, object]:
-    """Return what a build folder's manifest.json should say for the sources and artefacts as they stand."""
+    """Return the right manifest.json of a build folder for the present sources and artefacts."""
     built = {name: hash_of(program.build / name) for name in program.artefacts}
     return {
         "compiler": COMPILER,

@@ -193,7 +193,7 @@ def compile_into(folder: Path) -> None:
 
 
 def manifest(version: str | None) -> dict[str, object]:
-    """Return what manifest.json should say for the sources and artefacts as they stand."""
+    """Return the right manifest.json for the present sources and artefacts."""
     return {
         "compiler": COMPILER,
         "version": version,

@@ -75,7 +75,7 @@ def dump(program: str, folder: Path) -> Path:
 
 
 def manifest(version: str | None) -> dict[str, object]:
-    """Return what dumps.json should say for the sources and dumps as they stand."""
+    """Return the right dumps.json for the present sources and dumps."""
     dumps = {name: hash_of(BUILD / name) for name in map(dump_name, PROGRAMS)}
     flags = {name: [*chip.cpp_flags, passes] for name, (chip, passes) in PROGRAMS.items()}
     return {"compiler": COMPILER, "version": version, "flags": flags, "sources": source_hashes(), "dumps": dumps}

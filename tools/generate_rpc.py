@@ -36,7 +36,7 @@ class GeneratorMissingError(RuntimeError):
 
 
 def header() -> str:
-    """Return what stands above the generated code: the licence, and which source it is of."""
+    """Return the head of the generated code: the licence, and the name of its source."""
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
     return (
         "# SPDX-License-Identifier: Apache-2.0\n"

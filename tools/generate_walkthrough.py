@@ -63,7 +63,7 @@ def _filled(line: str, pieces: Mapping[str, str]) -> str:
 
 
 def _require_as_told(walk: Walk) -> None:
-    """Hold the run to what the text says of it."""
+    """Check that the run agrees with the text."""
     first, again, last, late = walk.updates
     assert first.frame == again.frame == late.frame, "worker 0 sends the same packet again"
     assert late.out == last.out[:1], "the late duplicate gets the RESULT that was lost"
@@ -72,7 +72,7 @@ def _require_as_told(walk: Walk) -> None:
 
 
 def _decoded(walk: Walk, rank: int) -> list[float]:
-    """Return what the first codes of a worker stand for."""
+    """Return the values of the first codes of a worker."""
     return [_step() * TABLE.values[code] - TABLE.bound for code in _codes(walk, rank)]
 
 

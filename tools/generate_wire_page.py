@@ -94,7 +94,7 @@ def _order_of(declared: Declarations, constant: str) -> list[str]:
 
 
 def _code_order(lane_bits: int, words: int) -> Iterator[str]:
-    """Yield which codes stand in the first words of a group, nibble by nibble."""
+    """Yield the codes in the first words of a group, nibble by nibble."""
     nibbles, count = lane_bits // 4, 512 * 4 // lane_bits
     shown = [" ".join(f"{word + nibble * count:>3}" for nibble in range(nibbles)) for word in range(words)]
     last = " ".join(f"{count - 1 + nibble * count:>3}" for nibble in range(nibbles))

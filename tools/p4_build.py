@@ -71,7 +71,7 @@ def write_build(
     manifest: Callable[[], dict[str, object]],
     file: str = "manifest.json",
 ) -> None:
-    """Put what was made into a build folder, then the manifest of what stands there."""
+    """Copy the artefacts into a build folder, then write its manifest."""
     build.mkdir(exist_ok=True)
     written = list(names)
     for name in written:

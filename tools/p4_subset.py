@@ -69,7 +69,7 @@ class Declarations:
 
 @dataclass
 class _Context:
-    """What comments said about the lines that follow."""
+    """The comments that apply to the next lines."""
 
     section: str = ""
     group: str = ""
@@ -163,7 +163,7 @@ def _refuse_second(name: str, taken: Collection[str]) -> None:
 
 
 def read_shared() -> Declarations:
-    """Return what p4/shared declares. Raises SubsetError."""
+    """Return the declarations of p4/shared. Raises SubsetError."""
     declared = Declarations()
     for source in SOURCES:
         parse(source.read_text(encoding="utf-8"), source.name, declared)

@@ -36,12 +36,12 @@ def summary(pipe: Path) -> dict[str, Any]:
 
 
 def stage_summary(stage: dict[str, Any]) -> dict[str, int]:
-    """Count what one stage uses."""
+    """Count the resources that one stage uses."""
     return {name: len(stage[group][key]) for name, (group, key) in COUNTED.items()}
 
 
 def available(stage: dict[str, Any]) -> dict[str, int]:
-    """Return what a stage has, of all that its log gives a size of."""
+    """Return the sizes of a stage's resources, of all that its log names."""
     return {
         "sram": stage["rams"]["nRows"] * stage["rams"]["nColumns"],
         "tcam": stage["tcams"]["nRows"] * stage["tcams"]["nColumns"],

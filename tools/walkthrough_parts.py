@@ -73,7 +73,7 @@ def changed_lines(frame: bytes, other: bytes) -> list[str]:
 
 
 def trace_lines(record: Record, *, without: Collection[str] = ()) -> list[str]:
-    """Return what the switch did with a packet: hits, but in the tables `without`, writes, counts and copies."""
+    """Return the switch's actions on a packet: hits, except in the tables `without`, writes, counts and copies."""
     steps = [_pruned(step, without) for step in record["steps"] if step["step"] != "parser"]
     lines = render({**record, "steps": steps}).splitlines()[2:]
     return [part for line in lines for part in _folded(_short(line[2:]))]
@@ -99,7 +99,7 @@ def _without_bytes(event: Record) -> Record:
 
 
 def _short(line: str) -> str:
-    """Return a line without what repeats, and with the names of events."""
+    """Return a line without repetitions, and with the names of events."""
     line = re.sub(r"\bHopsum(In|E)gress\.", "", line)
     line = re.sub(r"(sent \d+ bytes): .*| \(\d+ digits\)", r"\1", line)
     return re.sub(r"job_events\[(\d+)\]", lambda match: f"{match[0]} ({_event(int(match[1]))})", line)

@@ -91,7 +91,7 @@ def _plain(comment: str) -> str:
 
 
 def examples() -> list[tuple[str, bytes, int]]:
-    """Return what is shown, the bytes, and how many of them are in front of the hopsum header."""
+    """Return title, bytes and number of bytes before the hopsum header of each example."""
     codes = (np.arange(1024) % 16).astype(np.uint8)
     small = pack_codes(codes).tobytes()
     wide = pack_codes(codes[:512], 16).tobytes()
@@ -119,7 +119,7 @@ def examples() -> list[tuple[str, bytes, int]]:
 
 
 def dump(data: bytes, header_at: int) -> list[str]:
-    """Return a packet in hex: what is below, the hopsum header by field, the start of the payload."""
+    """Return a packet in hex: the lower layers, the hopsum header by field, the start of the payload."""
     lines = []
     for name, start, end in (("Ethernet", 0, 14), ("IPv4", 14, 34), ("UDP", 34, 42)):
         if header_at:

@@ -38,7 +38,7 @@ class ControlPlane:
             raise ProgramError(f"the switch does not load {self._program}: {error}") from error
 
     def set_default(self, table: str, action: str, **params: int) -> None:
-        """Set what `table` does with a packet that no entry matches."""
+        """Set the default action of `table`."""
         self._require(table)
         self._write(Modify(DefaultAction(table, action, params)))
 

@@ -33,11 +33,11 @@ class Level:
 
     @property
     def solution(self) -> Path:
-        """The folder of the solution: P4 program, what p4c makes of it, and the worker."""
+        """The folder of the solution: P4 program, p4c's output for it, and the worker."""
         return _HERE / "solutions" / self.word
 
     def cases(self) -> tuple[Case, ...]:
-        """Return what the grader tries, in the order of the handout."""
+        """Return the grader's cases, in the order of the handout."""
         cases: tuple[Case, ...] = importlib.import_module(f"hopsum_labs.cases.{self.word}").CASES
         return cases
 
@@ -48,9 +48,10 @@ class Level:
         return cases
 
     def set_up_network(self, switches: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
-        """Write what the handout's control plane writes, on the switches of a network, by name.
+        """Write the entries of the handout's control plane to the switches of a network, by name.
 
-        `network` is what `hopsum topology run --program` tells. Raises LabError: the level is for another network.
+        `network` is the description that `hopsum topology run --program` passes. Raises LabError: the level is for
+        another network.
         """
         module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
         if hasattr(module, "set_up_network"):

@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _network() -> Any:
-    """Read what `hopsum topology run --program` tells. Raises LabError: nothing runs this command there."""
+    """Read the description of `hopsum topology run --program`. Raises LabError where it does not run this command."""
     if "HOPSUM_NETWORK" not in os.environ:
         raise LabError("HOPSUM_NETWORK is not set: `hopsum topology run --program` sets it for its commands")
     return json.loads(Path(os.environ["HOPSUM_NETWORK"]).read_text())

@@ -42,7 +42,7 @@ def _header() -> list[Any]:
 
 
 class Aggregation(Packet):
-    """The header `aggregation_t` and the values behind it."""
+    """The header `aggregation_t` and the values after it."""
 
     name = "Aggregation"
     fields_desc = (

@@ -27,7 +27,7 @@ def expect_nothing(answers: Sequence[Output], why: str) -> None:
 
 
 def expect_results(answers: Sequence[Output], ranks: Sequence[int], wanted: Sequence[int], when: str) -> None:
-    """Fail unless every one of `ranks` got a RESULT with the values `wanted`, once, and nobody else anything."""
+    """Fail unless each of `ranks` got one RESULT with the values `wanted`, and no other rank got a packet."""
     ports = [worker_port(rank) for rank in ranks]
     came = [answer.port for answer in answers]
     expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")

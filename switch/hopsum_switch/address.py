@@ -25,7 +25,7 @@ class ServerError(Exception):
 
 
 def default_address() -> str:
-    """Return the address that a switch listens at, and that its tools look for it at, unless told otherwise."""
+    """Return the default address of a switch, which its tools use too."""
     return f"{_UNIX}{_default_folder() / 'switch.sock'}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many frames in one array: what an engine takes in one call, and what it gives back."""
+"""Batches: many frames in one array, the input and output of one engine call."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Outputs:
     """Buffers that a caller provides for the frames to send. They are reused from call to call.
 
     After a call the first `count` elements of `ports`, `lengths` and `sources` (number of the frame in the
-    batch) are valid, and the frames lie one behind the other in `data`.
+    batch) are valid, and the frames are one after the other in `data`.
     """
 
     def __init__(self, frames: int, data_bytes: int) -> None:
@@ -92,7 +92,7 @@ class Outputs:
             self._allocate(max(frames, len(self.ports)), max(data_bytes, len(self.data)))
 
     def fill(self, ports: Collection[int], frames: Collection[bytes], sources: Collection[int]) -> None:
-        """Hold copies of these frames instead of what was there."""
+        """Replace the contents by copies of these frames."""
         lengths = [len(frame) for frame in frames]
         self.make_room(len(lengths), sum(lengths))
         self.count = len(lengths)

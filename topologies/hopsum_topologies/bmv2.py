@@ -119,7 +119,7 @@ class Bmv2Switch:
         return nullcontext() if self._namespace is None else self._namespace.inside()
 
     def _check_interfaces(self, interfaces: Mapping[int, str]) -> None:
-        """Find missing interfaces: bmv2 logs them and goes on without the port."""
+        """Find missing interfaces. bmv2 logs them and continues without the port."""
         with self._inside():
             known = {name for _, name in socket.if_nameindex()}
         for port, interface in interfaces.items():

@@ -69,7 +69,7 @@ CATALOGUE: Final = {
 
 
 def topology(name: str, workers: int | None = None) -> Topology:
-    """Return a network of the catalogue, with so many workers instead of its own number.
+    """Return a network of the catalogue, with `workers` workers instead of its own number.
 
     Raises DescriptionError: no such name, or a number of workers that it cannot have.
     """

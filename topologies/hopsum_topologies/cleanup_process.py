@@ -43,7 +43,7 @@ def start_cleanup_process(owner_pid: int) -> int:
 
 
 def main() -> None:
-    """Wait for the end of the owner, then remove what it left."""
+    """Wait for the end of the owner, then remove its leftovers."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the owner
     sys.stdin.buffer.read()

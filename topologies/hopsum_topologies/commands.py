@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on hosts, and what is heard of them while they run."""
+"""Commands on hosts, and their events while they run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Event = OutputLine | Ended
 
 
 class LineSplitter:
-    """Cuts what arrives in pieces into lines."""
+    """Splitter of pieces of output into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -63,13 +63,13 @@ class LineSplitter:
         return [line.decode(errors="replace") for line in lines]
 
     def finish(self) -> list[str]:
-        """Return what is left, if anything."""
+        """Return the rest, if any."""
         rest, self._rest = self._rest, b""
         return [rest.decode(errors="replace")] if rest else []
 
 
 def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespace]) -> Generator[Event, None, None]:
-    """Run commands at once, each in its host's namespace, and yield what is heard of them until all have ended.
+    """Run commands at once, each in its host's namespace, and yield their events until all have ended.
 
     Closing the iterator ends them, with all that they have started there. They also die with the thread that calls.
     """
@@ -103,7 +103,10 @@ def _start(command: HostTask, namespace: str) -> subprocess.Popen[bytes]:
 
 
 def _listen(label: str, child: subprocess.Popen[bytes], events: SimpleQueue[Event]) -> None:
-    """Put lines and the end of one child. What it has started may keep its pipes open: its end is the end."""
+    """Put the lines and the end of one child.
+
+    Its own children may keep its pipes open. So the end of the process counts, not the end of the pipes.
+    """
     assert child.stdout is not None
     assert child.stderr is not None
     with selectors.DefaultSelector() as selector, child.stdout, child.stderr:

@@ -41,7 +41,7 @@ Places = Mapping[int, tuple[str, int]]
 
 
 class TreePart(NamedTuple):
-    """What a job over a tree is to the workers of one rack."""
+    """A job over a tree as the workers of one rack see it."""
 
     job: TreeJob
     rack: int
@@ -49,7 +49,7 @@ class TreePart(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A job that was made: what it is to the workers at each switch, where it is summed, in words, and what ends it."""
+    """A job that was made: its view at each switch, a text that says where it is summed, and its end function."""
 
     parts: Mapping[str, Job | TreePart]
     where: str
@@ -103,9 +103,9 @@ class NetworkControl:
         tables: Mapping[str, Any],
         places: Places | None = None,
     ) -> dict[str, TreePart]:
-        """Make a job over the switches at which its workers stand, and `spine`, which is next to all of them.
+        """Make a job over its workers' switches and `spine`, which is connected to all of them.
 
-        Returns what belongs to each of these switches, but the spine. Raises ControlPlaneError as `install`.
+        Returns the job's view at each of these switches, without the spine. Raises ControlPlaneError as `install`.
         """
         leaves = self.topology.switches_of(plan)
         racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
@@ -142,7 +142,7 @@ class NetworkControl:
         return Placed(parts, f"at {', '.join(around)}, then at {spine}", partial(tree.trees.delete_job, tree.job))
 
     def counters(self, switch: str, part: Job | TreePart) -> dict[str, int]:
-        """Read what a switch did with the packets of what `install` or `install_tree` made there, by event."""
+        """Read a switch's packet counts, by event, of a job of `install` or `install_tree`."""
         job = part if isinstance(part, Job) else part.job.leaves[part.rack]
         return self.controllers[switch].job_counters(job)
 

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,8}")  # with a port number it is an interfa
 
 
 class DescriptionError(TopologyError):
-    """A network that cannot be. The message says what is wrong and what would fit."""
+    """A network that cannot be. The message names the fault and a valid form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Topology:
         return self.links_of(host)[0].other(host)
 
     def switches_of(self, job: JobPlan) -> tuple[str, ...]:
-        """Return the switches at which workers of a job stand, each once."""
+        """Return the switches of a job's workers, each once."""
         return tuple(dict.fromkeys(map(self.switch_of, job.workers)))
 
     def spine_of(self, job: JobPlan) -> str | None:

@@ -47,7 +47,7 @@ def load_topology(path: Path) -> Topology:
 
 
 def from_document(document: Any) -> Topology:
-    """Return what a JSON form describes. Raises DescriptionError naming the first key that is wrong."""
+    """Return the description of a JSON form. Raises DescriptionError naming the first key that is wrong."""
     reader = _Reader(document, "the topology", {"name", "hosts", "switches", "links"}, {"summary", "jobs"})
     return Topology(
         reader.get("name", _TEXT),
@@ -81,7 +81,7 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 
 
 class _Reader:
-    """One JSON object whose keys are known."""
+    """A JSON object with known keys."""
 
     def __init__(self, document: Any, where: str, required: set[str], optional: set[str]) -> None:
         if not isinstance(document, dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for processes that have to be told one before they start, and cannot be handed a socket."""
+"""Ports for processes that need a port number before they start and cannot inherit a socket."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the interface of a host what a switch in user space needs, in the network namespace where it is called.
+"""Setup of a host's interface for a switch in user space, in the network namespace of the caller.
 
 `python -m hopsum_topologies.host_setup INTERFACE SERVICE_IP SERVICE_MAC`: finished frames, one packet each, and a
 neighbour entry for the switch, so that losses delay no sum by a second, the time in which the kernel asks again.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A description inside this process: an engine for every switch, and links in memory.
 
-A link between switches hands the frames of one engine to the other. A host is whoever calls `send` and `receive` for
-it, or an agent with the `link` of it. There is no clock, so links have neither rate nor delay here. Losses are those of
-the program. It needs no root.
+A link between switches hands the frames of one engine to the other. The frames of a host are those of calls of `send`
+and `receive`, or those of an agent with the host's `link`. There is no clock, so links have neither rate nor delay
+here. Losses are those of the program. It needs no root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopsum_wire import HOPSUM_UDP_PORT
 
 
 class _CableEnd(MemoryPort):
-    """One end of a link between switches: what the engine sends enters the engine at the other end."""
+    """One end of a link between switches. A frame that the engine sends enters the engine at the other end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _CableEnd(MemoryPort):
 
 
 class _HostPort(MemoryPort):
-    """A switch port with a host at it, who can wait for frames."""
+    """A switch port with a host, which can wait for frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class InProcessNetwork:
         return self._hosts[host].take()
 
     def link(self, host: str, switch: str, udp_port: int) -> HostLink:
-        """Return what an agent on a host sends and receives by: datagrams between `udp_port` and a switch's service."""
+        """Return the link of an agent on a host: datagrams between `udp_port` and a switch's service."""
         frames = RawFrames(
             mac_to_int(self.topology.mac(host)),
             (self.topology.ip(host), udp_port),

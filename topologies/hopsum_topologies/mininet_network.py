@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description as a Mininet with bmv2: what starts `mininet_script`, and speaks with it.
+"""The Mininet of a description with bmv2. This module starts `mininet_script` and talks to it.
 
 Mininet's own "root namespace" is a namespace of ours, the home, and all its processes are in one process namespace that
 ends with the script. So it leaves nothing on the machine, however it ends, and never asks `mn -c` for help, which would
@@ -112,7 +112,7 @@ class MininetNetwork:
                     self._event(running)
 
     def prompt(self) -> None:
-        """Give Mininet's prompt to whoever sits at our terminal, and return when they leave it.
+        """Run Mininet's prompt on our terminal. Return when the user leaves it.
 
         Call it in the main thread. Ctrl-C ends the command at the prompt, not the network.
         """
@@ -220,7 +220,7 @@ def _shell_of(host: str, script_pid: int) -> int:
 
 
 def _only_child(pid: int) -> int:
-    """Return the script: what `unshare` has forked."""
+    """Return the script's process, which `unshare` has forked."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
 
@@ -234,7 +234,7 @@ def _ancestors(pid: int) -> list[int]:
 
 
 def plan_of(topology: Topology, folder: Path) -> dict[str, Any]:
-    """Return what the script reads: the description, with all addresses, ports and interfaces named."""
+    """Return the script's input: the description with all addresses, ports and interfaces."""
     return {
         "hosts": [{"name": host, "ip": topology.ip(host), "mac": topology.mac(host)} for host in topology.hosts],
         "switches": [

@@ -72,7 +72,7 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
 
 
 class ShapedInterface(TCIntf):  # type: ignore[misc]
-    """An interface whose rate and delay are set, or there is no network: Mininet itself logs an error and goes on."""
+    """An interface whose rate and delay are set, or there is no network: Mininet itself logs an error and continues."""
 
     def tc(self, cmd: str, tc: str = "tc") -> str:
         """Run one tc command and return its output. Raises SystemExit when it says more than warnings."""
@@ -91,7 +91,7 @@ def free_ports() -> tuple[int, int]:
 
 
 def wait_for_server(child: Any, address: tuple[str, int], name: str) -> None:
-    """Wait until somebody listens there. Raises SystemExit when the process ends, or takes too long."""
+    """Wait until a process listens there. Raises SystemExit when the process ends, or takes too long."""
     give_up = time.monotonic() + START_S
     while True:
         with socket.socket() as probe:
@@ -117,7 +117,7 @@ def end(children: list[Any]) -> None:
 
 
 def signal_group(child: Any, number: int) -> None:
-    """Send a signal to a command and what it has started."""
+    """Send a signal to a command and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, number)
 
@@ -166,7 +166,7 @@ class CommandRunner:
                 self.selector.register(pipe, selectors.EVENT_READ, [label, stream, b""])
 
     def serve(self) -> None:
-        """Do what is asked and tell what happens, until stdin ends."""
+        """Carry out requests and report events, until stdin ends."""
         while True:
             for key, _ in self.selector.select(POLL_S):
                 if key.data is None:
@@ -200,7 +200,7 @@ class CommandRunner:
             tell({"line": [label, stream, line.decode(errors="replace")]})
 
     def reap(self) -> None:
-        """Tell the ends of commands whose output has been read."""
+        """Report the ends of commands whose output has been read."""
         for label, child in list(self.children.items()):
             if child.poll() is None:
                 continue
@@ -215,7 +215,7 @@ class CommandRunner:
 
 
 def prompt(net: Any, terminal: list[int]) -> None:
-    """Give Mininet's prompt to whoever sits at the terminal, until `exit` or the end of its input."""
+    """Run Mininet's prompt on the terminal, until `exit` or the end of its input."""
     kept = [os.dup(number) for number in range(3)]
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     setLogLevel("output")  # what the prompt answers, and no more
@@ -239,7 +239,7 @@ def tell(event: dict[str, Any]) -> None:
 
 
 def stop(number: int, frame: Any) -> None:
-    """Leave, by way of what takes the network down."""
+    """Exit through the code that takes the network down."""
     raise SystemExit(128 + number)
 
 

@@ -101,7 +101,7 @@ def remove_stale_namespaces() -> list[str]:
 
 
 def end_processes_in(name: str) -> None:
-    """End what runs in a namespace, at once: children of programs there, which nobody else knows.
+    """End the processes in a namespace at once, also children of programs that no other code knows.
 
     Raises TopologyError when there is no such namespace.
     """
@@ -126,7 +126,7 @@ def switch_offloads_off(interface: str) -> None:
 
 
 def add_neighbour(interface: str, ip: str, mac: str) -> None:
-    """Say which MAC address an IPv4 address behind an interface here has, for good. Raises TopologyError."""
+    """Set the MAC address of an IPv4 address at an interface here, permanently. Raises TopologyError."""
     _ip("neigh", "add", ip, "dev", interface, "lladdr", mac, "nud", "permanent")
 
 

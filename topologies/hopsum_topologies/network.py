@@ -44,7 +44,7 @@ class LinkTraffic(NamedTuple):
 
 
 class Network(Protocol):
-    """A network whose switches run, without program entries: nothing is forwarded yet. A context manager."""
+    """A network with running switches. They have no table entries, so they forward nothing yet. A context manager."""
 
     topology: Topology
     driver: str
@@ -67,7 +67,7 @@ class Network(Protocol):
 
 
 def traffic(network: Network) -> dict[Link, LinkTraffic]:
-    """Read from the interfaces in the home what has passed every link. Raises TopologyError."""
+    """Read the traffic of every link from the interfaces in the home. Raises TopologyError."""
     shown = json.loads(network.home.ip("-s", "-j", "link", "show"))
     counts = {each["ifname"]: each["stats64"] for each in shown}
     found = {}
@@ -80,7 +80,7 @@ def traffic(network: Network) -> dict[Link, LinkTraffic]:
 
 
 def carried(network: Network, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
-    """Return what every link has carried since `traffic` was `before`. Raises TopologyError."""
+    """Return the traffic of every link since `traffic` was `before`. Raises TopologyError."""
     return {link: now.since(before[link]) for link, now in traffic(network).items()}
 
 

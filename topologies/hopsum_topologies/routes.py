@@ -21,7 +21,7 @@ def routes(topology: Topology, switch: str) -> dict[str, int]:
 
 
 def stations(topology: Topology, switch: str) -> dict[str, int]:
-    """Return the same by MAC address: what `switch` forwards, of hosts and of the services of other switches."""
+    """Return the same by MAC address: the forwarding of `switch` to hosts and to the services of other switches."""
     return {topology.mac(node): port for node, port in routes(topology, switch).items()}
 
 

@@ -36,7 +36,7 @@ class Seat:
     """The namespace of the data socket only. The process and its other sockets stay in the namespace of its parent."""
 
     def endpoint(self, address: tuple[str, int]) -> WorkerEndpoint:
-        """Return what the controller has to know of a worker here whose data socket has this address."""
+        """Return the controller's data of a worker here whose data socket has this address."""
         return WorkerEndpoint(self.rank, self.port, self.mac, *address)
 
 

@@ -55,7 +55,7 @@ def require_shapes(topology: Topology) -> None:
 
 
 def shape(namespace: Namespace, interface: str, link: Link) -> None:
-    """Give what leaves through an interface the link's rate and delay. Raises TopologyError when the kernel refuses."""
+    """Give an interface's outgoing frames the link's rate and delay. Raises TopologyError when the kernel refuses."""
     parent = ["root"]
     if link.delay_s:
         delay = ("netem", "limit", str(DELAYED_FRAMES), "delay", f"{link.delay_s * 1e6:.0f}us")

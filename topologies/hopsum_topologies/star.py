@@ -84,7 +84,7 @@ class Star:
         return float(options["rate"]) * 8 if "rate" in options else None
 
     def counts(self) -> list[LinkCounts]:
-        """Return what has passed each host's link."""
+        """Return the traffic of each host's link."""
         found = []
         for number, host in enumerate(self.hosts):
             up, down = _queue_of(host, _OUTSIDE), _queue_of(self.middle, _inside(number))

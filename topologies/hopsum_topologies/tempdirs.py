@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders for the files of what runs. Their names carry the process id of the owner, as namespaces' do.
+"""Temporary folders of running processes. Their names carry the process id of the owner, as namespaces' do.
 
-`hopsum-WHAT-PID-x`, where temporary files are. Whoever makes one removes those of dead owners first: an owner that was
-killed could not do it itself.
+`hopsum-WHAT-PID-x`, where temporary files are. The maker of a folder first removes those of dead owners, since a killed
+owner could not do it itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def temporary_directory(what: str = "topology") -> Iterator[Path]:
 def make_temporary_directory(what: str, inside: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """Make a folder that only we can read, to be removed by its `cleanup`.
 
-    `inside` is a folder of the caller's, who removes all of it: then the name need not say whose it is, and is short.
+    `inside` is a folder that the caller removes. Then the name is short, since it needs no owner.
     """
     if inside is not None:
         return tempfile.TemporaryDirectory(prefix=f"hopsum-{what}-", dir=inside)

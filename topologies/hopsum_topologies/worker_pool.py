@@ -73,7 +73,7 @@ class WorkerPool:
     def gather(self, kind: str) -> list[tuple[Any, ...]]:
         """Return one message of this kind from every worker, in the order of ranks.
 
-        What a worker sends after it, while others have not sent theirs, is kept for `receive`.
+        Later messages of a worker, while others have not sent theirs, are kept for `receive`.
         """
         found: dict[int, tuple[Any, ...]] = {}
         kept = list[tuple[int, tuple[Any, ...]]]()

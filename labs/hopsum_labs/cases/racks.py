@@ -42,7 +42,7 @@ def set_up_spine(switch: ControlPlane, ports: Sequence[int]) -> None:
 
 
 def set_up_network(planes: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
-    """Write what the handout's control plane writes, on a spine and its leaves. Raises LabError: no such network."""
+    """Write the entries of the handout's control plane to a spine and its leaves. Raises LabError: no such network."""
     ports = {name: {int(number): end for number, end in network["switches"][name]["ports"].items()} for name in planes}
     spines = [name for name in planes if all(end in planes for end in ports[name].values())]
     if len(spines) != 1:
@@ -58,7 +58,7 @@ def set_up_network(planes: Mapping[str, ControlPlane], network: Mapping[str, Any
 
 
 class _Racks:
-    """A spine and a leaf for each rack, joined frame by frame, and what the uplinks carry."""
+    """A spine and a leaf for each rack, joined frame by frame, and the traffic of the uplinks."""
 
     def __init__(self, switch: Testbed, sizes: Sequence[int], stack: ExitStack) -> None:
         self._spine = switch

@@ -35,7 +35,7 @@ _GROUP = 1
 
 
 def set_up(switch: ControlPlane, workers: int) -> None:
-    """Write what the handout's control plane writes."""
+    """Write the entries of the handout's control plane."""
     own = {"mac": mac_to_int(SWITCH_MAC), "ip": ipv4_to_int(SWITCH_IP)}
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)
     switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])

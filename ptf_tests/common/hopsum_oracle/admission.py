@@ -51,7 +51,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A packet that may touch its job's slots, with what the tables said about it."""
+    """A packet that may touch its job's slots, with the results of the tables."""
 
     packet: Packet
     job: JobConfig

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch in Python: the oracle that data planes and workers are tested against.
+"""The switch in Python: the oracle of the tests of data planes and workers.
 
     decision.decide, decide_at_leaf  the protocol's table: tag, seen, ctr, contributors
     leaf.take_result, relay_stale    the same for what comes from a leaf's parent
@@ -12,7 +12,7 @@ Rules (the table's own are in decision.py, the checks in admission.py)
     Registers outlive jobs: a new job finds the values of the last one.
     Replies carry op, slot, round, generation and count of the packet that caused them, and the receiver's rank.
     A packet to a parent carries the flags of the packet that caused it, and the leaf's number.
-    Lanes go up and down in a tree: codes become lanes at the first switch, and their op stays what it was.
+    Lanes go up and down in a tree: codes become lanes at the first switch, and their op does not change.
     RESULT of LOOKUP_ADD6 is packed, slots and PARTIAL are not: a leaf unpacks the RESULT of its parent.
     STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
         copy has the PROBE's generation. A PROBE changes nothing.
@@ -182,7 +182,7 @@ class Aggregator:
 
 
 def _update(header: Header) -> Update:
-    """Return what the tables need to know of a packet."""
+    """Return the facts about a packet that the tables need."""
     bit = 1 << header.worker if header.kind in (Kind.UPDATE, Kind.PARTIAL) else 0
     inside = 0 if header.kind == Kind.UPDATE else header.contributors
     return Update(header.generation, header.round, bit, bool(header.flags & Flag.FLUSH), inside)

@@ -2,7 +2,8 @@
 """The decision table for one packet from below and one slot copy of a switch. `leaf.py` has packets from above.
 
 A root has no parent: it is alone, or on top of a tree. A leaf has one: where a root would complete a round, it closes
-it and sends its partial sum up. That is to its parent what an UPDATE is, from a child that stands for several workers.
+it and sends its partial sum up. For the parent this partial sum is an
+UPDATE of a child that stands for several workers.
 
 Rules
     A copy's tag (generation, round) is its only validity information: if it differs, all else in the copy is dead.
@@ -65,7 +66,7 @@ class PacketClass(Enum):
 
 
 class LaneAction(Enum):
-    """What happens to the copy's values."""
+    """The operation on the copy's values."""
 
     KEEP = auto()
     WRITE = auto()
@@ -73,7 +74,7 @@ class LaneAction(Enum):
 
 
 class Reply(Enum):
-    """What leaves the switch."""
+    """The packets that leave the switch."""
 
     NONE = auto()
     RESULT_TO_ALL = auto()
@@ -111,7 +112,7 @@ TABLE: Final[dict[PacketClass, DecisionRow]] = {
 
 
 class Closing(NamedTuple):
-    """What a round becomes when enough are in."""
+    """The result of a round with enough contributions."""
 
     ctr: int
     reply: Reply
@@ -135,7 +136,7 @@ class Copy(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What the table needs to know of an UPDATE or a PARTIAL."""
+    """The facts about an UPDATE or a PARTIAL that the table needs."""
 
     generation: int
     round: int
@@ -152,7 +153,7 @@ class Update(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do, and the copy after it."""
+    """The actions of a transition, and the copy after it."""
 
     copy: Copy
     lanes: LaneAction

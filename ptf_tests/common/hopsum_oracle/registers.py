@@ -47,7 +47,7 @@ def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
 def look_up(
     op: int, table: Sequence[int], codes: NDArray[np.uint8], group: int = LANE_GROUP_CODES
 ) -> NDArray[np.uint8]:
-    """Turn an UPDATE's payload of codes, packed in groups of so many, into the bytes of its lanes, uint8[1024]."""
+    """Turn an UPDATE's payload of codes, packed in groups of `group`, into the bytes of its lanes, uint8[1024]."""
     lane = np.dtype(shape_of(op).lane_dtype)
     values: NDArray[Any] = np.asarray(table, lane)[unpack_codes(codes, 8 * lane.itemsize, group)]
     return values.view(np.uint8)

@@ -2,8 +2,8 @@
 """The base of all cases: a switch with an empty program, the oracle beside it, and sentences to write cases in.
 
 Every frame goes to the switch and to the oracle, and the switch must send bit for bit what the oracle sends, through
-the same ports, and nothing else. The sentences (`added`, `completed`, `stale`, ...) say besides what the case expects
-both to do, so that a rule forgotten in both is noticed. At the end of a case the counters must be the oracle's.
+the same ports, and nothing else. The sentences (`added`, `completed`, `stale`, ...) also state the outcome that the
+case expects of both, so that a rule missing in both is noticed. At the end of a case the counters must be the oracle's.
 
 A case is a subclass with a `runTest`. It may use `self.job(...)` as often as it likes.
 """
@@ -138,7 +138,7 @@ class SwitchCase(ReportedTest):
     # ---- one frame ----------------------------------------------------------------------------------------
 
     def send(self, port: int, frame: bytes) -> list[OutputFrame]:
-        """Send a frame to the switch and to the oracle, compare, and return what came out, by port."""
+        """Send a frame to the switch and to the oracle, compare, and return the frames that came out, by port."""
         self.outcome, predicted = self.oracle.explain_frame(port, frame)
         expected = [OutputFrame(*output) for output in predicted]
         outputs = self.links.exchange(port, frame, [output.port for output in expected])

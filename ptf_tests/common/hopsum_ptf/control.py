@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane under the cases: the real Controller on a device that also writes down what it is told."""
+"""The control plane of the cases: the real Controller on a device that also records its writes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RecordingDevice(Device):
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """Return what the target declares."""
+        """Return the declarations of the target."""
         return self._device.capabilities
 
     def write(self, updates: Sequence[Update]) -> None:
@@ -65,7 +65,7 @@ class RecordingDevice(Device):
         return self._device.read_table(table)
 
     def read_default(self, table: str) -> DefaultAction:
-        """Read what a table does on a miss."""
+        """Read the default action of a table."""
         return self._device.read_default(table)
 
     def read_groups(self) -> list[MulticastGroup]:

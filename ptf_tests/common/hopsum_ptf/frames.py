@@ -200,7 +200,7 @@ def hopsum_header(frame: bytes) -> Header:
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Return what follows the hopsum header, as long as the header says."""
+    """Return the payload after the hopsum header, of the length in the header."""
     return frame[PAYLOAD_AT : PAYLOAD_AT + hopsum_header(frame).length]
 
 

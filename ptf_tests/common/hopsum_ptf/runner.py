@@ -28,7 +28,7 @@ def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
 
 
 def start_switch(name: str) -> Callable[[], AbstractContextManager[PtfTarget]]:
-    """Return what brings up the target of this name, with our program and the testbed's ports."""
+    """Return the function that starts the target of this name, with our program and the testbed's ports."""
     return partial(SWITCHES[name], compiled_program(), PORTS)
 
 

@@ -51,7 +51,7 @@ def make_leaf(number: int, members: Sequence[int], *, port: int, job: int = 0) -
 
 
 def make_parent(number: int, *, workers: int, port: int = 7, job: int = 0) -> ParentEndpoint:
-    """Return the switch above the one under test, in a tree of so many workers."""
+    """Return the switch above the switch under test, in a tree of `workers` workers."""
     return ParentEndpoint(number, port, f"02:00:00:04:{job:02x}:00", f"10.2.{job + 1}.1", workers)
 
 

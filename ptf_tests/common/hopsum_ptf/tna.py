@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Tofino program under the cases: a driver, in this process, of a switch that executes what the compiler made.
+"""The Tofino program for the cases: a driver, in this process, of a switch that executes the compiler's output.
 
-The control plane is the Tofino driver's: its builders, told by the program's P4Info. What differs from the software
-switches besides is translated here: codes travel in the groups of the program, not in those of 512 that cases pack.
+The control plane is the Tofino driver's: its builders with the program's P4Info. Other differences from the software
+switches are translated here: codes travel in the groups of the program, not in those of 512 that cases pack.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class EngineDevice(FakeDevice):
 
 
 def _program_of(switch: Switch) -> Program:
-    """Return what a P4Info would tell builders, of a program that has none checked in."""
+    """Return the P4Info data for builders, of a program without a checked-in P4Info."""
     half_words = [
         HalfWord(name, label)
         for name, table in switch.state.tables.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One parser or control: what it declares. What its calls do is in `calls`."""
+"""One parser or control: its declarations. `calls` has the effects of its calls."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class Block:
 
 
 def compile_states(block: Block, states: list[Node]) -> dict[str, tuple[Do, Callable[[Fields], str]]]:
-    """Compile a parser's states: what each does, and which one follows."""
+    """Compile a parser's states: their statements and transitions."""
     return {
         state["name"]: (
             in_order([block.statements.compile(block.scope, step) for step in state["components"]]),

@@ -23,12 +23,12 @@ DATA, AT, OUT = "$data", "$at", "$out"
 
 
 class TooShortError(Exception):
-    """The frame ends before what the parser wants."""
+    """The frame ends before the bytes that the parser extracts."""
 
 
 @dataclass(frozen=True)
 class RegisterAction:
-    """What one action does to a register's cell."""
+    """The effect of one action on a register's cell."""
 
     register: Register
     paths: tuple[str, ...]
@@ -55,7 +55,7 @@ class RandomNumber:
 
 
 def value(block: Block, scope: NameScope, node: Node) -> Value:
-    """Compile a call whose value is wanted. Raises UnsupportedError."""
+    """Compile a call whose value is used. Raises UnsupportedError."""
     if node["node"] == "Member":
         return _hit(block, node)
     method, given = node["method"], [argument["expression"] for argument in node["arguments"]]

@@ -18,7 +18,7 @@ MatchValue = int | tuple[int, int]
 
 
 class TnaControl:
-    """Writes and reads what stands on a switch."""
+    """The control plane of a switch: writes and reads of its state."""
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
@@ -49,7 +49,7 @@ class TnaControl:
         found.change(_matches(found, match), 0, None)
 
     def set_default(self, table: str, action: str, params: Mapping[str, int] | None = None) -> None:
-        """Change what a table does on a miss."""
+        """Change the default action of a table."""
         found = self.table(table)
         found.set_default(self._bound(found, action, params or {}))
 

@@ -44,7 +44,7 @@ def shorten(dump: Node) -> Node:
 
 
 def load_dump(path: Path) -> Node:
-    """Read what the compiler wrote, and shorten it. Raises TnaError when it is not whole."""
+    """Read the compiler's output, and shorten it. Raises TnaError when it is not whole."""
     try:
         return shorten(json.loads(path.read_bytes()))
     except ValueError as error:

@@ -98,7 +98,7 @@ def internet_checksum(data: bytes) -> int:
 
 
 def joined(values: Sequence[tuple[int, int]]) -> bytes:
-    """Return (value, width) pairs one behind the other. Raises TnaError when they fill no whole bytes."""
+    """Return (value, width) pairs joined in order. Raises TnaError when they fill no whole bytes."""
     whole = bits = 0
     for value, width in values:
         whole, bits = (whole << width) | (value & ((1 << width) - 1)), bits + width

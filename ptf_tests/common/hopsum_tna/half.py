@@ -23,7 +23,7 @@ _ZERO = ("tm", "deparser", "port")
 
 @dataclass
 class Passed:
-    """A packet behind a control: its fields, and the frame that the deparser makes of it."""
+    """A packet after a control: its fields, and the frame that the deparser makes of it."""
 
     fields: Fields
     frame: bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deparser: valid headers in order, then what the parser did not read."""
+"""The deparser: valid headers in order, then the bytes that the parser did not read."""
 
 from __future__ import annotations
 

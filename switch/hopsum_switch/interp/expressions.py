@@ -72,7 +72,7 @@ class ExpressionWriter:
         return f"v[{field.slot}]"
 
     def absent(self, field: FieldIR) -> str:
-        """Return source for what a table's key has for a field of an invalid header."""
+        """Return source for the value of an invalid header's field in a table's key."""
         del field
         return "0"
 

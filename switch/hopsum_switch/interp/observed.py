@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an interpreter with an observer: each wraps the ordinary part and tells what it does.
+"""The parts of an interpreter with an observer. Each part wraps the ordinary part and reports its events.
 
 None of this is built, and nothing of it costs, without an observer.
 """
@@ -92,7 +92,7 @@ class ObservedExpressionWriter(ExpressionWriter):
         return f"(v[{field.slot}] if v[{valid}] else {self._teller(field)}(v[{field.slot}]))"
 
     def absent(self, field: FieldIR) -> str:
-        """Return source for what a table's key has for a field of an invalid header, which is told."""
+        """Return source for the value of an invalid header's field in a table's key. The read is reported."""
         return f"{self._teller(field)}(0)"
 
     def temporary(self, name: str, text: str) -> str:
@@ -112,7 +112,7 @@ class ObservedExpressionWriter(ExpressionWriter):
 
 
 def expression_writer(environment: Environment, source: SourceInfo | None) -> ExpressionWriter:
-    """Return what writes the expressions of one place in the source, for an observer if there is one."""
+    """Return the writer of the expressions of one place in the source, for an observer if there is one."""
     if environment.observer is None:
         return ExpressionWriter(environment.layout)
     return ObservedExpressionWriter(environment, environment.observer, source)
@@ -142,7 +142,7 @@ def observed_call(node: ActionNodeIR, run: Node, observer: Observer) -> Node:
 
 
 def named_values(expr: BoolExpr | DataExpr, layout: ValueLayout, observer: Observer) -> Named:
-    """Return what finds the values of fields and validities that an expression names, if the observer wants them."""
+    """Return a function that reads the fields and validities of an expression, if the observer wants them."""
     found: dict[str, tuple[int, bool]] = {}
     for part in _named(expr) if observer.values else ():
         if isinstance(part, HeaderIR):
@@ -171,7 +171,7 @@ def _named(part: object) -> Iterator[FieldIR | HeaderIR]:
 
 
 def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:
-    """Return a parser's assignment that tells what it stores."""
+    """Return a parser's assignment that reports the stored value."""
     if not observer.values:
         return step
 
@@ -184,7 +184,7 @@ def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:
 
 
 def observed_table(ir: TableIR, run: Node, key: KeyFunction | None, state: TableState, observer: Observer) -> Node:
-    """Return a node that looks its key up once more, before the table does, and tells what it finds."""
+    """Return a node that looks its key up once more, before the table does, and reports the result."""
 
     def apply(packet: PacketState) -> int:
         values = None if key is None else key(packet.values)
@@ -204,7 +204,7 @@ class ObservedWriter(OperationWriter):
         super().__init__(environment)
 
     def expressions(self) -> ExpressionWriter:
-        """Return what writes the expressions of operations, and tells of reads of invalid headers."""
+        """Return a writer of operations' expressions that reports reads of invalid headers."""
         self._observed = ObservedExpressionWriter(self._environment, self._observer, None)
         return self._observed
 
@@ -246,7 +246,7 @@ class ObservedWriter(OperationWriter):
             self.lines.append(f"{tell}({text!r} % ({values}))")
 
     def outside(self, access: str, array: CellArray) -> Callable[[int], None]:
-        """Return what is called with an index outside an array: it counts and tells."""
+        """Return the function for an index outside an array. It counts and reports the access."""
         count, (_, source) = super().outside(access, array), self._place(self._operation)
 
         def tell(index: int) -> None:
@@ -256,7 +256,7 @@ class ObservedWriter(OperationWriter):
         return tell
 
     def _changes_teller(self, changes: _Changes, slots: tuple[int, ...]) -> Callable[[list[int], list[int]], None]:
-        """Return what tells of changes, called with what stood in `slots` before, and all values after."""
+        """Return a function that reports changes, from the old values of `slots` and all new values."""
         observer, source = self._observer, self._observed.source
 
         def tell(old: list[int], values: list[int]) -> None:
@@ -278,7 +278,7 @@ class ObservedWriter(OperationWriter):
 
 
 class _Changes(NamedTuple):
-    """The fields and the headers' validities that an operation may change, and whether equal values are told of too."""
+    """The fields and headers' validities that an operation may change, and a flag: equal values are reported too."""
 
     fields: tuple[FieldIR, ...] = ()
     headers: tuple[HeaderIR, ...] = ()
@@ -356,7 +356,7 @@ class ObservedCells(MutableSequence[int]):
 
 
 def observed_registers(program: ProgramIR, store: RegisterStore, observer: Observer) -> RegisterStore:
-    """Return a store over the same cells that tells what is read and written through it."""
+    """Return a store over the same cells that reports reads and writes."""
     cells = {
         ir.name: ObservedCells(
             store.cells(ir.name), partial(observer.register_read, ir), partial(observer.register_written, ir)
@@ -367,7 +367,7 @@ def observed_registers(program: ProgramIR, store: RegisterStore, observer: Obser
 
 
 def observed_counters(program: ProgramIR, tables: TableStore, store: CounterStore, observer: Observer) -> CounterStore:
-    """Return a store over the same cells that tells what is added through it."""
+    """Return a store over the same cells that reports additions."""
 
     def observed(name: str) -> CounterCells:
         ir, cells = program.counters[name], store.cells(name)

@@ -20,7 +20,7 @@ A frame that has no steps left (`program.steps`) is reported as dropped at once,
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
 `register_read`, `register_written`, `counter_written`, `index_out_of_range`, `marked_to_drop` and `logged`.
-`invalid_header_read` comes from wherever an expression stands, before the event of the construct around it.
+`invalid_header_read` comes from any expression, before the event of the construct around it.
 An observer with `values` also gets `branched`, `assigned` and `validity_set`.
 If the interpreter raises, `packet_ends` is missing.
 """

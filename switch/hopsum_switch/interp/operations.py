@@ -79,7 +79,7 @@ class Steps:
 
 
 class Environment:
-    """What operations reach besides the packet."""
+    """The objects that operations use besides the packet."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class OperationWriter:
         self._expressions.lines, self._expressions.namespace = self.lines, self.namespace
 
     def expressions(self) -> ExpressionWriter:
-        """Return what writes the expressions of operations."""
+        """Return the writer of operations' expressions."""
         return ExpressionWriter(self._environment.layout)
 
     def data(self, expr: DataExpr) -> str:

@@ -59,7 +59,7 @@ class ValueLayout:
         return self._template.copy()
 
     def reset_metadata(self, values: list[int], source: list[int], preserved: Slots) -> None:
-        """Set all metadata to 0 but what is preserved, which is taken from `source`."""
+        """Set all metadata to 0 except the preserved fields, which are copied from `source`."""
         for slot in self._metadata:
             values[slot] = 0
         for slot in preserved:
@@ -123,7 +123,7 @@ class PacketState:
 
 
 def wrap_signed(value: int, bits: int) -> int:
-    """Return what a signed field holds after a store: unchanged in [-2**(bits-1), 2**bits), else wrapped."""
+    """Return the value of a signed field after a store: unchanged in [-2**(bits-1), 2**bits), else wrapped."""
     half = 1 << (bits - 1)
     if -half <= value < 2 * half:
         return value

@@ -93,7 +93,7 @@ _QUEUEING = (
 
 @dataclass(slots=True)
 class _Work:
-    """What one received frame still causes."""
+    """The outstanding work of one received frame."""
 
     arriving: deque[PacketState] = field(default_factory=deque)
     leaving: deque[tuple[PacketState, int]] = field(default_factory=deque)
@@ -176,7 +176,7 @@ class Interpreter:
                 self._enter(work.arriving.popleft(), work)
 
     def _enter(self, packet: PacketState, work: _Work) -> None:
-        """Run parser and ingress, and hand on what they make of a packet."""
+        """Run parser and ingress on a packet, and pass the results on."""
         meta, values, frame = self._metadata, packet.values, packet.data
         error = self._parser.run(packet)
         correct = [checksum.verify(packet) for checksum in self._verified]
@@ -252,7 +252,7 @@ class Interpreter:
             work.arriving.append(again)
 
     def _restart(self, packet: PacketState, source: list[int], preserved: Slots, kind: Instance) -> None:
-        """Forget the metadata of a packet, but for what is preserved."""
+        """Reset the metadata of a packet except the preserved fields."""
         self._layout.reset_metadata(packet.values, source, preserved)
         self._metadata.set_instance_type(packet.values, kind)
 

@@ -35,7 +35,7 @@ def default_cache() -> CodeCache | None:
 
 
 class CodeCache:
-    """Object files by what they were made from."""
+    """A cache of object files, keyed by their inputs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -72,7 +72,7 @@ def _compile(unit: Unit) -> bytes:
 
 @cache_result
 def _sources() -> str:
-    """Return a digest of what decides the code of a program."""
+    """Return a digest of all inputs that determine the code of a program."""
     digest = hashlib.sha256()
     for folder in (Path(__file__).parent, Path(__file__).parents[1] / "program"):
         for path in sorted(folder.glob("*.py")):

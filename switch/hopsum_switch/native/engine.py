@@ -37,7 +37,7 @@ _MIN_FRAME_BYTES = 2048
 
 
 class NativeEngine(Engine):
-    """Runs one program as machine code. Single-threaded like `Engine`, whose interface it has."""
+    """Runs one program as machine code. It has the interface of `Engine`, and is single-threaded too."""
 
     backend: ClassVar[str] = "native"
 

@@ -160,7 +160,7 @@ class Integers:
         return self.resize(builder.select(fits, shift(value, amount), beyond), width, signed=signed)
 
     def _amount(self, expr: DataExpr, width: int) -> tuple[Value, Value]:
-        """Return a shift amount below `width`, and whether that is what the program asks for."""
+        """Return a shift amount below `width`, and a flag: it is the program's amount."""
         builder, exact = self._scope.builder, self.exact(expr)
         fits = builder.icmp_unsigned("<", exact, ir.Constant(exact.type, width))
         safe = builder.select(fits, exact, ir.Constant(exact.type, 0))

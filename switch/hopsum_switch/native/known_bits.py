@@ -23,12 +23,12 @@ class Known(NamedTuple):
 
 
 def of_type(kind: IntType) -> Known:
-    """Return what a type tells."""
+    """Return the known bits of a value of this type."""
     return Known(-1 if kind.signed else (1 << kind.bits) - 1, 0)
 
 
 def of_binary(op: BinaryOp, left: Known, right: Known, kind: IntType) -> Known:
-    """Return what is known of a bitwise operator's result."""
+    """Return the known bits of a bitwise operator's result."""
     if op is BinaryOp.AND:
         return Known(left.possible & right.possible, left.certain & right.certain)
     if op is BinaryOp.OR:
@@ -40,7 +40,7 @@ def of_binary(op: BinaryOp, left: Known, right: Known, kind: IntType) -> Known:
 
 
 def of_shift(op: BinaryOp, value: Known, amount: int) -> Known:
-    """Return what is known of a value shifted by a constant."""
+    """Return the known bits of a value shifted by a constant."""
     if op is BinaryOp.SHL:
         return Known(value.possible << amount, value.certain << amount)
     return Known(value.possible >> amount, value.certain >> amount)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks that keep or clear whole lanes of a wide value, and what becomes simpler with them.
+"""Masks that keep or clear whole lanes of a wide value, and the simpler forms of expressions with them.
 
 With b < 2 in every lane of w bits, (b << w) - b = b * (2**w - 1) is all ones in the lanes where b is 1 and 0 in the
 others: nothing is carried from lane to lane. Two identities follow for such a mask m, held by tests of random programs:
@@ -84,7 +84,7 @@ class MaskedSelections:
         return builder.bitcast(builder.sub(ir.Constant(kind, None), builder.bitcast(bit, kind)), bit.type)
 
     def _mask(self, expr: DataExpr, statement: int, bits: int) -> Mask | None:
-        """Return what is known of an expression in a statement, of which `bits` bits matter."""
+        """Return the known bits of an expression in a statement, of which `bits` bits matter."""
         inverted = False
         while True:
             expr = known_bits.unmasked(expr, bits)

@@ -105,7 +105,7 @@ def _actions(pipeline: PipelineIR) -> Iterator[ActionIR]:
 
 
 def _exposed(action: ActionIR) -> set[int]:
-    """Return what an action may read before it writes it."""
+    """Return the fields that an action may read before it writes them."""
     if any(isinstance(op, Jump | JumpIfZero) for op in action.body):
         return reads(action.body)
     exposed: set[int] = set()

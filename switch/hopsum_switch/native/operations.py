@@ -192,7 +192,7 @@ class Operations:
             scope.set(Word.LENGTH, scope.builder.add(scope.get(Word.LENGTH), word(op.header.bits // 8)))
 
     def _overwritten(self, op: AddHeader) -> bool:
-        """Return whether what follows in this body sets every field before anything can read one."""
+        """Return whether the rest of this body sets every field before any read."""
         left = {field.slot for field in op.header.fields}
         position = next(i for i, other in enumerate(self._body) if other is op)
         for following in self._body[position + 1 :]:

@@ -2,8 +2,8 @@
 """Wide expressions, one vector of 512 bits at a time.
 
 `Pieces.piece(expr, j)` is bits 512 j .. 512 j + 511 of the value in two's complement of unlimited length. Bitwise
-operators work on pieces alone, shifts by constants take words from the neighbouring piece, sums pass a carry on
-to the next piece unless the known bits show that there is none. What has no piecewise form is computed as one
+operators work on pieces alone, shifts by constants take words from the neighbouring piece, sums pass a carry on to the
+next piece unless the known bits show that there is none. An expression without a piecewise form is computed as one
 integer and cut.
 
 A run of assignments is written piece by piece, not statement by statement, so that the values in between stay
@@ -116,7 +116,7 @@ class Pieces:
         self.begin()
 
     def _read_ahead(self, run: Sequence[Assign], written: set[int], pieces: int) -> None:
-        """Bring what the run reads into memory, and load the fields that it later overwrites."""
+        """Bring the fields that the run reads into memory, and load the fields that it later overwrites."""
         for number, op in enumerate(run):
             for slot in sorted(reads(op.value) - set(self._visible[number])):
                 pointer, place = self._scope.readable(self._field(slot)), self._scope.layout.field(self._field(slot))
@@ -128,7 +128,7 @@ class Pieces:
         return self._scope.unit.program.fields[slot]
 
     def _root(self, number: int, piece: int) -> Value:
-        """Return a piece of what statement `number` assigns."""
+        """Return a piece of the value that statement `number` assigns."""
         field, expr = self._roots[number]
         value = self._as_seen_by(number, expr, piece, field.bits)
         beyond = (piece + 1) * PIECE_BITS - field.bits
@@ -314,7 +314,7 @@ class Pieces:
         return self._carries[key]
 
     def bits_at(self, expr: Expr, statement: int) -> Known:
-        """Return what is known of an expression's bits in a statement of the run."""
+        """Return the known bits of an expression in a statement of the run."""
         outer, self._statement = self._statement, statement
         found = self._bits(expr)
         self._statement = outer

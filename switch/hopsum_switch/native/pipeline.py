@@ -51,7 +51,7 @@ def write_program(unit: Unit) -> None:
 
 
 def header_bytes(unit: Unit) -> int:
-    """Return the most that the deparser adds to what was not parsed."""
+    """Return the largest number of bytes that the deparser adds to the unparsed bytes."""
     return sum(header.bits // 8 for header in unit.program.deparser.order)
 
 
@@ -261,7 +261,7 @@ def _replicate(unit: Unit, scope: FunctionScope, meta: _Metadata, group: Value) 
 
 
 def _copy_changing(scope: FunctionScope, target: Value, source: Value) -> None:
-    """Copy what egress can change of a packet's state."""
+    """Copy the parts of a packet's state that egress can change."""
     layout = scope.layout
     scope.copy_words(target, source, layout.changing_words)
     for region in layout.changing_regions:

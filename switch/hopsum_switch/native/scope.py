@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function under construction: its builder, the pointers it was given, and where things are.
+"""A function under construction: its builder, its pointer arguments, and the locations of values.
 
 LLVM values have no Python types of their own here (`Value`).
 """
@@ -178,7 +178,7 @@ class FunctionScope:
         self._in_memory[self.builder.block] = known | {region.flag}
 
     def leaf(self, expr: FieldRef | ParamRef | CellRef) -> tuple[Value, StoredInteger]:
-        """Return address and shape of what a leaf of an expression names."""
+        """Return address and shape of the value that a leaf of an expression names."""
         if isinstance(expr, CellRef):
             return expr.pointer, expr.place
         if isinstance(expr, FieldRef):

@@ -49,7 +49,7 @@ class NativeTable:
         control[at + TableWord.DEFAULT] = count
 
     def collect_hits(self) -> None:
-        """Move what native code counted into the entries."""
+        """Move the counts of native code into the entries."""
         if not self._hits.any():
             return
         for number, entry in enumerate(self._entries):

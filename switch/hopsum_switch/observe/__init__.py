@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into a running switch: traces, coverage, snapshots of state, metrics. None of it changes what is seen."""
+"""Observation of a running switch: traces, coverage, snapshots of state, metrics. It changes no packet and no state."""

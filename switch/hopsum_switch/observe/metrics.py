@@ -63,7 +63,7 @@ class MetricsError(Exception):
 
 
 class Sample(NamedTuple):
-    """One value and what tells it from the others of its family."""
+    """One value with the labels that distinguish it in its family."""
 
     labels: Mapping[str, str]
     value: float
@@ -81,7 +81,7 @@ class SwitchCollector(Collector):
 
 
 def expose(dataplane: Dataplane) -> bytes:
-    """Return what a scrape gets, of CONTENT_TYPE."""
+    """Return the body of a scrape, of CONTENT_TYPE."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SwitchCollector(dataplane))
     return _encode(registry)

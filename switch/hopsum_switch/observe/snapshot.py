@@ -93,7 +93,7 @@ class Snapshot:
     def select(self, names: Collection[str] = (), first: int = 0, count: int | None = None) -> Snapshot:
         """Return the part with these arrays (none: all) and of each at most `count` cells from index `first` on.
 
-        `full_name` says what names may be. Raises SnapshotError: there is no such array, or a number is negative.
+        `full_name` documents the valid names. Raises SnapshotError: there is no such array, or a number is negative.
         """
         names = {full_name(name, [*self.registers, *self.counters]) for name in names}
         if first < 0 or (count is not None and count < 0):

@@ -141,7 +141,7 @@ class Trace(Observer):
     def table_applied(
         self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
     ) -> None:
-        """Note a table with what it runs."""
+        """Note a table with the action that it runs."""
         if _is_made_by_compiler(table) and call is not None:
             self._note({"statements": table.name, "source": _place(table.source), "action": call.action.name})
             return
@@ -222,7 +222,7 @@ class Trace(Observer):
         self._steps[-1]["not_emitted"] = list(headers)
 
     def sent(self, port: int, frame: bytes) -> None:
-        """Note what left."""
+        """Note the frame that left."""
         self._steps[-1].update(sent=len(frame), frame=frame.hex())
 
     def _parser(self) -> Record:

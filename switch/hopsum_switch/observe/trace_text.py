@@ -13,7 +13,7 @@ _FIRST_DIGITS, _LAST_DIGITS = 8, 8
 
 
 def render(record: Record) -> str:
-    """Return the block: a line for the packet, then indented lines for what happened to it."""
+    """Return the block: a line for the packet, then indented lines for its events."""
     lines = [f"packet {record['packet']}: port {record['port']}, {record['bytes']} bytes, {record['now_us']} us"]
     lines.append(f"  frame {_frame(record['frame'])}")
     for step in record["steps"]:

@@ -32,7 +32,7 @@ MAX_ELECTION_ID = (1 << 128) - 1
 
 
 class Notice(NamedTuple):
-    """What one client is told: a status code and the highest election id so far."""
+    """The notification of one client: a status code and the highest election id so far."""
 
     client: Hashable
     code: RpcCode
@@ -56,9 +56,9 @@ class Arbitration:
     def update(
         self, client: Hashable, device_id: int, election_id: int | None, role: str | None = None
     ) -> list[Notice]:
-        """Handle one arbitration message and return what to tell whom.
+        """Handle one arbitration message and return the notifications of clients.
 
-        `role` is None for the default role, else a description of what was asked for.
+        `role` is None for the default role, else a description of the requested role.
         Raises P4RuntimeError: end this client's stream with its code, then call `disconnect`.
         """
         self._check(client, device_id, election_id, role)
@@ -72,7 +72,7 @@ class Arbitration:
         return [self._notice(client)]
 
     def disconnect(self, client: Hashable) -> list[Notice]:
-        """Forget a client whose stream has ended and return what to tell whom."""
+        """Forget a client whose stream has ended and return the notifications of clients."""
         self._election_ids.pop(client, None)
         if self._primary != client:
             return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write and Read of any entity: which kinds there are, and what a batch of them yields."""
+"""Write and Read of all kinds of entities, alone and in batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_update(target: RunningPipeline, update: p4runtime_pb2.Update) -> None:
 
 
 def read_entity(target: RunningPipeline, query: p4runtime_pb2.Entity) -> list[tuple[str, Any]]:
-    """Return what one Entity of a ReadRequest selects: the Entity's field and its message. The caller holds the gate.
+    """Return the selection of one Entity of a ReadRequest: its field and its message. The caller holds the gate.
 
     Raises P4RuntimeError: the query makes no sense or names something that does not exist.
     """

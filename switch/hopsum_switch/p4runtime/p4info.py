@@ -68,7 +68,7 @@ class ActionInfo:
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A table, its key fields in the order of their declaration, and what may be written to it."""
+    """A table, its key fields in the order of their declaration, and its permitted actions and entries."""
 
     id: int
     name: str

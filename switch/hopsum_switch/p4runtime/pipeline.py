@@ -50,7 +50,7 @@ class CheckedPipeline:
 
 
 class Notes(NamedTuple):
-    """What a client attached to an entity and gets back when it reads."""
+    """The data that a client attached to an entity, returned by reads."""
 
     controller_metadata: int = 0
     metadata: bytes = b""
@@ -61,7 +61,7 @@ NO_NOTES = Notes()
 
 @dataclass
 class RunningPipeline:
-    """A pipeline with its state: what Read and Write act on. Guarded by the data plane's gate."""
+    """A pipeline with its state, on which Read and Write act. Guarded by the data plane's gate."""
 
     pipeline: CheckedPipeline
     engine: Engine
@@ -128,12 +128,12 @@ class PipelineManager:
 
     @property
     def running(self) -> RunningPipeline | None:
-        """Return what packets go through."""
+        """Return the pipeline of packets."""
         return self._running
 
     @property
     def current(self) -> RunningPipeline | None:
-        """Return what Read, Write and GetForwardingPipelineConfig refer to."""
+        """Return the pipeline of Read, Write and GetForwardingPipelineConfig."""
         return self._saved or self._running
 
     def make(self, pipeline: CheckedPipeline) -> RunningPipeline:
@@ -162,7 +162,7 @@ class PipelineManager:
 
 
 def mismatches(info: P4InfoIndex, program: ProgramIR) -> list[str]:
-    """Return what P4Info declares and the program has not, or has otherwise.
+    """Return the declarations of P4Info that the program lacks or has in another form.
 
     A table that the program lacks is one that p4c removed, since no packet comes to it, unless the program has a table
     that P4Info lacks: then the two are of different programs.

@@ -67,7 +67,7 @@ _DeviceRequest: TypeAlias = (
 
 
 class _Stream:
-    """What waits to be sent on one StreamChannel, and how it ends."""
+    """The messages to send on one StreamChannel, and its end."""
 
     def __init__(self) -> None:
         self._outgoing: queue.SimpleQueue[StreamMessageResponse | None] = queue.SimpleQueue()
@@ -165,7 +165,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         return WriteResponse()
 
     def Read(self, request: ReadRequest, context: grpc.ServicerContext) -> Iterator[ReadResponse]:
-        """Stream what a batch of queries selects, then the errors of those that make no sense."""
+        """Stream the results of a batch of queries, then the errors of the invalid queries."""
         entities: list[tuple[str, Message]] = []
         errors: list[P4RuntimeError | None] = []
         with _answering(context), self._lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches, actions and counter values: P4Runtime messages <-> what the engine's stores take.
+"""Matches, actions and counter values: Translation between P4Runtime messages and the arguments of the engine's stores.
 
 Widths are the program's: where P4Info translates a type, the control plane's value must still fit the data
 plane.

@@ -71,7 +71,7 @@ class FrameBuffer:
         return self.count >= BATCH_FRAMES
 
     def add(self, *parts: bytes | memoryview) -> None:
-        """Append one frame, a copy of `parts` behind one another."""
+        """Append one frame, a copy of `parts` in order."""
         at = self._used
         self._extend(1, sum(map(len, parts)))
         for part in parts:
@@ -123,7 +123,7 @@ class OneByOne:
         self._port = port
 
     def receive_batch(self, frames: FrameBuffer) -> None:
-        """Append what one call of the port's `receive` gives."""
+        """Append the frames of one call of the port's `receive`."""
         for frame in self._port.receive():
             frames.add(frame)
 

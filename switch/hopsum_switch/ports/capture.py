@@ -9,7 +9,7 @@ A captured port is a port around the port, so a switch without captures does not
   out   the frame as the program sent it, unless the port dropped it and counted the reason
 
 Frames of the CPU port begin with P4Runtime's controller header, so their link type is USER0. The switch truncates
-a file that exists when it starts. A file that can no longer be written is left as it is, and traffic goes on.
+a file that exists when it starts. A file that can no longer be written stays unchanged, and traffic continues.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CaptureFile:
         self._write(_block(_ENHANCED_PACKET, head + _padded(frame) + flags))
 
     def flush(self) -> None:
-        """Let other processes see what was added."""
+        """Let other processes see the added frames."""
         if self._file is not None:
             try:
                 self._file.flush()
@@ -108,7 +108,7 @@ class CaptureFile:
 
 
 class CapturedPort:
-    """A port whose frames are also written to a file. What it does otherwise is what the port does, frame by frame."""
+    """A port whose frames are also written to a file. All else is done by the port, frame by frame."""
 
     def __init__(self, port: Port, file: CaptureFile) -> None:
         self.counters: PortCounters = port.counters
@@ -160,7 +160,7 @@ class CapturedPort:
         self._file.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return what the port says, and the file."""
+        """Return the description of the port, and the file."""
         return {**self._port.describe(), "capture": str(self._file.path)}
 
     def _send(self, frame: bytes) -> None:

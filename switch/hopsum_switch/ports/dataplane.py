@@ -43,7 +43,7 @@ DeliverDigest = Callable[[DigestList], str | None]
 class DataplaneGate:
     """A lock for packets and control operations in which a waiting control operation goes first.
 
-    Whoever waits holds the turnstile, and the packet loop must pass it for every batch. Not reentrant.
+    A waiting thread holds the turnstile, and the packet loop must pass it for every batch. Not reentrant.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class Dataplane:
             }
 
     def inject(self, number: int, frame: bytes) -> None:
-        """Let one frame enter at port `number` (bound or not) and send what comes out."""
+        """Let one frame enter at port `number` (bound or not) and send the frames that come out."""
         with self.gate.control():
             port = self._ports.get(number)
             if port is not None:
@@ -185,7 +185,7 @@ class Dataplane:
             self._wake_sender.send(b"\0")
 
     def wake_fileno(self) -> int:
-        """Return a descriptor: who writes to it makes the loop look around. For `signal.set_wakeup_fd`."""
+        """Return a descriptor. A write to it wakes the loop. For `signal.set_wakeup_fd`."""
         return self._wake_sender.fileno()
 
     def answers(self, within_s: float) -> bool:
@@ -270,7 +270,7 @@ class Dataplane:
                 pass
 
     def _serve(self, ready: list[tuple[int, Port]]) -> None:
-        """Take what waits at these ports, together as far as it fits into one batch."""
+        """Process the waiting frames of these ports, together as far as they fit into one batch."""
         more = False
         for number, port in ready:
             if self._serve_compiled(number, port):

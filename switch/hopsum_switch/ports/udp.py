@@ -96,8 +96,7 @@ class UdpPort:
     ) -> UdpPort:
         """Open switch port `number` on a local address (UDP port 0: any free one). `joined` is as in the class.
 
-        Raises PortError: the address cannot stand in a frame or cannot be bound. The message says what to
-        give.
+        Raises PortError: the address cannot stand in a frame or cannot be bound. The message names a valid address.
         """
         check_port_number(number)
         _check_bound(number, address, shown_as)
@@ -168,7 +167,7 @@ class UdpPort:
         self._sock.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return kind, bound address, the address that frames carry, and what the kernel grants.
+        """Return kind, bound address, the address that frames carry, and the sizes that the kernel grants.
 
         `joined` and `cut` say whether many datagrams are received and sent in one call. The receive buffer may be
         smaller than requested, since net.core.rmem_max limits it.
@@ -231,7 +230,7 @@ class UdpPort:
 def page_aligned(size: int) -> NDArray[np.uint8]:
     """Return zero bytes from the beginning of a page on.
 
-    Into memory that begins 4 to 24 bytes behind one, as numpy's does, some processors copy at half their speed.
+    Some processors copy at half their speed into memory that begins 4 to 24 bytes after one, as numpy's does.
     """
     room = np.zeros(size + mmap.PAGESIZE, np.uint8)
     start = -room.ctypes.data % mmap.PAGESIZE

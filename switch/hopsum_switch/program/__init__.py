@@ -13,7 +13,7 @@ from .verify import verify
 
 
 def load_program(json_text: str) -> ProgramIR:
-    """Load what p4c wrote for the v1model architecture.
+    """Load a program that p4c compiled for the v1model architecture.
 
     Raises: ProgramError (malformed) or UnsupportedError (see `unsupported.UNSUPPORTED`), naming the construct
     and, where the JSON has it, the P4 source line.

@@ -177,7 +177,7 @@ class ProgramIR:
     standard: Mapping[str, FieldIR]
 
     def siblings(self, header: HeaderIR) -> tuple[HeaderIR, ...]:
-        """Return what becomes invalid when a header becomes valid."""
+        """Return the headers that become invalid when a header becomes valid."""
         for union in self.unions.values():
             if any(member.name == header.name for member in union.headers):
                 return tuple(member for member in union.headers if member.name != header.name)

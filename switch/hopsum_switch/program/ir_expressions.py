@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed expression trees.
 
-Values are integers without a width limit, as the JSON format defines them: truncation happens only where
-the program says so (a mask, a cast) and where a value is stored into a field. `IntType` bounds what a node
-can yield, so that a code generator can choose machine types.
+Values are integers without a width limit, as the JSON format defines them: truncation happens only where the program
+says so (a mask, a cast) and where a value is stored into a field. `IntType` bounds the values of a node, so that a code
+generator can choose machine types.
 """
 
 from __future__ import annotations

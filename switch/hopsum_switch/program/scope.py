@@ -83,7 +83,7 @@ class ProgramScope:
 
 @dataclass(frozen=True)
 class ExpressionContext:
-    """Where an expression stands: what it may name besides the scope, and where to point on errors."""
+    """The context of an expression: the names that it may use besides the scope, and the place for errors."""
 
     scope: ProgramScope
     params: tuple[ParamIR, ...]

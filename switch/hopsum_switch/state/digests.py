@@ -66,7 +66,7 @@ class DigestStore:
         self._find(name).config = config
 
     def delete(self, name: str) -> None:
-        """Switch a digest off and forget what it has gathered. Raises: NotFoundError."""
+        """Switch a digest off and drop its gathered samples. Raises: NotFoundError."""
         self._find(name)
         del self._gathering[name]
 

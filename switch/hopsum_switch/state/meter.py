@@ -10,8 +10,8 @@ received, from each bucket that has enough:
 | enough | too little | yellow (1) | peak |
 | enough | enough | green (0) | both |
 
-A meter without a configuration is always green. What has flowed into a bucket by `now_us` is rate * now_us / 10**6,
-rounded down, so that no rounding adds up.
+A meter without a configuration is always green. The amount that has entered a bucket by `now_us` is rate * now_us /
+10**6, rounded down, so rounding does not accumulate.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class ProgramTest(ReportedTest):
     """The switch's ports, 1 to N."""
 
     def setUp(self) -> None:
-        """Push the program and forget what came out of the switch before."""
+        """Push the program and drop earlier frames of the switch."""
         super().setUp()
         given = testutils.test_params_get()
         self.ports = given["ports"]

@@ -74,7 +74,8 @@ def run_cases(
     Args:
         cases: names as from `list_cases`.
         logs: a folder, which gets ptf's log, its output and the results.
-        parameters: what tests read besides target, address, device_id, ports and results, with ptf's testutils.
+        parameters: test parameters besides target, address, device_id, ports and results, which tests read with ptf's
+            testutils.
     """
     lines = logs / "results"
     for case in cases:

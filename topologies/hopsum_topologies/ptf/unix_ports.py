@@ -27,7 +27,7 @@ class UnixDataplanePort:
         return self._socket.fileno()
 
     def get_packet_source(self) -> UnixDataplanePort:
-        """Return what receives this port's frames: itself."""
+        """Return the receiver of this port's frames: itself."""
         return self
 
     def recv(self) -> tuple[int, int, bytes, float]:
