@@ -15,7 +15,7 @@ from hopsum_wire import TABLE_ENTRIES
 # Two codes are the fewest that say anything: a table of 0, 1, 1, ...
 MIN_GRANULARITY = 1
 MAX_DIGIT = 255
-"""Of a digit of one worker, and of the digits of a lane."""
+"""The largest value of a digit of one worker, and of the digits of a lane."""
 DIGIT_LANE_BITS = 32
 
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from hopsum_wire import LANE_GROUP_CODES, MAX_JOBS
 
 HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
-"""Of the tables of half-words: which job's table, and two codes."""
+"""The keys of the tables of half-words: which job's table, and two codes."""
 HALF_WORD_CODES: Final = 2
 PAIRS: Final = 256
 """Entries that a job has in each of them: one for every two codes of 4 bits."""

@@ -30,7 +30,7 @@ from hopsum_wire.service_manager import ServiceManager
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 BEATS_PER_WATCHDOG: Final = 3
 STANDBY_S: Final = 0.5
-"""So often a standby tries to have the database."""
+"""The time between two tries of a standby to have the database."""
 _log: Final = logging.getLogger(__name__)
 _EPILOG: Final = """\
 When it serves it prints `page URL` and `metrics URL`, unless there are none, and

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
 GRACE_S = 2.0
-"""That a member has to be heard again whose connection ended."""
+"""The time that a member has to be heard again whose connection ended."""
 
 
 class ClusterController:
@@ -89,7 +89,8 @@ class ClusterController:
         self._leases = Leases()  # under the lock of the cache, and so are these:
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
-        """By job the generation that a worker waits for the end of whose predecessor has left it, and since when."""
+        """The generation, by job, whose predecessor a worker waits to end that has left it, and the time since which it
+        waits."""
         self._disputes = Disputes(self._cache)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(

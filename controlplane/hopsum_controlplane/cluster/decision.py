@@ -32,12 +32,13 @@ from hopsum_controlplane.generations import MAX_GENERATION
 from hopsum_wire.generations import Decided, Resume, Sealed
 
 MAX_RUNS = 4096
-"""In one report. Results are missing in the window only, which has as many positions as the job has slots."""
+"""The most runs in one report. Results are missing in the window only, which has as many positions as the job has
+slots."""
 MAX_DECIDED = 8192
 """Runs in one decision, which is told in one message."""
 MAX_POSITION = (1 << 63) - 1
 NAMED = 4
-"""So many of those who hold a run are named."""
+"""The most of those who hold a run that are named."""
 _FEW = 1024
 """More decided runs than this are joined where one worker holds all of them, though fewer are named then."""
 

@@ -36,7 +36,7 @@ class JobMover:
     def __init__(self, cache: JobStateCache, reconcilers: SwitchReconcilers, registry: SwitchRegistry) -> None:
         self._cache, self._reconcilers, self._registry = cache, reconcilers, registry
         self._told: dict[tuple[str, str], str] = {}
-        """By job and lost switch the reason, as it was logged last, why the job stays there. For `rescue`."""
+        """The reason why a job stays on a lost switch, by both, as it was logged last. For `rescue`."""
 
     def move(self, name: str, away: str | None = None, to: str | None = None, *, why: str = "") -> JobMove:
         """Give a job another switch in the place of `away`, from its next generation on.

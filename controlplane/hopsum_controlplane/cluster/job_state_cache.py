@@ -18,9 +18,9 @@ from hopsum_controlplane.generations import GenerationAllocator
 _log = logging.getLogger(__name__)
 
 KEPT_DELETED = 256
-"""So many deleted jobs are remembered, for their workers to be told."""
+"""The number of deleted jobs that are remembered, for their workers to be told."""
 STORE_PROBE_S = 10.0
-"""So often it is tried whether the database can be written."""
+"""The time between two tries whether the database can be written."""
 Step = Callable[[JobRecord], JobRecord | None]
 
 
@@ -56,7 +56,7 @@ class JobStateCache:
         self._monotonic = monotonic
         self._past: dict[str, GenerationHistory] = {}
         self._deleted: dict[str, str] = {}
-        """By name in words, the last ones: only in memory."""
+        """The words on the last deleted jobs, by name. They are only in memory."""
         self.store_condition = ""
         """Why the database could not be written when that was last tried, empty when it could."""
         self._probe_store_at_s = monotonic() + STORE_PROBE_S

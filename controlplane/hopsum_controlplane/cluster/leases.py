@@ -17,7 +17,7 @@ from hopsum_controlplane.cluster.records import LEASED, JobRecord
 class _Lease:
     until_s: float
     shortened: bool = False
-    """Since it was renewed."""
+    """True once it was shortened since it was renewed."""
     statistics: Mapping[str, float] = field(default_factory=dict)
     heartbeat_at_s: float | None = None
 

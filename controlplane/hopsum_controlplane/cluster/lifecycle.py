@@ -83,7 +83,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
-"""So many that left or were replaced are remembered for each job, the last ones."""
+"""The number of incarnations that left or were replaced that are remembered for each job, the last ones."""
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:

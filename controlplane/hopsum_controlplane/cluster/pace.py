@@ -19,7 +19,7 @@ LONGEST_S: Final = 16.0
 class _Begun(NamedTuple):
     at_s: float
     short_ones: int
-    """In a row before it."""
+    """The number of short ones in a row before it."""
 
     @property
     def next_s(self) -> float:

@@ -72,7 +72,7 @@ class _Candidate(NamedTuple):
 
 
 _Candidates = tuple[_Candidate, ...]
-"""What a job needs together: one switch; or a spine, then its leaves."""
+"""The switches that a job needs together: one switch, or a spine and then its leaves."""
 
 
 def allocator_from_records(

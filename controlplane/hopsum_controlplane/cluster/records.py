@@ -41,7 +41,7 @@ class MemberPhase(enum.Enum):
 
 
 LEASED = (MemberPhase.WAITING, MemberPhase.IN, MemberPhase.OVER)
-"""In these phases a member has a lease, which silence ends."""
+"""The phases in which a member has a lease, which silence ends."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ DeviceSource = Device | Callable[[], Device]
 """A switch, or what opens a session with it: then it need not answer when the controller starts."""
 
 PROBE_S = 1.0
-"""How often a switch is asked which program it runs: with that a restart is noticed."""
+"""The time between two questions to a switch which program it runs. With them a restart is noticed."""
 _PASSES = 4
 """Through all jobs, before the switch is looked at again."""
 _PATIENCE_S = 1.0

@@ -43,7 +43,7 @@ from hopsum_controlplane.jobs import MAX_UDP_PORT, SwitchEndpoint
 PORT = 1
 """The switch port behind which all workers are: a UDP port of the embedded switch."""
 KEPT_REPLACED = 16
-"""So many processes that had a switch's name are remembered, the last ones."""
+"""The number of processes that had a switch's name that are remembered, the last ones."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_ADDRESS = 128
 _log = logging.getLogger(__name__)

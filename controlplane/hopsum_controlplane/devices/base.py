@@ -72,7 +72,7 @@ class Device(ABC):
     where: str
     capabilities: Capabilities
     program: Program = V1MODEL
-    """What builders have to know of the program that runs; the software switches' where none does."""
+    """The facts that builders need of the program that runs; those of the software switches where none does."""
 
     @abstractmethod
     def write(self, updates: Sequence[Update]) -> None:

@@ -35,7 +35,8 @@ _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
 _DETAILS_KEY = "grpc-status-details-bin"
 PROBE_TIMEOUT_S = 5.0
-"""For what a switch says of its program: asked every second or so, it also finds out whether the connection is dead."""
+"""The wait for what a switch says of its program. Asked every second or so, it also finds out whether the connection is
+dead."""
 _NO_PIPELINE = "the switch runs no program"
 
 

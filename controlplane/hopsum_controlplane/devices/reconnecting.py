@@ -72,7 +72,7 @@ class ReconnectingDevice(Device):
         self._closed = False
         self._deposed: NotPrimaryError | None = None
         self.sessions = 0
-        """How many sessions there have been."""
+        """The number of sessions so far."""
         self._device: Device | None = None
         device = self._open()
         self.where = device.where

@@ -89,7 +89,7 @@ STATISTICS: Final = {
     "bytes_sent": "member_sent_bytes_total",
     "bytes_received": "member_received_bytes_total",
 }
-"""What agents say in heartbeats, and the metric that it becomes; codes by op and times have more labels."""
+"""The counts in agents' heartbeats, and the metric that each becomes. Codes by op and times have more labels."""
 
 
 _KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}

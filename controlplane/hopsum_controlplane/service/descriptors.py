@@ -7,7 +7,7 @@ import resource
 from typing import Final
 
 ENOUGH: Final = 1 << 16
-"""For the workers of 64 jobs many times over."""
+"""The descriptors that are enough for the workers of 64 jobs many times over."""
 
 
 def raise_limit() -> int:

@@ -29,10 +29,10 @@ from hopsum_wire.control.services import Method, full_name, methods
 
 MESSAGE_S: Final = 5.0
 ANSWER_S: Final = 60.0
-"""For the one reply of a call, or each next one of a stream that is not waiting for news."""
+"""The time for the one reply of a call, or each next one of a stream that is not waiting for news."""
 SEND_S: Final = 5.0
 _SHORT_BYTES: Final = 4 << 10
-"""That many are parsed in a millisecond or so."""
+"""The bytes that are parsed in a millisecond or so."""
 Result = TypeVar("Result")
 _log: Final = logging.getLogger(__name__)
 

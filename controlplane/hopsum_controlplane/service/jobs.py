@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _CALLS_MAX: Final = 64
 PART_BYTES: Final = 1 << 18
-"""Of a backup, in one message."""
+"""The bytes of a backup in one message."""
 STRANGERS_S: Final = 1.0
-"""Of the calls without an administrator's token one in so many seconds has a line in the audit log."""
+"""The time in which one of the calls without an administrator's token has a line in the audit log."""
 UNKNOWN: Final = "unknown"
 """Identity of who has no administrator's token."""
 

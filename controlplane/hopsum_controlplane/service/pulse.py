@@ -18,7 +18,7 @@ from hopsum_controlplane.cluster import ClusterController
 
 PERIOD_S: Final = 0.25
 ABSENT_PERIODS: Final = 4
-"""So many periods without a beat are an absence."""
+"""The number of periods without a beat that are an absence."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -47,7 +47,7 @@ class Pulse:
         self._period_s = period_s
         self._leases_at_s = clock()
         self.beat_at_s = time.monotonic()
-        """When leases were last looked at, seconds of `time.monotonic`."""
+        """The time at which leases were last looked at, seconds of `time.monotonic`."""
         self._over = threading.Event()
         self._leases = threading.Thread(target=self._beat, name="hopsum-pulse-leases", daemon=True)
         self._switches: dict[str, threading.Thread] = {}

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 BEAT_THREADS: Final = 4
-"""For heartbeats alone."""
+"""The threads for heartbeats alone."""
 THREADS: Final = 16
-"""For all other calls; those that wait for news hold none."""
+"""The threads for all other calls. Calls that wait for news hold none."""
 PING_S: Final = 10.0
 """A silent connection is asked whether it lives."""
 DEAD_S: Final = 60.0
@@ -43,11 +43,11 @@ DEAD_S: Final = 60.0
 IDLE_S: Final = 20.0
 """A connection without a call is closed after that."""
 HANDSHAKE_S: Final = 5.0
-"""For whoever connects to say that it speaks HTTP/2, and TLS where it has to."""
+"""The time for whoever connects to say that it speaks HTTP/2, and TLS where it has to."""
 REQUEST_BYTES_MAX: Final = 128 << 10
 """The largest is the report of a worker with decision.MAX_RUNS runs of results, 98 KB."""
 DESCRIPTORS_KEPT: Final = 128
-"""Of the process's, for switches, database and the page: connections to the service leave these free."""
+"""The process's descriptors for switches, database and the page. Connections to the service leave these free."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second controller at the same port is an error, not a half of the calls
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STALE_S: Final = 20.0
 """A thread that has not come by for so long is stuck."""
 ANSWER_S: Final = 2.0
-"""That the service's event loop has for an answer."""
+"""The time that the service's event loop has for an answer."""
 
 
 class Vitals:

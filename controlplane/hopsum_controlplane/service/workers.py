@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 WAIT_S: Final = 10.0
-"""That a call may wait for a membership, at most."""
+"""The longest wait of a call for a membership."""
 _MARGIN_S: Final = 0.5
-"""Before a call's deadline, for the answer to get there."""
+"""The time before a call's deadline, for the answer to get there."""
 _OF_JOB: Final = ("Locate", "Join")
 """Calls with a job's token; the others have a member's secret."""
 _CALLS_OF_JOB: Final = 128

@@ -13,7 +13,7 @@ from typing import Final
 
 CLIENTS_MAX: Final = 32
 REQUEST_S: Final = 10.0
-"""From the connection to the last byte of its answer."""
+"""The time from the connection to the last byte of its answer."""
 
 
 @dataclass

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
 OPEN_METRICS: Final = "application/openmetrics-text"
-"""In the header Accept of a scrape that takes the metrics in this form."""
+"""The words in the header Accept of a scrape that takes the metrics in this form."""
 FRESH_S: Final = 0.5
-"""Who asks sooner after somebody else gets the same answer: switches are read no more often."""
+"""The age below which somebody else's answer is given again: switches are read no more often."""
 _MAX_PORT: Final = 65535
 _log: Final = logging.getLogger(__name__)
 

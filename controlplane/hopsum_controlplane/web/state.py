@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 WINDOW_S: Final = 15.0
-"""Of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""
+"""The window of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""
 LONGEST_S: Final = 60.0
 KEPT: Final = 10
 """Parts of a window: no more than two snapshots are kept of each."""

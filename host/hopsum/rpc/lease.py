@@ -48,7 +48,7 @@ _LONGEST_AGAIN_S: Final = 2.0
 _LEAVE_S: Final = 3.0
 """LEAVE is tried for so long at least: longer than a channel to a controller that was away waits to connect again."""
 _HASTE_S: Final = 0.9
-"""That a program which ends by an error waits for its LEAVE."""
+"""The time that a program which ends by an error waits for its LEAVE."""
 _log: Final = logging.getLogger(__name__)
 
 

@@ -76,7 +76,7 @@ class ShardSource(NamedTuple):
     endpoint: tuple[str, int]
     """(IPv4 address, UDP port)"""
     mac: str | None = None
-    """Of the interface, where the switch is reached by Ethernet."""
+    """The address of the interface, where the switch is reached by Ethernet."""
     side_port: int | None = None
     """TCP port, at the same address."""
 

@@ -45,9 +45,10 @@ class Factories:
     """The factories with which `connection` makes a codec and an agent once the job's size is known."""
 
     codec: Callable[[Config, int], Codec]
-    """For settings that name a codec, and a number of workers."""
+    """A function that makes the codec for settings and a number of workers."""
     agent: Callable[..., Any]
-    """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
+    """A function that makes the agent for a membership, a rank, a codec, and what else `Agent` takes. `make` is the
+    class."""
 
 
 def open_job(

@@ -23,7 +23,7 @@ class SwitchOffer(NamedTuple):
     """HOST:PORT of its P4Runtime server."""
     mac: str
     ip: str
-    """Of the service in the switch's frames."""
+    """The address of the service in the switch's frames."""
     service: tuple[str, int]
     """(IPv4 address, UDP port) that workers send to."""
     slots: int

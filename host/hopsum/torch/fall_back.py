@@ -22,7 +22,7 @@ from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import PortionSum
 
 OnSwitchLost = Literal["raise", "fall_back"]
-"""What becomes of a training whose switch is lost for good."""
+"""The ways in which a training goes on whose switch is lost for good."""
 ON_SWITCH_LOST: Final = get_args(OnSwitchLost)
 _log: Final = logging.getLogger(__name__)
 _MEANS, _LOST, _FAILED = range(3)

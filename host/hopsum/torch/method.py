@@ -52,7 +52,7 @@ class MethodTrial:
         self._each, self._decides, self._tells = SETTLING_STEPS + counted_steps, decides, tells
         self._begun_at: list[float] = []
         self.compresses = True
-        """Whether the step in progress goes through hopsum."""
+        """True while the step in progress goes through hopsum."""
         self.is_over = False
         self.step_s: tuple[float, float] | None = None
         """Seconds of a step through hopsum and through the process group, once the trial is over."""

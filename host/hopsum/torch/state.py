@@ -58,7 +58,7 @@ class StateDict(TypedDict):
     allreduces: int
     """The number at which the randomness goes on."""
     scale: float
-    """Of the residuals: the GradScaler's."""
+    """The scale of the residuals: the GradScaler's."""
     residuals: dict[str, torch.Tensor]
     """float32[elements] by parameter name, on the CPU."""
 
@@ -179,7 +179,7 @@ class HopsumState:
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
         self.trial: MethodTrial | None = None
-        """With method="auto" or HOPSUM_COMPARE, the trial of both ways; begins anew with `attach`."""
+        """The trial of both ways, with method="auto" or HOPSUM_COMPARE. It begins anew with `attach`."""
         self._fall_back: FallBack | None = None
         self._times = StepTimes()
 

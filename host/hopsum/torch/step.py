@@ -123,7 +123,7 @@ class Step:
         self._under_way = 0
         self._complete = False
         self._sums: list[PortionSum] = []
-        """In the order in which they began."""
+        """The sums in the order in which they began."""
         self._used: list[tuple[list[PortionSum], torch.Tensor]] = []
         self._failures: list[BaseException] = []
         self._dropped = False

@@ -26,7 +26,7 @@ class GroupSums:
         self.workers = dist.get_world_size(group)
         self.elements = 0
         self.bytes = 0
-        """Of gradients; how often they cross a wire is the process group's."""
+        """The bytes of gradients. The process group decides how often they cross a wire."""
         self._group = group
 
     def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:

@@ -14,7 +14,7 @@ from hopsum_wire._layout import LANES_BYTES, PACKED_BYTES, PACKED_LANE_BITS
 
 _PARTS = 3
 _SHIFTS = (24, 16, 8, 0)
-"""Of the bytes of a lane of 32 bits, as they travel."""
+"""The shifts of the bytes of a lane of 32 bits, as they travel."""
 _SUM_MASK = (1 << PACKED_LANE_BITS) - 1
 
 

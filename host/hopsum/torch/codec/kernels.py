@@ -21,7 +21,7 @@ from hopsum.codec.base import CodecError
 
 MAX_ENTRIES: Final = 16
 MAX_GRANULARITY: Final = 127
-"""Of a table: widths, codes and values have fields of a 32-bit word."""
+"""The largest granularity of a table: widths, codes and values have fields of a 32-bit word."""
 CELLS: Final = MAX_GRANULARITY + 2
 """Cells of a table's grid: cell i is [i, i + 1); from the table's end on they stand for the end."""
 FLOAT_LIMIT: Final = 14.0

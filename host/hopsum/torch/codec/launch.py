@@ -19,7 +19,8 @@ from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
 from hopsum.torch.codec.kernels import DeviceTable, as_signed
 
 WARPS: Final = 4
-"""Of a program, each with a block of its own. Triton before 3.9 makes them wait for each other in an exchange."""
+"""The warps of a program, each with a block of its own. Triton before 3.9 makes them wait for each other in an
+exchange."""
 
 
 def options(warps: int) -> dict[str, Any]:
