@@ -89,8 +89,7 @@ class ClusterController:
         self._leases = Leases()  # under the lock of the cache, and so are these:
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
-        """The generation, by job, whose predecessor a worker waits to end that has left it, and the time since which it
-        waits."""
+        """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
         self._disputes = Disputes(self._cache)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(

@@ -195,10 +195,10 @@ def _generation(job: Any) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run one worker; return its exit status."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("rank", type=int)
-    parser.add_argument("--bare", action="store_true")
-    parser.add_argument("--url", default="")
+    parser.add_argument("plan", type=Path, help="file of the drill's plan")
+    parser.add_argument("rank", type=int, help="rank of this worker")
+    parser.add_argument("--bare", action="store_true", help="connection without a `with` statement")
+    parser.add_argument("--url", default="", help="address of the job (default: the plan's)")
     options = parser.parse_args(arguments)
     return DrillWorker(DrillPlan.read(options.plan), options.rank, bare=options.bare, url=options.url).run()
 

@@ -57,12 +57,12 @@ _NEEDED = ("hopsum_controlplane", "hopsum_switch", "grpc", "llvmlite", "p4")
 def main(arguments: Sequence[str]) -> int:
     """Measure, write the file, and return 0."""
     parser = argparse.ArgumentParser(prog="hopsum plan --calibrate", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="file for the costs, JSON")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each measurement (default %(default)s)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help=f"factor of the {CODEC_ELEMENTS} and {NETWORK_ELEMENTS} elements"
     )
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     options = parser.parse_args(arguments)
     if options.runs < 1 or not 0 < options.scale <= 1:
         raise PlanError(f"--runs {options.runs}: at least 1; --scale {options.scale:g}: up to 1")

@@ -67,15 +67,16 @@ class ValidationRow:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of this part."""
     parser = argparse.ArgumentParser(prog="hopsum plan --validate", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--rates", default=f"200mbit,1gbit,{UNSHAPED}")
-    parser.add_argument("--elements", type=int, default=ELEMENTS)
-    parser.add_argument("--placement", choices=PLACEMENTS, default="fabric")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--buckets", type=int, default=8)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--costs", type=Path)
-    parser.add_argument("--json", action="store_true")
+    rates = f"200mbit,1gbit,{UNSHAPED}"
+    parser.add_argument("--rates", default=rates, help="rates of every link (default %(default)s)")
+    parser.add_argument("--elements", type=int, default=ELEMENTS, help="float32 elements (default %(default)s)")
+    parser.add_argument("--placement", choices=PLACEMENTS, default="fabric", help="place of the switches")
+    parser.add_argument("--workers", type=int, default=4, help="number of workers (default %(default)s)")
+    parser.add_argument("--buckets", type=int, default=8, help="vectors of an all-reduce (default %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each subject (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--costs", type=Path, help="file of costs, as --calibrate writes it (default: those shipped)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.set_defaults(calibrate=None)
     return parser
 

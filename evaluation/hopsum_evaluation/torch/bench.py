@@ -123,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--warps", type=int, default=WARPS, choices=(1, 2, 4, 8), help="of a Triton program (default %(default)s)"
     )
     parser.add_argument("--runs", type=int, default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 

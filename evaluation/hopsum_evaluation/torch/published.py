@@ -124,8 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve actions by name until the input ends: encode, encode_feedback, decode."""
     parser = argparse.ArgumentParser(prog="python -m hopsum_evaluation.torch.published", description=__doc__)
     parser.add_argument("--elements", type=int, default=1 << 22, help=f"a multiple of {BLOCK} (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=8, help="workers of the table (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     worker = PublishedWorker(options.elements, seed=options.seed)
