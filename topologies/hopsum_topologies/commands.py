@@ -113,11 +113,13 @@ def _listen(label: str, child: subprocess.Popen[bytes], events: SimpleQueue[Even
         for stream, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
             selector.register(pipe, selectors.EVENT_READ, (stream, LineSplitter()))
         while selector.get_map():
+            # The state is read before the pipes: output that was written before the end is in the pipes by now.
             over = child.poll() is not None
             ready = selector.select(0 if over else _POLL_S)
             for key, _ in ready:
                 stream, splitter = key.data
                 data = os.read(key.fd, _READ_BYTES)
+                # No data is the end of the pipe, which completes the last line.
                 for text in splitter.feed(data) if data else splitter.finish():
                     events.put(OutputLine(label, stream, text))
                 if not data:

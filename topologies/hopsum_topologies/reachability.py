@@ -32,6 +32,7 @@ def find_unreachable(addresses: Sequence[str], deadline_s: float) -> list[str]:
                     echo.sendto(request, (address, 0))
                 except OSError:  # no neighbour yet, or no route: the deadline says how long we bear that
                     continue
+            # Replies may be lost, so the requests are repeated after _AGAIN_S.
             again = min(give_up, now + _AGAIN_S)
             while missing and (left_s := again - time.monotonic()) > 0:
                 echo.settimeout(left_s)

@@ -98,9 +98,10 @@ def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
             for rank, (rack, place) in enumerate(workers):
                 frame = bytes(over_ethernet(place, contributions[rank], chunk=number))
                 answers = racks.contribute(rack, place, frame)
-                if rank + 1 < len(workers):
+                if rank + 1 < len(workers):  # a sum before the last contribution would lack a worker
                     why = f"only {rank + 1} of {len(workers)} workers had contributed in round {number + 1}"
                     expect_nothing([answer for _, answer in answers], why)
+            # `answers` are now those to the last contribution of the round.
             for rack, size in enumerate(sizes):
                 mine = sorted(answer for below, answer in answers if below == rack)
                 when = f"round {number + 1} of racks with {', '.join(map(str, sizes))} workers, in rack {rack}"

@@ -36,6 +36,7 @@ _NO_FIELD = Count | Exit | Jump | JumpIfZero | NoOp | RegisterWrite | Truncate  
 def temporaries(program: ProgramIR, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
     """Return the slots of eligible metadata fields that every action writes before it reads them."""
     seen: set[int] = set()
+    # Fields that a control reads itself: conditions and table keys. The actions come below.
     for pipeline in (program.ingress, program.egress):
         for node in pipeline.nodes.values():
             for part in fields(node):
@@ -43,6 +44,7 @@ def temporaries(program: ProgramIR, eligible: Callable[[FieldIR], bool]) -> froz
                     seen |= reads(getattr(node, part.name))
     for action in all_actions(program):
         seen |= _exposed(action)
+    # Fields that are read outside of controls: such a field must live longer than one action.
     for other in (program.parser, program.checksums, program.calculations, program.standard):
         seen |= reads(other)
     for header in program.deparser.order:

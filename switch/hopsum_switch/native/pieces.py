@@ -120,6 +120,7 @@ class Pieces:
         for number, op in enumerate(run):
             for slot in sorted(reads(op.value) - set(self._visible[number])):
                 pointer, place = self._scope.readable(self._field(slot)), self._scope.layout.field(self._field(slot))
+                # The run stores piece by piece, and a shift may read a piece that has been overwritten.
                 if slot in written:
                     for piece in range(place.words // PIECE_WORDS):
                         self._values[-1, (slot, piece)] = self._load(pointer, piece)

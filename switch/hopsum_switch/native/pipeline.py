@@ -296,9 +296,11 @@ def _write_run(unit: Unit) -> None:
     head, body, end = (scope.block(name) for name in ("head", "body", "end"))
     builder.branch(head)
     scope.start(head)
+    # Stop after the last frame.
     number = scope.shared(ControlWord.DONE)
     more, check = builder.icmp_unsigned("<", number, scope.shared(ControlWord.COUNT)), scope.block("check")
     builder.cbranch(more, check, end)
+    # Stop where the outputs of the frame might not fit: a frame that has begun cannot be interrupted.
     scope.start(check)
     length = scope.load(scope.address(ControlWord.LENGTHS), number)
     copies = scope.shared(ControlWord.MAX_COPIES)
@@ -309,6 +311,7 @@ def _write_run(unit: Unit) -> None:
         builder.icmp_unsigned("<=", needed, bytes_left), builder.icmp_unsigned("<=", copies, records_left)
     )
     builder.cbranch(fits, body, end)
+    # Set the state of the frame, and run it while the next frame is fetched into the cache.
     scope.start(body)
     offset = scope.load(scope.address(ControlWord.OFFSETS), number)
     start = {
@@ -329,6 +332,7 @@ def _write_run(unit: Unit) -> None:
     port = scope.load(scope.address(ControlWord.PORTS), number)
     builder.call(unit.functions["process"], [scope.state, scope.control, port])
     scope.store(builder.add(scope.shared(ControlWord.DONE), word(1)), scope.control, ControlWord.DONE)
+    # Stop after many steps in loops, so that a call takes a bounded time.
     if loops:
         builder.cbranch(may_go_on(scope), head, end)
     else:

@@ -77,6 +77,7 @@ def run_cases(
         parameters: test parameters besides target, address, device_id, ports and results, which tests read with ptf's
             testutils.
     """
+    # Skipped cases get their result here, since ptf never sees them.
     lines = logs / "results"
     for case in cases:
         if case in target.skips:
@@ -98,6 +99,7 @@ def run_cases(
     for port, interface in target.interfaces.items():
         command += ["--interface", f"{port}@{interface}"]
     command += [*target.platform_arguments, *running]
+    # Cases that ended before a time-out have their line in `results`. The others count as not run.
     process = ManagedProcess(command, logs / "output", namespace=target.namespace)
     try:
         process.wait_for(lambda: not process.running(), "an end of the cases", _RUN_S)
