@@ -48,7 +48,7 @@ _ENTRIES_MEAN = {
 
 
 def render(walk: Walk) -> str:
-    """Return the page. Raises QuoteError, or KeyError for a piece that there is not."""
+    """Return the page. Raises QuoteError, or KeyError for a missing piece."""
     _require_as_told(walk)
     pieces = {**_packets(walk), **_tables(walk), **_numbers(walk)}
     lines = [_filled(line, pieces) for line in TEMPLATE.read_text(encoding="utf-8").splitlines()]

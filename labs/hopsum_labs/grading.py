@@ -104,7 +104,7 @@ def grade_folder(level: Level, folder: Path, start: StartSwitch = start_embedded
 
 
 def grade_solution(level: Level, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
-    """Grade the solution as it was compiled, and its worker."""
+    """Grade the compiled solution and its worker."""
     yield from grade(level.cases(), compiled_solution(level), start)
     yield from grade_worker(level, level.solution / WORKER)
 

@@ -61,7 +61,7 @@ def _is_contribution(packet: Any) -> bool:
 
 
 class Quantised(Packet):
-    """The header `aggregation_t` of level floats, and behind it a worker's codes or the switch's sums."""
+    """The header `aggregation_t` of level floats, and after it a worker's codes or the switch's sums."""
 
     name = "Quantised"
     fields_desc = (

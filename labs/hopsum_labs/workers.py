@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A student's `worker.py` on a network of the grader's own: a solution's switch, ports that lose packets.
 
-A worker has real time-outs, because it has to send again. A verdict needs none of them to be short or exact: a right
-worker ends whatever is lost, and `DEADLINE_S` is there for what never comes.
+A worker has real time-outs, because it has to send again. No verdict depends on their length or precision: a correct
+worker ends whatever packets are lost, and `DEADLINE_S` ends a wait for a packet that never comes.
 """
 
 from __future__ import annotations

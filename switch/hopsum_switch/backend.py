@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Backend(Enum):
-    """How programs run."""
+    """The way in which programs run."""
 
     AUTO = "auto"  # native; the interpreter for programs and machines that it cannot do, with a warning that says why
     INTERPRETER = "interpreter"

@@ -28,7 +28,7 @@ class AlreadyExistsError(TableError):
 
 
 class NotFoundError(TableError):
-    """No such table, entry, group, counter or register."""
+    """The table, entry, group, counter or register does not exist."""
 
 
 class InvalidArgumentError(TableError):

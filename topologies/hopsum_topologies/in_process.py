@@ -51,7 +51,7 @@ class _HostPort(MemoryPort):
 
 
 class HostLink:
-    """A `hopsum.transport.link.Link` whose frames never leave this process. Not thread-safe but for `wake`."""
+    """A `hopsum.transport.link.Link` whose frames never leave this process. Only `wake` is thread-safe."""
 
     def __init__(self, port: _HostPort, frames: RawFrames) -> None:
         self.statistics = LinkStatistics()

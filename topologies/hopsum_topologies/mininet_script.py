@@ -72,7 +72,7 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
 
 
 class ShapedInterface(TCIntf):  # type: ignore[misc]
-    """An interface whose rate and delay are set, or there is no network: Mininet itself logs an error and continues."""
+    """An interface with rate and delay. An error of tc ends the network, where Mininet logs it and continues."""
 
     def tc(self, cmd: str, tc: str = "tc") -> str:
         """Run one tc command and return its output. Raises SystemExit when it says more than warnings."""

@@ -81,7 +81,7 @@ def _ip(*arguments: str) -> str:
 
 
 def remove_stale_namespaces() -> list[str]:
-    """Remove the namespaces whose owner is dead, and end what still runs in them. Return their names."""
+    """Remove the namespaces whose owner is dead, and end the processes in them. Return their names."""
     stale = []
     for path in sorted(_NAMESPACES.glob("hopsum-*")) if _NAMESPACES.is_dir() else []:
         match = _NAME.fullmatch(path.name)

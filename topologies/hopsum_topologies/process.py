@@ -32,8 +32,8 @@ def launched(
 class ManagedProcess:
     """A running program.
 
-    Its stdout and stderr go to `log`. It gets SIGKILL when the thread that started it ends, so start it from
-    a thread that lives as long as it should.
+    Its stdout and stderr go to `log`. The process gets SIGKILL when the thread that started it ends, so that thread
+    must live as long as the process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ManagedProcess:
         return self._child.poll() is None
 
     def log_text(self) -> str:
-        """Return everything that it wrote so far."""
+        """Return the whole output of the process so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, condition: Callable[[], bool], what: str, deadline_s: float) -> None:

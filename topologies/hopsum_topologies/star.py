@@ -2,7 +2,7 @@
 """Hosts around one bridge, each in a network namespace of its own, on links of a given rate: for measurements.
 
 The middle has the bridge, an address on it, and whatever serves there through ordinary sockets. Offloads stay on: the
-kernel makes and takes all frames, and the queues count a train of segments as the frames that it stands for.
+kernel makes and takes all frames, and the queues count each segment of a train as a frame.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def any_number_of_workers(switch: Testbed) -> None:
 
 
 def addresses(switch: Testbed) -> None:
-    """The frame's own addresses, and what the switch only carries through."""
+    """A RESULT goes from the switch to the broadcast address and keeps the chunk."""
     set_up(switch, 3)
     frame = Ether(play(switch, vectors(3), chunk=77)[0].frame)
     expect(frame.dst == BROADCAST, f"a RESULT goes to {BROADCAST}; this one went to {frame.dst}")

@@ -49,7 +49,7 @@ def again_after_the_end(switch: Testbed) -> None:
 
 
 def late_worker(switch: Testbed) -> None:
-    """One worker is a round behind: the other version still has its RESULT, and the new round is not disturbed."""
+    """One worker is one round late. The other version still has its RESULT, and the new round is not disturbed."""
     set_up(switch, 2)
     first, second = vectors(2), vectors(2, seed=3)
     play(switch, first, version=0)

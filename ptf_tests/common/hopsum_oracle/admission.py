@@ -28,7 +28,7 @@ from hopsum_wire.payload import SHAPES, lanes
 
 
 class Source(NamedTuple):
-    """Where a packet came from: switch port, IPv4 source address, UDP source port."""
+    """The origin of a packet: switch port, IPv4 source address, UDP source port."""
 
     port: int
     ip: int

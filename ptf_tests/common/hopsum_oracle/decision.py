@@ -85,7 +85,7 @@ class Reply(Enum):
 
 
 class Closes(Enum):
-    """Which threshold completes the copy after this packet."""
+    """The threshold that completes the copy after this packet."""
 
     AT_NEED = auto()
     AT_MIN_QUORUM_IF_FLUSH = auto()

@@ -18,7 +18,7 @@ from hopsum_wire._layout import PACKED_LANE_BITS, TABLE_ENTRIES
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Where one worker is: its UPDATEs must come from here, and its replies go here."""
+    """The location of one worker. Its UPDATEs must come from here, and its replies go here."""
 
     rank: int
     port: int

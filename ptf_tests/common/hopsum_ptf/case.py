@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all cases: a switch with an empty program, the oracle beside it, and sentences to write cases in.
 
-Every frame goes to the switch and to the oracle, and the switch must send bit for bit what the oracle sends, through
-the same ports, and nothing else. The sentences (`added`, `completed`, `stale`, ...) also state the outcome that the
-case expects of both, so that a rule missing in both is noticed. At the end of a case the counters must be the oracle's.
+Every frame goes to the switch and to the oracle, and the switch must send the oracle's frames bit for bit, through the
+same ports, and no others. The sentences (`added`, `completed`, `stale`, ...) also state the outcome that the case
+expects of both, so that a rule missing in both is noticed. At the end of a case the counters must be the oracle's.
 
 A case is a subclass with a `runTest`. It may use `self.job(...)` as often as it likes.
 """

@@ -41,7 +41,7 @@ class Links:
         dataplane.flush()
 
     def exchange(self, port: int, frame: bytes, expected: Collection[int]) -> list[OutputFrame]:
-        """Send a frame into `port` and return all that came of it, by port, in order of arrival on each.
+        """Send a frame into `port` and return all frames that it causes, by port, in order of arrival on each.
 
         `expected` names a port once for every frame that should arrive there: these are taken first, so that small
         socket queues do not overflow behind a large multicast. Raises LinkError when the switch is dead.

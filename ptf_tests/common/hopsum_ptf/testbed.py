@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The testbed: eight switch ports, the switch's address, and who sits where.
+"""The testbed: eight switch ports, the switch's address, and the places of workers and stations.
 
 workers of all jobs, several behind one port        stations: plain hosts, one behind each port
       \\____  port 0 .. port 7  ____/
@@ -20,7 +20,7 @@ UNKNOWN_MAC = 0x02_00_00_00_0F_FF
 
 
 def station_mac(port: int) -> str:
-    """Return the MAC address of the plain host behind a port."""
+    """Return the MAC address of the plain host at a port."""
     return f"02:00:00:00:01:{port:02x}"
 
 

@@ -157,7 +157,7 @@ def _checksum(scope: NameScope, unit: ChecksumExtern, name: str, given: list[Nod
 
 
 def statement(block: Block, scope: NameScope, node: Node) -> Do:
-    """Compile a call that stands alone. Raises UnsupportedError."""
+    """Compile a call whose value is not used. Raises UnsupportedError."""
     method, given = node["method"], [argument["expression"] for argument in node["arguments"]]
     if method["node"] == "PathExpression":
         return _call_action(block, scope, method["path"], given)

@@ -73,7 +73,7 @@ class TnaControl:
         return self._state.tables[_one(name, self._state.tables)]
 
     def has(self, table: str) -> bool:
-        """Return whether there is a table of this name."""
+        """Return whether the program has a table of this name."""
         return any(_ends(name, table) for name in self._state.tables)
 
     def _counter(self, name: str) -> CounterExtern:

@@ -70,7 +70,7 @@ class Types:
         self._declared = {item["name"]: item for item in program["objects"] if item["node"].startswith("Type_")}
 
     def find(self, name: Any) -> Type:
-        """Return a type by what stands for it in the dump. Raises UnsupportedError for stacks, varbits and the like."""
+        """Return a type by its reference in the dump. Raises UnsupportedError for stacks, varbits and the like."""
         if not isinstance(name, str):
             raise UnsupportedNodeError(f"type {name}")
         if found := re.fullmatch(r"(bit|int)<(\d+)>", name):
@@ -106,7 +106,7 @@ def headers(path: str, kind: Type) -> Iterator[tuple[str, Record]]:
 
 
 class Wire:
-    """How a header's bytes become fields, and the other way round."""
+    """The conversion between a header's bytes and its fields."""
 
     def __init__(self, path: str, kind: Record) -> None:
         if kind.bits % 8:
@@ -121,7 +121,7 @@ class Wire:
             self._parts.append((f"{path}.{name}", left, number))
 
     def read(self, fields: Fields, data: bytes) -> None:
-        """Make the header valid, with the fields in `data`: as many bytes as it has."""
+        """Make the header valid, with the fields in `data`, which has the header's length."""
         whole = int.from_bytes(data, "big")
         for name, shift, number in self._parts:
             value = (whole >> shift) & number.mask

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch: one pipe of TNA, with the traffic manager between its halves and recirculation ports behind them.
+"""A switch: one pipe of TNA, with the traffic manager between its halves and recirculation ports after them.
 
     arrive(port, frame) --> ingress --> unicast or copies of a group --> queue of each port --> egress --> frame out
                               ^                                                                   |
                               +----------- loop: frames that left through a recirculation port <--+
 
-Every queue is first in, first out, and nothing is lost in one. `settle` lets a frame go all its ways at once. Tests
-that want packets to meet call `arrive` and then, one by one, what `steps` offers: each runs one half of a pass.
+Every queue is first in, first out, and nothing is lost in one. `settle` lets a frame go all its ways at once. Tests in
+which packets meet call `arrive` and then, one by one, the steps that `steps` offers. Each runs one half of a pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNSUPPORTED_TM = ("mcast_grp_b", "copy_to_cpu", "deflect_on_drop")
 
 @dataclass(frozen=True)
 class TofinoChip:
-    """What differs between chips."""
+    """The differences between chips."""
 
     name: str
     port_metadata_bytes: int
@@ -56,7 +56,7 @@ class _Queued(NamedTuple):
 
 @dataclass
 class Passes:
-    """How often each half ran."""
+    """The number of runs of each half."""
 
     ingress: int = 0
     egress: int = 0
@@ -64,7 +64,7 @@ class Passes:
 
 @dataclass
 class FramesInside:
-    """All frames inside the switch, and what has left it."""
+    """All frames inside the switch, and the frames that have left it."""
 
     queues: dict[int, deque[_Queued]] = field(default_factory=dict)
     loop: deque[SentFrame] = field(default_factory=deque)
@@ -98,7 +98,7 @@ class Switch:
         return self.take()
 
     def take(self) -> list[SentFrame]:
-        """Return what has left since the last call."""
+        """Return the frames that have left since the last call."""
         sent, self.traffic.sent = self.traffic.sent, []
         return sent
 
@@ -120,7 +120,7 @@ class Switch:
             self._enqueue(fields["tm.ucast_egress_port"], _Queued(passed.frame, 0, False), bypass)
 
     def steps(self) -> list[int]:
-        """Return what can happen next inside: ports whose queues are not empty, LOOP when a frame comes around."""
+        """Return the possible next steps: ports whose queues are not empty, and LOOP when a frame recirculates."""
         ports = sorted(port for port, queue in self.traffic.queues.items() if queue)
         return ports + ([LOOP] if self.traffic.loop else [])
 

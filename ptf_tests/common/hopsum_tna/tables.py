@@ -93,7 +93,7 @@ class TnaTable:
             self._put(tuple(value for value, _ in matches), tuple(matches), rank, bound)
 
     def set_default(self, bound: Bound) -> None:
-        """Change what the table does on a miss."""
+        """Change the default action of the table."""
         self.default = bound
         self._found.clear()
 

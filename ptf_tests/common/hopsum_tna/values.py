@@ -27,7 +27,7 @@ class Value:
 
 @dataclass(frozen=True)
 class LValue:
-    """What can be written: a field, a record, or bits high..low of a field."""
+    """The target of a write: a field, a record, or bits high..low of a field."""
 
     path: str
     kind: Type
@@ -35,7 +35,7 @@ class LValue:
 
 
 class NameScope:
-    """What names mean in one parser or control: parameters and variables by path, instances and tables by `calls`."""
+    """The names of one parser or control: parameters and variables by path, instances and tables by `calls`."""
 
     def __init__(self, types: Types, names: Mapping[str, tuple[str, Type]], call: Call) -> None:
         self.types = types
@@ -48,7 +48,7 @@ class NameScope:
         return NameScope(self.types, {**self.names, **names}, self.call)
 
     def place(self, node: Node) -> LValue:
-        """Return what a left-hand side means."""
+        """Return the target of a left-hand side."""
         match node["node"]:
             case "PathExpression":
                 if node["path"] not in self.names:
@@ -80,7 +80,7 @@ class NameScope:
 
 
 def _is_result(node: Node) -> bool:
-    """Return whether this is a member of what a call returns: t.apply().hit."""
+    """Return whether this is a member of a call's result: t.apply().hit."""
     return bool(node["node"] == "Member" and node["expr"]["node"] == "MethodCallExpression")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of an interpreter with an observer. Each part wraps the ordinary part and reports its events.
 
-None of this is built, and nothing of it costs, without an observer.
+Without an observer none of these parts is built.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ObservedExpressionWriter(ExpressionWriter):
         return f"{self._teller(field)}(0)"
 
     def temporary(self, name: str, text: str) -> str:
-        """Compute `text` where it stands after all: a part that is not evaluated reads nothing."""
+        """Compute `text` only where it is used: a part that is not evaluated reads nothing."""
         self.lines.append(f"{name} = lambda: {text}")
         return f"{name}()"
 

@@ -19,7 +19,7 @@ Slots = tuple[int, ...]
 
 
 class ValueLayout:
-    """Where everything is in the list of values."""
+    """The positions of fields and flags in the list of values."""
 
     def __init__(self, program: ProgramIR) -> None:
         self._program = program

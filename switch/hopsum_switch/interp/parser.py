@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parser: a machine over the received bytes.
 
-On an error parsing stops, `run` returns the error's number, and the packet goes on with the headers extracted
-so far. Bytes read before the failed operation stay read. A transition key that looks ahead past the end of the
-frame is a PacketTooShort error (undefined in the behavioral model).
+On an error parsing stops, `run` returns the error's number, and the packet continues with the headers extracted so far.
+Bytes read before the failed operation stay read. A transition key that looks ahead past the end of the frame is a
+PacketTooShort error (undefined in the behavioral model).
 """
 
 from __future__ import annotations

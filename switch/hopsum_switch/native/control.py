@@ -131,7 +131,7 @@ class _Control:
             scope.store(builder.add(scope.load(base, offset), amount), base, offset)
 
     def _dispatch(self, table: TableIR, number: Value, *, hit: bool) -> None:
-        """Run the action of a record and go on with its successor."""
+        """Run the action of a record and continue with its successor."""
         scope, builder = self._scope, self._scope.builder
         records = scope.address(scope.layout.table(table.name) + TableWord.RECORDS)
         record = scope.at(records, builder.mul(number, word(record_words(table))))

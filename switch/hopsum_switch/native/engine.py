@@ -90,9 +90,9 @@ class NativeEngine(Engine):
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
         """Run frames from number `first` on in one native call. Return the number of the next one to run.
 
-        That is less than the batch's size if the outputs of another frame might not fit, or if frames went round loops
-        for as many steps as one frame has: take the outputs and call again. A frame needs room for one copy per replica
-        of the largest group.
+        The number is less than the batch's size if the outputs of another frame might not fit, or if the frames have
+        used the steps of one frame in loops. Take the outputs and call again then. A frame needs room for one copy per
+        replica of the largest group.
 
         Raises ValueError where the outputs of one frame do not fit. Give larger buffers.
         """

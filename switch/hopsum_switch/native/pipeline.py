@@ -269,7 +269,7 @@ def _copy_changing(scope: FunctionScope, target: Value, source: Value) -> None:
 
 
 def _prefetch(scope: FunctionScope, number: Value) -> None:
-    """Ask for the bytes of a frame, as many as headers can have, if there is such a frame."""
+    """Prefetch the header bytes of a frame, if the frame exists."""
     builder = scope.builder
     with scope.when(builder.icmp_unsigned("<", number, scope.shared(ControlWord.COUNT))):
         start = builder.add(scope.shared(ControlWord.FRAMES), scope.load(scope.address(ControlWord.OFFSETS), number))

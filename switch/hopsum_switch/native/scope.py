@@ -228,7 +228,7 @@ class FunctionScope:
         return self.function.append_basic_block(name)
 
     def start(self, block: Value) -> None:
-        """Go on writing in a block."""
+        """Continue to write in a block."""
         self.builder.position_at_end(block)
 
     @contextmanager

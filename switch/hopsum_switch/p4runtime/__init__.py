@@ -7,8 +7,8 @@ values        byte strings <-> integers      translate     matches, actions, cou
 entities      Write and Read of entities     packet_io     packet-in and packet-out headers
 service       gRPC
 
-Only `service` imports gRPC. The protobuf bindings are those of the `p4runtime` package, which registers
-them once for everybody in the process. `hopsum_wire.p4runtime` makes them load on any protobuf.
+Only `service` imports gRPC. The protobuf bindings are those of the `p4runtime` package, which registers them once in
+the process. `hopsum_wire.p4runtime` makes them load on any protobuf.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _Sized: TypeAlias = "p4info_pb2.MatchField | p4info_pb2.Action.Param | p4info_pb
 
 
 class P4InfoMatchKind(enum.Enum):
-    """How a key field matches."""
+    """The match kind of a key field."""
 
     EXACT = "exact"
     LPM = "lpm"
@@ -138,7 +138,7 @@ class DigestInfo:
 
 
 class P4InfoIndex:
-    """The objects of one P4Info message by id. `message` is kept as it came."""
+    """The objects of one P4Info message by id. `message` is kept unchanged."""
 
     def __init__(self, message: p4info_pb2.P4Info) -> None:
         """Read `message` (p4.config.v1.P4Info).

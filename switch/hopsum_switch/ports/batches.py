@@ -67,7 +67,7 @@ class FrameBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether a port should stop adding frames."""
+        """Flag: a port should stop adding frames."""
         return self.count >= BATCH_FRAMES
 
     def add(self, *parts: bytes | memoryview) -> None:

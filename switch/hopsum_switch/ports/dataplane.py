@@ -185,7 +185,7 @@ class Dataplane:
             self._wake_sender.send(b"\0")
 
     def wake_fileno(self) -> int:
-        """Return a descriptor. A write to it wakes the loop. For `signal.set_wakeup_fd`."""
+        """Return a descriptor. A write to it wakes the loop. It is meant for `signal.set_wakeup_fd`."""
         return self._wake_sender.fileno()
 
     def answers(self, within_s: float) -> bool:

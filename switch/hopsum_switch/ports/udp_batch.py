@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many IPv4/UDP frames at once: the checks of `udp_frames.strip` as array operations, and what leaves together.
+"""Many IPv4/UDP frames at once: the checks of `udp_frames.strip` as array operations, and groups of outputs.
 
 Frames of one destination leave in order. Consecutive ones with payloads of equal length, the last of them
 shorter or not, become one `Run`, which the kernel cuts into datagrams again (UDP_SEGMENT).
@@ -48,7 +48,7 @@ _HEADERS = np.dtype(
 
 
 class Run(NamedTuple):
-    """Datagrams to one address: their payloads behind one another in `parts`, `segment_bytes` each, the last less."""
+    """Datagrams to one address: their payloads in order in `parts`, `segment_bytes` each, the last one shorter."""
 
     address: tuple[str, int]
     parts: tuple[NDArray[np.uint8], ...]
@@ -93,7 +93,7 @@ def _irregular(frames: Frames) -> Truth:
 def runs(frames: Frames, dropped: Counter[str]) -> Iterator[Run]:
     """Check frames as `strip` does, count those that cannot be sent in `dropped`, and yield the others together.
 
-    The frames are regular (see `split_at_irregular`). What is yielded holds copies.
+    The frames are regular (see `split_at_irregular`). The yielded groups hold copies.
     """
     raw = _windows(frames.data, HEADERS_BYTES)[frames.offsets]
     fields, words = raw.view(_HEADERS)[:, 0], raw.view(np.uint16)

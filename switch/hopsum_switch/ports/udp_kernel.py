@@ -209,7 +209,7 @@ def _count(m: Any, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
 
 @_part
 def _send_group(m: Any, group: int) -> None:
-    """Send what waits in a group: together, or one by one where it cannot be sent together."""
+    """Send the datagrams of a group together, or one by one where they cannot be sent together."""
     at_group = group * at.GROUP_WORDS
     count, row = m.groups[at_group + at.COUNT], m.groups[at_group + at.PORT] * at.EGRESS_WORDS
     if count == 0:
@@ -367,7 +367,7 @@ def serve(
     """Carry frames until none waits, LIMIT have come, or one is not plain. The arguments are those of `Memory`.
 
     In the last case REST is 1. Outputs from NEXT on are then neither sent nor counted, frames of the train from the
-    engine's DONE on have not run, and all that came before has been sent.
+    engine's DONE on have not run, and all earlier outputs have been sent.
     """
     _serve(
         Memory(

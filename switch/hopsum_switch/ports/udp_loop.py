@@ -71,7 +71,7 @@ class UdpLoop:
     """The memory of the loop. Not thread-safe: the data plane's gate serialises the calls."""
 
     def __init__(self, serve: at.Serve) -> None:
-        """Use what `native.loop_code` returned."""
+        """Use the compiled function of `native.loop_code`."""
         self._serve = serve
         self._loop, self._socket = _words(at.LOOP_WORDS), _words(at.SOCKET_WORDS)
         self._egress = _words(at.PORTS * at.EGRESS_WORDS).reshape(at.PORTS, at.EGRESS_WORDS)
@@ -108,7 +108,7 @@ class UdpLoop:
     def serve(
         self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, linger: bool = False
     ) -> Trip:
-        """Carry the frames that wait at a port, BATCH_FRAMES of them and what one datagram brings on top.
+        """Carry the frames that wait at a port: BATCH_FRAMES of them, and the further frames of one datagram.
 
         Args:
             outputs: buffers with room for the outputs of one frame of LONGEST_FRAME_BYTES.
@@ -126,7 +126,7 @@ class UdpLoop:
         return Trip(found[at.PROCESSED], found[at.BUSY_NS] / 1e9, rest)
 
     def _point(self) -> None:
-        """Set what the kernel's structures point to."""
+        """Set the pointers of the kernel's structures."""
         loop, sock, at_socket = self._loop, self._socket, self._socket.ctypes.data
         loop[at.LIMIT], loop[at.HELD_BYTES] = BATCH_FRAMES, _HELD_BYTES
         loop[at.LINGER_NS] = round(LINGER_S * 1e9)
@@ -153,7 +153,7 @@ class UdpLoop:
         return Batch(frames.data, frames.ports[:count], frames.offsets[:count], frames.lengths[:count])
 
     def _count(self, number: int) -> None:
-        """Move what was counted to the counters of the ports."""
+        """Move the counts to the counters of the ports."""
         counters = self._ports[number].counters
         counters.received += int(self._loop[at.RECEIVED])
         counters.received_bytes += int(self._loop[at.RECEIVED_BYTES])

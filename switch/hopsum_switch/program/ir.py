@@ -20,7 +20,7 @@ from .source import SourceInfo
 
 
 class MatchKind(Enum):
-    """How one key field is matched."""
+    """The match kind of one key field."""
 
     EXACT = "exact"
     LPM = "lpm"
@@ -89,7 +89,7 @@ class TableIR:
 
     @property
     def needs_priority(self) -> bool:
-        """Whether entries carry a priority (ternary and range tables)."""
+        """Flag: entries have a priority (ternary and range tables)."""
         return self.match_kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
 

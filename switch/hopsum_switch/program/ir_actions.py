@@ -202,14 +202,14 @@ class RandomUniform:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Go on at operation `to` of the action."""
+    """Continue at operation `to` of the action."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True)
 class JumpIfZero:
-    """Go on at operation `to` if the value is 0."""
+    """Continue at operation `to` if the value is 0."""
 
     value: DataExpr
     to: int

@@ -212,7 +212,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class CompareHeaders:
-    """Whether two headers of one type are both valid and equal in all fields."""
+    """Condition: two headers of one type are both valid and equal in all fields."""
 
     left: HeaderIR
     right: HeaderIR
@@ -220,7 +220,7 @@ class CompareHeaders:
 
 @dataclass(frozen=True, slots=True)
 class CompareBools:
-    """Whether two conditions agree."""
+    """Condition: two conditions have the same value."""
 
     left: BoolExpr
     right: BoolExpr
@@ -228,7 +228,7 @@ class CompareBools:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Both."""
+    """Condition: both conditions hold."""
 
     left: BoolExpr
     right: BoolExpr
@@ -236,7 +236,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one."""
+    """Condition: at least one of two conditions holds."""
 
     left: BoolExpr
     right: BoolExpr
@@ -251,14 +251,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class IsValid:
-    """Whether a header is valid."""
+    """Condition: a header is valid."""
 
     header: HeaderIR
 
 
 @dataclass(frozen=True, slots=True)
 class NonZero:
-    """Whether an integer is not 0."""
+    """Condition: an integer is not 0."""
 
     operand: DataExpr
 
