@@ -19,8 +19,11 @@ import numpy as np
 from hopsum.codec.backends import compiled_decode, compiled_is_wanted, compiled_thc
 from hopsum.codec.backends.kernels import THC_BLOCK, TableSteps
 
-_BLOCKS: Final = 32
+_BLOCKS: Final = 128
+"""The blocks of a probe: 512 KiB of elements, more than the first-level cache has."""
 _TURNS: Final = 5
+_TABLE: Final = (0, 8, 13, 17, 20, 23, 26, 29, 32, 35, 38, 41, 44, 48, 53, 61)
+"""The table of a probe: that of thc for 4 workers. A table with all integers would take another way in the kernels."""
 _log = logging.getLogger(__name__)
 
 Kernel = Callable[..., None]
@@ -67,7 +70,7 @@ def probes() -> tuple[Callable[[], tuple[Any, ...]], ...]:
     x = np.ones((_BLOCKS, THC_BLOCK), np.float32)
     sums, ones = np.ones((_BLOCKS, THC_BLOCK), np.uint8), np.ones(_BLOCKS, np.float32)
     counts, peaks, ranges = np.ones(_BLOCKS, np.int32), np.empty(_BLOCKS, np.int32), np.empty(_BLOCKS, np.float32)
-    steps = TableSteps.of(tuple(range(16)))
+    steps = TableSteps.of(_TABLE)
     key = np.uint64(1)
 
     def turns() -> np.ndarray[Any, Any]:
@@ -79,6 +82,6 @@ def probes() -> tuple[Callable[[], tuple[Any, ...]], ...]:
     return (
         lambda: (x, turns(), 0, ranges),
         lambda: (x, ones, unshifted, *rounding, 512, True, key, key, turns(), 0, codes),
-        lambda: (sums, counts, ones, 15, True, key, turns(), 0, x, peaks),
+        lambda: (sums, counts, ones, steps.granularity, True, key, turns(), 0, x, peaks),
         lambda: (sums[:, : THC_BLOCK // 2].copy(), ones, *table, 512, True, key, False, turns(), 0, x),
     )
