@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A switch: one pipe of TNA, with the traffic manager between its halves and recirculation ports after them.
 
-    arrive(port, frame) --> ingress --> unicast or copies of a group --> queue of each port --> egress --> frame out
-                              ^                                                                   |
-                              +----------- loop: frames that left through a recirculation port <--+
+    decide(port, frame) --> ingress --> store(port) --> one queue or those of a group --> egress --> frame out
+                              ^                                                                |
+                              +--- loop: frames that left through a recirculation port <-------+
 
-Every queue is first in, first out, and nothing is lost in one. `settle` lets a frame go all its ways at once. Tests in
-which packets meet call `arrive` and then, one by one, the steps that `steps` offers. Each runs one half of a pass.
+Ingress runs when a frame's header is there. The frame enters its queue when its last byte is stored. `decide` and
+`store` are these two steps, and `arrive` does both at once. A port is serial: it stores one frame before it decides the
+next. Every queue is first in, first out. A recirculation port's queue loses frames only where a test says `full`.
+`settle` lets a frame go all its ways at once. Tests that want packets to meet call `arrive`, or `decide` and `store`,
+and then, one by one, what `steps` offers: each runs one half of a pass.
 """
 
 from __future__ import annotations
@@ -54,6 +57,14 @@ class _Queued(NamedTuple):
     first: bool
 
 
+class _Storing(NamedTuple):
+    """A frame on its way from ingress to one queue."""
+
+    port: int
+    queued: _Queued
+    bypass: bool
+
+
 @dataclass
 class Passes:
     """The number of runs of each half."""
@@ -67,6 +78,8 @@ class FramesInside:
     """All frames inside the switch, and the frames that have left it."""
 
     queues: dict[int, deque[_Queued]] = field(default_factory=dict)
+    storing: dict[int, tuple[_Storing, ...]] = field(default_factory=dict)
+    """By ingress port: the frame that ingress has decided and whose last byte is not stored yet."""
     loop: deque[SentFrame] = field(default_factory=deque)
     sent: list[SentFrame] = field(default_factory=list)
 
@@ -103,7 +116,14 @@ class Switch:
         return sent
 
     def arrive(self, port: int, frame: bytes) -> None:
-        """Take a frame through ingress, into queues."""
+        """Take a frame through ingress, into queues, as one step."""
+        self.decide(port, frame)
+        self.store(port)
+
+    def decide(self, port: int, frame: bytes) -> None:
+        """Take a frame through ingress. Raises TnaError while the port stores another one."""
+        if port in self.traffic.storing:
+            raise TnaError(f"port {port} is serial, and its last frame is not stored yet")
         self.passes.ingress += 1
         known = {"ingress_port": port, "resubmit_flag": 0}
         passed = self.ingress.run(frame, bytes(self.chip.port_metadata_bytes), known)
@@ -114,10 +134,20 @@ class Switch:
             if fields[f"tm.{name}"]:
                 raise UnsupportedNodeError(f"{name} = {fields[f'tm.{name}']}")
         bypass = bool(fields["tm.bypass_egress"])
-        for number, (out, rid) in enumerate(self._replicas(fields)):
-            self._enqueue(out, _Queued(passed.frame, rid, number == 0), bypass)
+        replicas = [
+            _Storing(out, _Queued(passed.frame, rid, number == 0), bypass)
+            for number, (out, rid) in enumerate(self._replicas(fields))
+        ]
         if fields["tm.ucast_egress_port"] is not None:
-            self._enqueue(fields["tm.ucast_egress_port"], _Queued(passed.frame, 0, False), bypass)
+            replicas.append(_Storing(fields["tm.ucast_egress_port"], _Queued(passed.frame, 0, False), bypass))
+        if replicas:
+            self.traffic.storing[port] = tuple(replicas)
+
+    def store(self, port: int, *, full: bool = False) -> None:
+        """Put the frame that `port` stores, if any, into its queues. `full` recirculation ports drop it."""
+        for replica in self.traffic.storing.pop(port, ()):
+            if not (full and replica.port in self.chip.recirculation_ports):
+                self._enqueue(*replica)
 
     def steps(self) -> list[int]:
         """Return the possible next steps: ports whose queues are not empty, and LOOP when a frame recirculates."""

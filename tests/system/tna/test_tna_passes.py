@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.system.tna.bed import Arrival, Bed, program
@@ -89,6 +90,56 @@ def test_an_answer_is_never_of_two_jobs() -> None:
         bed.controller.delete_job(new)
         bed.oracle.remove_job(new.generation)
     assert ends == {True, False}, "the answer was always out, or never"
+
+
+# ---- the entry into the loop as a step of its own ----------------------------------------------------------------
+
+
+def _first_problem(rounds: list[tuple[int, int]], **options: Any) -> tuple[str, list[str]] | None:
+    """Return the shortest order of UPDATEs (rank, round) of one slot that sends what it must not, and what is wrong.
+
+    A reply that is missing alone is no problem here: workers send again.
+    """
+    bed = Bed("small")
+    job = bed.job(2)
+    arrivals = [
+        bed.arrival(job, rank, frames.update(job, rank, bytes([0, 0, 0, rank + 1] * 256), op=Op.ADD32, round=round_))
+        for rank, round_ in rounds
+    ]
+    for end in Explorer(bed.switch, **options).ends([(arrival.port, arrival.frame) for arrival in arrivals]):
+        problems = bed.problems(arrivals, end.sent)
+        if any(problem.startswith("unexpected") for problem in problems):
+            return end.order, problems
+    return None
+
+
+def test_frames_queued_in_another_order_than_decided_are_a_wrong_sum() -> None:
+    """Hazard 1 of docs/tofino.md: the packet that adds is queued before the packet that opens the round."""
+    found = _first_problem([(0, 1), (1, 1)], apart=True)
+    assert found is not None
+    order, problems = found
+    assert order == "a0 a1 s1 s0 . . . . . ."
+    assert sum("missing of packet 1" in problem for problem in problems) == 1
+    assert sum("unexpected" in problem for problem in problems) == 2, "a wrong RESULT to each worker"
+
+
+def test_a_decided_frame_that_the_loop_drops_is_a_wrong_sum() -> None:
+    """Hazard 2 of docs/tofino.md: the bit of the dropped packet is set, and its lanes are not there."""
+    found = _first_problem([(0, 1), (1, 1)], drops=1)
+    assert found is not None
+    order, problems = found
+    assert order == "a0! a1 . . . ."
+    assert sum("unexpected" in problem for problem in problems) == 2, "a wrong RESULT to each worker"
+
+
+def test_neither_hazard_without_its_step() -> None:
+    """The same packets, decided and queued in one step, with a loop that is never full."""
+    assert _first_problem([(0, 1), (1, 1)]) is None
+
+
+def test_one_port_cannot_swap_its_own_frames() -> None:
+    """A port stores a frame before it decides the next one."""
+    assert _first_problem([(0, 1), (0, 1), (0, 2)], apart=True) is None
 
 
 # ---- mutants --------------------------------------------------------------------------------------------------
