@@ -4,23 +4,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+from hopsum_controlplane.errors import ControlPlaneError
 
 
 def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
     """Return by switch name what it is to run: `pipeline`, or what its `program` says.
 
-    Raises ControlPlaneError when a program cannot be read.
+    Raises ControlPlaneError when a program cannot be read, or cannot serve workers at one of the switch's ports.
     """
     return {
-        switch.name: pipeline if switch.program is None else load_pipeline(switch.driver, switch.program)
-        for switch in config.switches
+        switch.name: pipeline if switch.program is None else _load(switch, switch.program) for switch in config.switches
     }
+
+
+def _load(switch: SwitchConfig, program: Path) -> PipelineConfig:
+    try:
+        return load_pipeline(switch.driver, program, [rule.port for rule in switch.ports])
+    except ControlPlaneError as error:
+        raise ControlPlaneError(f"switch {switch.name!r}: {error.what}", hint=error.hint) from error
 
 
 def device_factories(

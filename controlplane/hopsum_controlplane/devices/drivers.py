@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,10 +51,16 @@ def check_target(driver: str, device_id: int, program: Path | None) -> None:
     import_module(_CLASSES[driver][0]).check_device_id(device_id)
 
 
-def load_pipeline(driver: str, program: Path) -> PipelineConfig:
-    """Read the program of a switch of this driver from what its compiler wrote. Raises ControlPlaneError."""
-    load: Callable[[Path], PipelineConfig] = import_module(_CLASSES[driver][0]).load_program
-    return load(program)
+def load_pipeline(driver: str, program: Path, ports: Iterable[int] = ()) -> PipelineConfig:
+    """Read the program of a switch of this driver from what its compiler wrote.
+
+    Raises ControlPlaneError, also when the program cannot serve workers at one of `ports`.
+    """
+    module = import_module(_CLASSES[driver][0])
+    load: Callable[[Path], PipelineConfig] = module.load_program
+    pipeline = load(program)
+    module.check_ports(pipeline, ports)
+    return pipeline
 
 
 def open_device(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import Pending, device_factories, pipelines
 from hopsum_controlplane.devices.base import PipelineConfig
-from hopsum_controlplane.devices.tofino import load_program
+from hopsum_controlplane.devices.tofino import check_ports, load_program
 from hopsum_wire import Op
 from hopsum_wire.membership import parse_membership
 
 from ..cluster.world import Cluster, switch_config
+from .conftest import BUILD, make_build, of_one_word, p4info_of
 from .stratum import DEVICE_ID, Stratum
 
 OURS = PipelineConfig(b"{}", "")
@@ -29,6 +31,35 @@ def test_each_switch_has_its_program(tmp_path: Path, conf: Path) -> None:
     missing = replace(chip, program=tmp_path / "none.conf")
     with pytest.raises(ControlPlaneError, match=r"none\.conf: cannot be read"):
         pipelines(replace(cluster.config, switches=(missing,)), OURS)
+
+
+@pytest.mark.parametrize(
+    ("arch", "port", "message"),
+    [
+        ("tofino", 132, "port 132 is of pipe 1, and the program loops through port 68 of pipe 0"),
+        ("tofino", 68, "port 68 is the port that the program loops through"),
+        ("tofino2", 6, "port 6 is the port that the program loops through"),
+        ("tofino2", 384, "port 384 is of pipe 3, and the program loops through port 6 of pipe 0"),
+    ],
+)
+def test_ports_that_the_program_cannot_serve(tmp_path: Path, arch: str, port: int, message: str) -> None:
+    conf = make_build(tmp_path, of_one_word(p4info_of(arch)))
+    networks = {1: "10.0.0.0/24", port: "10.0.1.0/24"}
+    chip = replace(switch_config(1, networks), driver="tofino", device_id=DEVICE_ID, program=conf)
+    cluster = Cluster(tmp_path, (chip,), {})
+    with pytest.raises(ControlPlaneError, match=f"^switch 's1': {message}") as refused:
+        pipelines(cluster.config, OURS)
+    assert "device ports 0 .. 127" in str(refused.value.hint)
+
+
+def test_the_loop_ports_are_those_of_the_program() -> None:
+    source = (BUILD.parents[1] / "tna" / "target.p4").read_text()
+    assert re.findall(r"RECIRCULATE = (\d+);", source) == ["6", "68"]
+
+
+def test_a_program_of_another_architecture() -> None:
+    with pytest.raises(ControlPlaneError, match="P4Info of architecture 'v1model'"):
+        check_ports(PipelineConfig(b"", 'pkg_info {\n  arch: "v1model"\n}'), [1])
 
 
 def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: Stratum) -> None:
