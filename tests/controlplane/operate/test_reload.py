@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -169,18 +170,18 @@ def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "refused"), [(0o400, False), (0o440, False), (0o600, False), (0o444, True), (0o460, True)]
 )
-def test_a_file_of_root_may_be_readable_for_its_group(tmp_path: Path, mode: int, refused: bool) -> None:
+def test_a_file_of_root_may_be_readable_for_its_group(mode: int, refused: bool) -> None:
     """Secrets of Kubernetes and systemd are root's; the service runs as somebody else, of their group."""
-    path = private(tmp_path / "admin.token", OLD)
-    path.chmod(mode)
-    os.chown(path, 0, 65534)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
     look = (
         "import os, sys; from pathlib import Path; from hopsum_controlplane.service.access import read_admin_tokens;"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); print(len(read_admin_tokens(Path(sys.argv[1]))))"
     )
-    done = subprocess.run([sys.executable, "-c", look, str(path)], capture_output=True, text=True, check=False)
+    with TemporaryDirectory() as folder:  # pytest's own folders are closed to everybody else
+        Path(folder).chmod(0o755)
+        path = private(Path(folder) / "admin.token", OLD)
+        path.chmod(mode)
+        os.chown(path, 0, 65534)
+        done = subprocess.run([sys.executable, "-c", look, str(path)], capture_output=True, text=True, check=False)
     if mode & 0o040 or refused:
         assert (done.returncode != 0) is refused, done.stderr
         assert not refused or "others can read it" in done.stderr
