@@ -58,7 +58,7 @@ class JobStateCache:
         self._deleted: dict[str, str] = {}
         """The words on the last deleted jobs, by name. They are only in memory."""
         self.store_condition = ""
-        """Why the database could not be written when that was last tried, empty when it could."""
+        """The reason why the database could not be written at the last try, empty when it could."""
         self._probe_store_at_s = monotonic() + STORE_PROBE_S
         self._generations = GenerationAllocator()
         self.observe_generation(stored.last_generation)

@@ -25,7 +25,7 @@ from hopsum_controlplane.resource_allocator import Allocation
 
 
 class Registrable(NamedTuple):
-    """How switches are driven that register: what opens a session with one, and the program of all."""
+    """The drivers of switches that register: a function that opens a session with one, and the program of all."""
 
     source: Callable[[SwitchConfig], DeviceSource]
     pipeline: PipelineConfig | None

@@ -39,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Call:
-    """Whose call it is, from where, as gRPC writes addresses, and the seconds until its client gives it up.
+    """A call: its token, its peer as gRPC writes addresses, and the seconds until its client gives it up.
 
     `certificate` is the common name of its client's certificate, empty without one.
     """

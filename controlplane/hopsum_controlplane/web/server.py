@@ -39,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class HealthCheck(Protocol):
-    """What answers /healthz and /readyz: why not, or an empty string."""
+    """A function that answers /healthz or /readyz: the reason why not, or an empty string."""
 
     @property
     def certificate_ends_at_s(self) -> float | None:

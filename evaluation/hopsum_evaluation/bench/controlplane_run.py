@@ -42,7 +42,7 @@ class AdoptionError(Exception):
 
 @dataclass(slots=True)
 class Leaks:
-    """What was left over, summed over all looks at the switch. Everything 0 is right."""
+    """The differences found, summed over all looks at the switch. All of them should be 0."""
 
     entries: int = 0
     slots: int = 0

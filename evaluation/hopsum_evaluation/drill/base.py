@@ -41,7 +41,7 @@ class Check(NamedTuple):
 
 @dataclass
 class DrillReport:
-    """What a drill found. Its `checks` are computed, never assumed."""
+    """The findings of a drill. Its `checks` are computed, never assumed."""
 
     name: str
     target: str

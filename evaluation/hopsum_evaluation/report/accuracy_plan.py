@@ -18,7 +18,7 @@ _MODULE: Final = "hopsum_evaluation.report.accuracy_worker"
 
 @dataclass(frozen=True, slots=True)
 class AccuracyModel:
-    """What is trained, and until when. `accuracy_models` has it with its data."""
+    """A model and the target of its training. `accuracy_models` has the network and its data."""
 
     words: str
     """The words for the page."""
@@ -66,7 +66,7 @@ class Course:
 
 
 class CourseLength(NamedTuple):
-    """How long a model is trained, at full length."""
+    """The full length of a training."""
 
     steps: int
     batch: int

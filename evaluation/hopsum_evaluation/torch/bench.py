@@ -54,7 +54,7 @@ class TimedPhase:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What all phases work on. All ranks have the same vector."""
+    """The vectors and results that all phases work on. All ranks have the same vector."""
 
     codec: TorchThc
     context: ReductionContext

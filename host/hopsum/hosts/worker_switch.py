@@ -33,7 +33,7 @@ _BUSY: Final = "RESOURCE_EXHAUSTED"
 
 
 class SwitchPlace(NamedTuple):
-    """Where a switch serves: an address of this host, and its ports, 0 for any free ones."""
+    """The place where a switch serves: an address of this host, and its ports, 0 for any free ones."""
 
     ip: str
     p4runtime_port: int = 0

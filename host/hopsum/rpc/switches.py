@@ -30,7 +30,7 @@ class SwitchOffer(NamedTuple):
 
 
 class SwitchRegistration(NamedTuple):
-    """What a controller answers. Seconds."""
+    """The controller's answer to a switch that registers, in seconds."""
 
     lease_s: float
     heartbeat_s: float

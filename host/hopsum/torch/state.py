@@ -79,7 +79,7 @@ class Submitted(NamedTuple):
 
 
 class _Calls:
-    """Whether a state was ever handed a bucket. Outlives the state."""
+    """A flag that says whether a state was ever handed a bucket. It outlives the state."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

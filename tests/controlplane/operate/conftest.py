@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log as it was before a command took it. Worker processes import `site_members` by name."""
+"""A cluster in memory, its service, and the log as it was. Worker processes import `site_members` by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+
+from ..cluster.world import Cluster, switch_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -27,3 +33,31 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+@pytest.fixture
+def switches() -> int:
+    """Number of switches of the cluster. A test file may have another one."""
+    return 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, switches: int) -> Iterator[Cluster]:
+    configs = tuple(switch_config(number) for number in range(1, switches + 1))
+    made = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def at(cluster: Cluster) -> Iterator[list[str]]:
+    """Options of a command that name the cluster's service."""
+    with Service(cluster.controller, "127.0.0.1:0") as service:
+        yield ["--controller", service.address]

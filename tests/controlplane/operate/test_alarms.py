@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -20,14 +19,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from hopsum_controlplane.metrics import FAMILIES
 from hopsum_controlplane.metrics.collect import PREFIX, expose
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.watch.heartbeat import NAMES
 
 from ..cluster.scraping import parse
-from ..cluster.world import Cluster, switch_config
+from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, start, write_config
 from .test_reload import certify, needs_openssl
 
@@ -40,19 +38,11 @@ OPEN_METRICS = "application/openmetrics-text"
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
-    made.start()
-    for worker in made.run("train"):
+def training(cluster: Cluster) -> Cluster:
+    """The cluster with a job whose workers have told their counts."""
+    for worker in cluster.run("train"):
         worker.beat(**dict.fromkeys(NAMES, 3.0))
-    yield made
-    made.stop()
+    return cluster
 
 
 def alerts() -> dict[str, str]:
@@ -101,22 +91,22 @@ def test_promtool_notices_when_a_rule_is_gone(alert: str, tmp_path: Path) -> Non
     assert done.returncode != 0
 
 
-def test_open_metrics_are_what_its_parser_takes(cluster: Cluster) -> None:
+def test_open_metrics_are_what_its_parser_takes(training: Cluster) -> None:
     told = {
         family.name: family
-        for family in text_string_to_metric_families(expose(cluster.controller, accept=OPEN_METRICS))
+        for family in text_string_to_metric_families(expose(training.controller, accept=OPEN_METRICS))
     }
     (build,) = told[f"{PREFIX}build_info"].samples
     assert (build.labels, build.value) == ({"version": version("hopsum")}, 1)
     (writable,) = told[f"{PREFIX}database_writable"].samples
     assert writable.value == 1
     assert told[f"{PREFIX}member_allreduces"].type == "counter"
-    plain = parse(expose(cluster.controller))
+    plain = parse(expose(training.controller))
     assert sum(len(family.samples) for family in told.values()) == len(plain)
 
 
-def test_who_asks_for_open_metrics_gets_them(cluster: Cluster, stack: ExitStack) -> None:
-    server = stack.enter_context(WebServer(cluster.controller, "127.0.0.1:0"))
+def test_who_asks_for_open_metrics_gets_them(training: Cluster, stack: ExitStack) -> None:
+    server = stack.enter_context(WebServer(training.controller, "127.0.0.1:0"))
     for accept, kind in ((f"{OPEN_METRICS};version=1.0.0,text/plain;q=0.5", OPEN_METRICS), ("", "text/plain")):
         request = urllib.request.Request(server.metrics_url, headers={"Accept": accept} if accept else {})
         with urllib.request.urlopen(request, timeout=START_S) as answer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What contrib/ has for systemd, containers and Kubernetes, and what the processes say to such managers."""
+"""The files of contrib/ for systemd, containers and Kubernetes, and the words of the processes to such managers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,6 @@ MANIFESTS = sorted((CONTRIB / "kubernetes").glob("*.yaml"))
 ANALYZE, WORST_EXPOSURE = shutil.which("systemd-analyze"), 20
 PARSERS = {"controller": controller_parser, "switch": switch_parser}
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze on PATH")
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def arguments_fit(words: list[str]) -> Any:

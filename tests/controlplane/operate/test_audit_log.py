@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who did what: a line for every change, whoever asked for it, and what the workers of a deleted job hear."""
+"""The audit log: a line for every change, whoever asked for it. And the words that workers of a deleted job read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import re
 import stat
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,26 +22,11 @@ from hopsum_controlplane.service import jobs as jobs_service
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
 
-from ..cluster.world import Cluster, switch_config
+from ..cluster.world import Cluster
 
 TOKENS = (AdminToken("the-token-of-alice-0000", "alice"), AdminToken("the-token-of-nobody-000"))
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
-    made.start()
-    yield made
-    made.stop()
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -68,12 +68,6 @@ class Controller:
 
     def operator(self, stack: ExitStack) -> JobsClient:
         return JobsClient(stack.enter_context(Channel(ControllerAddress.of(self.address))))
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def start(stack: ExitStack, config: Path, *more: str, before: Sequence[str] = ()) -> Controller:
@@ -140,12 +134,12 @@ def test_a_second_controller_does_not_get_the_books(
     command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config)]
     second = ManagedProcess(command, tmp_path / "second.log")
     stack.callback(second.stop)
-    assert _status(second) == 1
+    assert exit_status(second) == 1
     assert "hopsum controller: error: " in second.log_text()
     assert "state.sqlite" in second.log_text()
 
 
-def _status(process: ManagedProcess) -> int:
+def exit_status(process: ManagedProcess) -> int:
     pause = threading.Event()
     for _ in range(int(START_S / 0.05)):
         if not process.running():

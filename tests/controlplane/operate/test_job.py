@@ -7,7 +7,6 @@ import io
 import json
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,27 +26,12 @@ from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.watch.rates import document
 
 from ..cluster.noted import noted_tree
-from ..cluster.world import LEASE_S, Cluster, enter, switch_config
+from ..cluster.world import LEASE_S, Cluster, enter
 
 ADMIN = "administrators-token-of-a-test"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def at(cluster: Cluster) -> Iterator[list[str]]:
-    with Service(cluster.controller, "127.0.0.1:0") as service:
-        yield ["--controller", service.address]
 
 
 def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(

@@ -4,31 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hopsum_cli.job import main
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
 
-from ..cluster.world import Cluster, switch_config
+from ..cluster.world import Cluster
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    configs = (switch_config(1), switch_config(2))
-    made = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs})
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def at(cluster: Cluster) -> Iterator[list[str]]:
-    with Service(cluster.controller, "127.0.0.1:0") as service:
-        yield ["--controller", service.address]
+def switches() -> int:
+    return 2
 
 
 def test_a_job_is_moved_and_the_reason_is_shown(

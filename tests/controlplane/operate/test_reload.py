@@ -10,8 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,18 +26,12 @@ from hopsum_controlplane.service.access import AdminAuth, AdminToken, read_admin
 from hopsum_controlplane.service.server import safeguards
 from hopsum_topologies.process import ManagedProcess
 
-from .test_controller import NOBODY, START_S, Controller, start, write_config
+from .test_controller import NOBODY, START_S, Controller, exit_status, start, write_config
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OPENSSL = shutil.which("openssl")
 OLD, NEW = "the-old-token-of-the-test", "the-new-token-of-the-test"
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with")
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def private(path: Path, text: str) -> Path:
@@ -107,7 +99,7 @@ def test_certificates_tokens_and_level_are_read_again_and_connections_go_on(tmp_
     assert controller.process.log_text().count("SIGHUP: read ") == 1
 
     os.kill(controller.process.pid, signal.SIGTERM)
-    assert _status(controller.process) == 0
+    assert exit_status(controller.process) == 0
 
 
 @needs_openssl
@@ -214,7 +206,7 @@ def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: E
         os.kill(controller.process.pid, signal.SIGHUP)
     hang_up(controller, "SIGHUP: read ")
     os.kill(controller.process.pid, signal.SIGINT)
-    assert _status(controller.process) == 0
+    assert exit_status(controller.process) == 0
 
 
 def test_hanging_up_ends_no_switch(tmp_path: Path, stack: ExitStack) -> None:
@@ -226,7 +218,7 @@ def test_hanging_up_ends_no_switch(tmp_path: Path, stack: ExitStack) -> None:
     os.kill(switch.pid, signal.SIGHUP)
     switch.wait_for(lambda: "SIGHUP: the switch has nothing to read" in switch.log_text(), "the line", START_S)
     os.kill(switch.pid, signal.SIGINT)
-    assert _status(switch) == 0
+    assert exit_status(switch) == 0
 
 
 def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
@@ -249,12 +241,3 @@ def test_a_port_that_is_taken_is_status_1(
     config.write_text(config.read_text().replace('metrics_listen = "127.0.0.1:0"', f'metrics_listen = "{place}"'))
     assert main(["--config", str(config)]) == 1
     assert place in capsys.readouterr().err
-
-
-def _status(process: ManagedProcess) -> int:
-    pause = threading.Event()
-    for _ in range(int(START_S / 0.05)):
-        if not process.running():
-            return process.stop()
-        pause.wait(0.05)
-    raise AssertionError(process.log_text())

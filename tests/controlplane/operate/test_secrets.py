@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,12 +22,6 @@ from .test_controller import START_S, start, start_native, write_config
 
 OPENSSL = shutil.which("openssl")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "secrets.md"
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def type_in(folder: Path, block: str, **environment: str) -> None:

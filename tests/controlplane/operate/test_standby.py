@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,16 +16,9 @@ from hopsum_controlplane.cluster import StateStore, StoreError, StoreLockedError
 from hopsum_topologies.process import ManagedProcess
 
 from .test_as_a_service import Manager
-from .test_controller import NOBODY, START_S, start, write_config
-from .test_reload import _status
+from .test_controller import NOBODY, START_S, exit_status, start, write_config
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "standby.md"
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def test_the_command_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
@@ -56,7 +48,7 @@ def test_the_command_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
     os.kill(first.process.pid, signal.SIGKILL)
     standby.wait_for(lambda: "ready listen=" in standby.log_text(), "that it serves", START_S)
     os.kill(standby.pid, signal.SIGTERM)
-    assert _status(standby) == 0
+    assert exit_status(standby) == 0
 
 
 def test_a_signal_ends_a_standby(tmp_path: Path, stack: ExitStack) -> None:
@@ -68,7 +60,7 @@ def test_a_signal_ends_a_standby(tmp_path: Path, stack: ExitStack) -> None:
     stack.callback(standby.stop)
     standby.wait_for(lambda: "\nstandby\n" in f"\n{standby.log_text()}", "that it waits", START_S)
     os.kill(standby.pid, signal.SIGTERM)
-    assert _status(standby) == 0
+    assert exit_status(standby) == 0
     assert "SIGTERM: the standby ends" in standby.log_text()
 
 

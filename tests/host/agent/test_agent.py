@@ -18,6 +18,7 @@ from hopsum.codec.table import expected_nmse
 from hopsum.communicator import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import LANES
 from hopsum_wire import Op
+from hopsum_wire.payload import up_bytes
 
 from ..transport.lossy import Mishaps
 from .cluster import PATIENT, WINDOW, Cluster
@@ -131,31 +132,25 @@ def test_a_rank_with_other_bits_is_refused_with_the_numbers(stack: ExitStack, sp
     assert not cluster.links[0].headers
 
 
-def test_packed_results_end_with_the_mean_of_a_simulated_switch(stack: ExitStack) -> None:
-    """Over sockets that lose and repeat datagrams: three quarters of the bytes of each result, the same mean."""
-    codec = make_codec("thc:result_bits=6", workers=3, backend="numpy")
-    cluster = Cluster(stack, 3, mishaps=LOSSY, tables=job_tables(codec))
-    vectors = normal(3, 40_000, seed=8)
-    futures = [agent.submit(x, step=5) for agent, x in zip(cluster.agents("thc:result_bits=6"), vectors, strict=True)]
-    found = {future.result(WAIT_S).mean.tobytes() for future in futures}
-    wanted = simulate_allreduce(codec, vectors, seed=0, step=5)
-    assert wanted is not None
-    assert found == {wanted[0].tobytes()}
-    assert {header.length for header in cluster.links[0].headers if header.op == Op.LOOKUP_ADD6} == {512}
-
-
-def test_digits_end_with_the_mean_of_a_simulated_switch(stack: ExitStack) -> None:
+@pytest.mark.parametrize(
+    ("spelled", "op", "chunk_elements"),
+    [("thc:result_bits=6", Op.LOOKUP_ADD6, 1024), ("thc:digits=7", Op.ADD32, 7 * 256)],
+)
+def test_forms_of_thc_end_with_the_mean_of_a_simulated_switch(
+    stack: ExitStack, spelled: str, op: Op, chunk_elements: int
+) -> None:
     """Over sockets that lose and repeat datagrams; the last chunk is not full, and neither is its last block."""
-    codec = make_codec("thc:digits=7", workers=3, backend="numpy")
+    codec = make_codec(spelled, workers=3, backend="numpy")
     cluster = Cluster(stack, 3, mishaps=LOSSY, tables=job_tables(codec))
     vectors = normal(3, 40_000, seed=8)
-    futures = [agent.submit(x, step=5) for agent, x in zip(cluster.agents("thc:digits=7"), vectors, strict=True)]
+    futures = [agent.submit(x, step=5) for agent, x in zip(cluster.agents(spelled), vectors, strict=True)]
     found = {future.result(WAIT_S).mean.tobytes() for future in futures}
     wanted = simulate_allreduce(codec, vectors, seed=0, step=5)
     assert wanted is not None
     assert found == {wanted[0].tobytes()}
-    sent = {(header.slot, header.round) for header in cluster.links[0].headers if header.op == Op.ADD32}
-    assert len(sent) == -(-40_000 // (7 * 256))
+    headers = [header for header in cluster.links[0].headers if header.op == op]
+    assert len({(header.slot, header.round) for header in headers}) == -(-40_000 // chunk_elements)
+    assert {header.length for header in headers} == {up_bytes(op)}
 
 
 def test_ranks_with_other_digits_than_the_job_are_refused_with_the_numbers(stack: ExitStack) -> None:

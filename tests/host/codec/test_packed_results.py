@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.host.codec.vectors import layered, nmse, normal
+from tests.host.codec.vectors import layered, nmse, normal, require_equal_backends
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.base import job_tables
@@ -78,17 +78,7 @@ def test_four_bits_an_element_up_and_six_down(elements: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"rotation": "full"}, {"rotation": "none"}, {"scale": "tensor"}])
 @pytest.mark.parametrize("elements", SIZES)
 def test_backends_and_threads_give_equal_bytes(elements: int, options: dict[str, str], name: str) -> None:
-    pytest.importorskip("numba")
-    found = []
-    for backend, threads in (("numpy", 1), ("numba", 1), ("numba", 2)):
-        codec = packed(3, backend, name, threads=threads, **options)
-        kept = [ErrorFeedback(elements) for _ in range(3)]
-        vectors = [layered(elements, seed=rank) for rank in range(3)]
-        means = simulate_allreduce(codec, vectors, seed=5, step=1, feedback=kept)
-        assert means is not None
-        assert len({mean.tobytes() for mean in means}) == 1
-        found.append((means[0].tobytes(), *(each.residual.tobytes() for each in kept)))
-    assert found[0] == found[1] == found[2]
+    require_equal_backends(lambda backend, threads: packed(3, backend, name, threads=threads, **options), elements)
 
 
 def test_packing_alone_changes_no_byte_of_the_mean() -> None:

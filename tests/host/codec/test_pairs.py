@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.host.codec.vectors import layered, nmse, normal
+from tests.host.codec.vectors import layered, nmse, normal, require_equal_backends, require_equal_runs
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.base import job_tables
@@ -124,29 +124,11 @@ def test_two_bits_an_element_up_and_four_down(elements: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"rotation": "full"}, {"rotation": "none"}, {"scale": "tensor"}])
 @pytest.mark.parametrize("elements", SIZES)
 def test_backends_and_threads_give_equal_bytes(elements: int, options: dict[str, str]) -> None:
-    pytest.importorskip("numba")
-    found = []
-    for backend, threads in (("numpy", 1), ("numba", 1), ("numba", 2)):
-        codec = paired(3, backend, threads=threads, **options)
-        kept = [ErrorFeedback(elements) for _ in range(3)]
-        vectors = [layered(elements, seed=rank) for rank in range(3)]
-        means = simulate_allreduce(codec, vectors, seed=5, step=1, feedback=kept)
-        assert means is not None
-        assert len({mean.tobytes() for mean in means}) == 1
-        found.append((means[0].tobytes(), *(each.residual.tobytes() for each in kept)))
-    assert found[0] == found[1] == found[2]
+    require_equal_backends(lambda backend, threads: paired(3, backend, threads=threads, **options), elements)
 
 
 def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes do not depend on how many blocks are worked on at a time."""
-    x, found = layered(9 * 1024 + 5), []
-    for blocks in (2, 4, 512):
-        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_ELEMENTS", 1024 * blocks)
-        codec, kept = paired(2), [ErrorFeedback(x.size) for _ in range(2)]
-        means = simulate_allreduce(codec, [x, -x[::-1].copy()], seed=1, step=1, feedback=kept)
-        assert means is not None
-        found.append((means[0].tobytes(), kept[0].residual.tobytes()))
-    assert found[0] == found[1] == found[2]
+    require_equal_runs(lambda: paired(2), monkeypatch)
 
 
 @pytest.mark.parametrize(("workers", "kept"), [(4, False), (4, True), (7, False), (7, True)])

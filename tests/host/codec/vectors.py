@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import ReductionContext, SharedRanges
+from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges
 from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.simulate import simulate_allreduce
 
 Floats = NDArray[np.float32]
 
@@ -38,3 +41,29 @@ def encode_alone(codec: RangeCodec, x: Floats, context: ReductionContext) -> tup
 
 def only(rank: int, chunks: int) -> NDArray[np.uint64]:
     return np.full(chunks, 1 << rank, np.uint64)
+
+
+def means_and_residuals(codec: RangeCodec, vectors: list[Floats], seed: int) -> tuple[bytes, ...]:
+    """Return the bytes of the one mean of all ranks, and of each rank's residual."""
+    kept = [ErrorFeedback(x.size) for x in vectors]
+    means = simulate_allreduce(codec, vectors, seed=seed, step=1, feedback=kept)
+    assert means is not None
+    assert len({mean.tobytes() for mean in means}) == 1
+    return means[0].tobytes(), *(each.residual.tobytes() for each in kept)
+
+
+def require_equal_backends(make: Callable[[str, int], RangeCodec], elements: int) -> None:
+    """Hold numba, with one thread and with two, to numpy's bytes. `make` takes a backend and a number of threads."""
+    pytest.importorskip("numba")
+    vectors = [layered(elements, seed=rank) for rank in range(3)]
+    ways = (("numpy", 1), ("numba", 1), ("numba", 2))
+    assert len({means_and_residuals(make(*way), vectors, seed=5) for way in ways}) == 1
+
+
+def require_equal_runs(make: Callable[[], RangeCodec], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Require bytes that do not depend on how many blocks are worked on at a time."""
+    x, found = layered(9 * 1024 + 5), set()
+    for blocks in (2, 4, 512):
+        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_ELEMENTS", 1024 * blocks)
+        found.add(means_and_residuals(make(), [x, -x[::-1].copy()], seed=1))
+    assert len(found) == 1

@@ -44,7 +44,7 @@ class LoopFrame(NamedTuple):
 
     sent: SentUpdate
     lanes: LaneAction | None = None
-    """What the packet does to each row; None: not decided yet."""
+    """The effect of the packet on each row. None: not decided yet."""
     answers: bool = False
     place: int = 0
     """Rows changed, and then rows read."""
