@@ -23,7 +23,7 @@ class Command(NamedTuple):
     module: str
     """Has `main(arguments) -> exit status` and `build_parser()`."""
     extra: str = ""
-    """The extra that brings what it imports. Empty where the distribution alone does."""
+    """The extra that brings what it imports, empty where the distribution alone does."""
 
 
 class Group(NamedTuple):

@@ -320,7 +320,7 @@ def _code_group(root: _Object) -> int:
 
 
 def _ops(root: _Object) -> frozenset[Op]:
-    """Return the operations of the switch. All where they are left out."""
+    """Return the operations of the switch. Left out, they are all operations."""
     names = root.value.get("ops", list(Op.__members__))
     if not isinstance(names, list) or not names or not all(name in list(Op.__members__) for name in names):
         raise root.wrong("ops", f"is {names}, no list of some of {', '.join(Op.__members__)}")

@@ -58,7 +58,7 @@ def values_of(packet: Packet) -> dict[str, Any]:
 
 
 def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:
-    """Return the word for the elements of a payload, and the elements. Bytes where op and length do not fit."""
+    """Return the word for the elements of a payload, and the elements, or bytes where op and length do not fit."""
     shape, data = SHAPES.get(op), np.frombuffer(payload, np.uint8)
     if shape is not None and kind == Kind.UPDATE and shape.has_codes and len(payload) == shape.up_bytes:
         return "codes", unpack_codes(data, shape.lane_bits).tolist()

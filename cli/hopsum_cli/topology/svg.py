@@ -87,7 +87,10 @@ def _line(link: Link, places: dict[str, NodePosition]) -> str:
 
 
 def _link_text(link: Link, places: dict[str, NodePosition]) -> str:
-    """Put the words nearer to the lower end, where lines from one switch have parted. On white, to be read on lines."""
+    """Put the words nearer to the lower end, where lines from one switch have parted.
+
+    White below the words makes them readable on lines.
+    """
     low, high = sorted((places[end] for end in link.ends), key=lambda place: -place.y)
     words = link_words(link)
     x, y = low.x + (high.x - low.x) * 0.45, low.y + (high.y - low.y) * 0.45 - 7 * len(words)

@@ -5,7 +5,7 @@ The scale is the largest magnitude, sent as float32. An element x becomes sign(x
 which is unbiased. Five ternary digits share a byte (3^5 = 243), 1.6 bits an element where log2(3) is 1.585.
 
 The paper first clips elements at 2.5 standard deviations, which makes the scale, and so the error, smaller and the
-estimate biased: `clip_sigma=2.5`. The paper also lets workers agree on the largest scale. Here each has its own.
+estimate biased: `clip_sigma=2.5`. The paper also lets workers agree on the largest scale. Each worker has its own here.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _steps(
 
 
 def describe(targets: Sequence[SwitchUnderTest], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Return what --json prints. Null for what was not measured."""
+    """Return what --json prints. A figure that was not measured is null."""
     report: dict[str, Any] = {}
     measured = {target.name: target for target in targets}
     for name in TARGETS:

@@ -73,7 +73,7 @@ class Findings:
 
 
 def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: float) -> dict[str, Any]:
-    """Return what --json prints. Null for what was not measured."""
+    """Return what --json prints. A figure that was not measured is null."""
     rates, report = findings.rates, dict[str, Any]()
     for name, key in _CODES_KEYS.items():
         report |= _key(rates.get(name), key, CODES)

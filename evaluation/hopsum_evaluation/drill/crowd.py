@@ -121,7 +121,7 @@ def _calls(address: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def _in_thread(keep: Callable[[], None], ending: threading.Event) -> Iterator[None]:
-    """Run a function in a thread of its own for the block. At the block's end set the event and wait for the thread."""
+    """Run a function in a thread of its own for the block. Its end sets the event and waits for the thread."""
     thread = threading.Thread(target=keep, name="drill-crowd", daemon=True)
     thread.start()
     try:

@@ -130,7 +130,7 @@ class DrillTestbed:
         return time.monotonic()
 
     def start_switch(self, shard: int = 0) -> None:
-        """Start the switch of a shard, without a program. The same again after it was killed, at the same addresses."""
+        """Start the switch of a shard, without a program. One that was killed is started at the same addresses."""
         driver = self.context.target
         command = self.network.switch_command(driver, sys.executable, shard)
         process = self.start(f"switch {shard}" if shard else "switch", command)
@@ -177,7 +177,7 @@ class DrillTestbed:
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def lose(self, losses: Mapping[int, float]) -> None:
-        """Let switch ports lose a share of their frames each way. Before the controller has the switch."""
+        """Let switch ports lose a share of their frames each way. It is called before the controller has the switch."""
         with open_device(self.context.target, self.network.grpc_address) as device:
             ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
             for port, share in losses.items():

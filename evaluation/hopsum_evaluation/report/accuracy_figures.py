@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import mean
 from typing import Any
@@ -13,8 +13,8 @@ from hopsum_evaluation.report.interval import interval
 from hopsum_evaluation.report.shown import Plot, Series, ShownTable, figure
 
 
-def seconds_to_target(model: AccuracyModel, run: dict[str, Any]) -> float:
-    """Return the seconds to the model's target. Infinity if the run did not reach it."""
+def seconds_to_target(model: AccuracyModel, run: Mapping[str, Any]) -> float:
+    """Return the seconds to the model's target, infinity if the run did not reach it."""
     reached = (float(seconds) for _, seconds, value in run["points"] if value is not None and model.reached(value))
     return next(reached, inf)
 

@@ -32,7 +32,7 @@ class AccuracyModel:
     """True where the measure is a share."""
 
     def reached(self, value: float) -> bool:
-        """Return whether the measure is at the target or beyond. Never if it is not a number."""
+        """Return whether the measure is at the target or beyond. A measure that is not a number never is."""
         return value >= self.target if self.rises else value <= self.target
 
     def shown(self, value: float) -> float:

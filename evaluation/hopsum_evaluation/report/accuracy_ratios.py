@@ -56,7 +56,7 @@ def end_ratios(runs: Sequence[Mapping[str, Any]], ours: str) -> dict[str, Ratio]
 
 def reached_s(model: AccuracyModel, runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the mean seconds to the target of one scheme, or with how many seeds it missed it, in words."""
-    seconds = [seconds_to_target(model, dict(run)) for run in runs]
+    seconds = [seconds_to_target(model, run) for run in runs]
     missed = sum(each == inf for each in seconds)
     return f"missed by {missed} of {len(runs)}" if missed else figure(fmean(seconds))
 
@@ -70,8 +70,8 @@ def _by_seed(runs: Sequence[Mapping[str, Any]], ours: str) -> list[dict[str, Map
 
 
 def _over(model: AccuracyModel, others: Sequence[Mapping[str, Any]], ours: Mapping[str, Any]) -> float:
-    other_s = min((seconds_to_target(model, dict(run)) for run in others), default=inf)
-    ours_s = seconds_to_target(model, dict(ours))
+    other_s = min((seconds_to_target(model, run) for run in others), default=inf)
+    ours_s = seconds_to_target(model, ours)
     return other_s / ours_s if max(other_s, ours_s) < inf else nan
 
 

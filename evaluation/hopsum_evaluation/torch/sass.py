@@ -85,7 +85,7 @@ VARIANTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SassReport:
-    """Static figures of a kernel. Per element where nothing else is said."""
+    """Static figures of a kernel, for an element where nothing else is said."""
 
     name: str
     registers: int

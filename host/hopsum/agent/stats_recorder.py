@@ -101,7 +101,7 @@ def heartbeat_counts(counted: CommunicatorStatistics) -> Mapping[str, float]:
 
 
 def _squares(*summands: NDArray[np.float32]) -> float:
-    """Return the sum of squares of the sum of vectors, as float64. Not finite where they are not."""
+    """Return the sum of squares of the sum of vectors, as float64. It is not finite where they are not."""
     total = summands[0].astype(np.float64)
     with np.errstate(invalid="ignore"):
         for other in summands[1:]:

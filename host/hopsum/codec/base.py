@@ -100,9 +100,9 @@ class Reduction(Protocol):
     mean: NDArray[np.float32] | None
     """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
-    """[blocks], bitmap of the workers in the mean of each. Empty before, and if it was skipped.
+    """[blocks], bitmap of the workers in the mean of each. It is empty before, and if it was skipped.
 
-    A block is the elements of a chunk of the last phase, or half of them where a lane carries two sums.
+    A block is the elements of a chunk of the last phase, or a part of them where a lane carries several sums.
     """
 
     def take(

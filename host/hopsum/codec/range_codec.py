@@ -50,7 +50,7 @@ _LARGE = np.float32(2.0**100)
 
 
 class RangeCodec(ABC):
-    """The contract is `hopsum.codec.base.Codec`. Here is what its reductions need. Holds parameters only."""
+    """The part of the contract, `hopsum.codec.base.Codec`, that reductions need. A codec holds parameters only."""
 
     name: str
     backend: str

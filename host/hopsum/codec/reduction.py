@@ -110,7 +110,7 @@ class VectorReduction(ABC):
         return self.phase
 
     def _skip(self) -> None:
-        """End without a mean, since some rank's vector is not finite. An error if that was asked for."""
+        """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
         error = None
         if self._on_nonfinite == "raise":
             large = bool(self._own.max(initial=0) >= INFINITE)

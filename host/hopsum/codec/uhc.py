@@ -71,7 +71,7 @@ class Uhc(LookupTableCodec):
 
         Args:
             bits: of a code, 1 to 8.
-            lane_bits: 8 or 16. The narrower that fits if left out.
+            lane_bits: 8 or 16. Left out: the narrower that fits.
             truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
             rotation: "block", "full" or "none". See lookup_table_codec.py.
             scale: "block" or "tensor". See lookup_table_codec.py.

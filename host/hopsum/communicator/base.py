@@ -181,7 +181,7 @@ class Communicator(ABC):
             self._groups += 1
 
     def group_end(self) -> None:
-        """End the group that was started last. Harmless where the communicator is closed or has failed.
+        """End the group that was started last. It is harmless where the communicator is closed or has failed.
 
         Raises:
             RuntimeError: no group is open.
@@ -200,7 +200,7 @@ class Communicator(ABC):
         return False
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return what a worker that knows the job gave to `resume`. Asks them until one has it, for `wait_s` seconds.
+        """Return what a worker that knows the job gave to `resume`. Ask workers until one has it, for `wait_s` seconds.
 
         The bytes are a member's word: any member could have made them up. Load them as data (`weights_only=True`).
 
@@ -213,8 +213,7 @@ class Communicator(ABC):
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers after WorkersReplacedError. Harmless where nobody was replaced. Any thread but its
-        own.
+        """Go on with the newcomers after WorkersReplacedError. Any thread but its own. Harmless where nobody is new.
 
         What was submitted before goes its own way. What is submitted afterwards is in sums with the newcomers, and
         counts from the number that the job agreed on.

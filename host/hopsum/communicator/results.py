@@ -102,7 +102,7 @@ class AllReduceResult:
     mean: NDArray[np.float32]
     """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
     contributors: NDArray[np.uint64]
-    """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. Empty if skipped."""
+    """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. It is empty if skipped."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: SocketTraffic

@@ -10,7 +10,7 @@ _CHARACTERS_MAX: Final = 300
 
 
 def why_unfinished(error: BaseException | None) -> str:
-    """Return in one line what ended the program. An empty string for an end that is no failure.
+    """Return in one line what ended the program, or an empty string for an end that is no failure.
 
     No failure: no error at all, `sys.exit()` with nothing or 0, a generator that is closed.
     """

@@ -134,7 +134,10 @@ def judge_buffer(granted_bytes: int, window: int) -> CheckRow:
 
 
 def check_offload() -> CheckRow:
-    """Say whether the kernel moves datagrams by the batch. Without, all works, with one system call each."""
+    """Say whether the kernel moves datagrams by the batch.
+
+    Without that all works, with one system call for each datagram.
+    """
     found = probe_offload()
     words = [
         f"{name} {'yes' if has else 'no'}" for name, has in (("UDP_SEGMENT", found.segment), ("UDP_GRO", found.gro))

@@ -90,7 +90,7 @@ def examine(
 
     Args:
         location: a membership file, or a URL that names one (file://, udp://, raw://).
-        rank: which worker. The one whose address is on this host if left out.
+        rank: the worker's. Left out: that of the worker whose address is on this host.
         observer: who asks the switch instead of the worker itself.
         patience: how long is waited.
     """

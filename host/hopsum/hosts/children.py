@@ -62,7 +62,7 @@ class Children:
             time.sleep(_LOOK_AGAIN_S)
 
     def ended(self) -> str:
-        """Return which child has ended by itself, and the end of its output. An empty string while all run."""
+        """Return which child has ended by itself, and the end of its output, or an empty string while all run."""
         for name, child in self._children.items():
             if child.poll() is not None:
                 return f"{name} ended with status {child.returncode}: {self._tail(name) or 'it printed nothing'}"

@@ -76,7 +76,7 @@ class SynchronousSgd:
         return overhead - self.overhead_bound(workers, ratio, 0.0)
 
     def crossing_workers(self, ratio: float = 1.0) -> float:
-        """Return the M at which T_inf is as long as T_cmt. At that M an update is shortest, too."""
+        """Return the M at which T_inf is as long as T_cmt. An update is shortest at that M, too."""
         return float((self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)) ** 0.5)
 
     def overtaking_workers(self, ratio: float = 1.0) -> float:

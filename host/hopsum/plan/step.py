@@ -102,7 +102,7 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str,
     Args:
         codec: made for the job's workers.
         aggregator: one of AGGREGATORS.
-        spelled: the codec's name with its options, for the method's name. Its name alone if left out.
+        spelled: the codec's name with its options, for the method's name. Left out: the codec's name alone.
 
     Raises:
         PlanError: another aggregator, a codec for another number of workers, or one without known sizes or costs.

@@ -51,7 +51,7 @@ class ResultBatch(NamedTuple):
 
     rows: NDArray[np.uint8]
     positions: NDArray[np.int64]
-    """[rows], right where a row is in `taken`. So are these two."""
+    """[rows], right where a row is in `taken`, as the next two are."""
     contributors: NDArray[np.uint64]
     owner: NDArray[np.int64]
     """[rows], which of `active`."""

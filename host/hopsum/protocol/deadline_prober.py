@@ -104,7 +104,10 @@ class DeadlineProber:
         return self.missing_ranks(oldest)
 
     def other_op(self, oldest: SlotRound, op: int) -> str:
-        """Return in words that the switch sums a place by another operation than `op`. Empty if it does not say so."""
+        """Return in words that the switch sums a place by another operation than `op`.
+
+        The text is empty if the switch does not say so.
+        """
         answer = self._answer_about(oldest)
         if answer is None or answer.held != oldest.round or answer.op in (0, op):
             return ""

@@ -69,7 +69,8 @@ class RetransmitQueue:
         self._timeout_at = np.full(slots, inf)
         """The time of its timeout: a result that has not come by then is a loss."""
         self._due_at = np.full(slots, inf)
-        """The time of its next transmission: the timeout or, before that, FLUSH. Never while it waits to be sent."""
+        """The time of its next transmission: the timeout or, before that, FLUSH. It is infinite while the datagram
+        waits to be sent."""
         self._again: list[int] = []
         """Positions that were due, to be sent again. Some may have their result by now."""
         self.on_the_way = 0

@@ -329,7 +329,10 @@ class Worker:
             self._prober.ask(self._state.active)
 
     def missing_text(self) -> str:
-        """Return in words what is awaited and from which ranks, as far as known. Empty where nothing is in progress."""
+        """Return in words what is awaited and from which ranks, as far as known.
+
+        The text is empty where nothing is in progress.
+        """
         if not self._state.active:
             return ""
         if (oldest := self.queue.oldest) is not None:

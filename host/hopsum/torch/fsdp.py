@@ -64,16 +64,18 @@ class ReplicaState:
                 f"{expected}: some parameter had no gradient in this step, which hopsum cannot tell from the others. "
                 "Use all parameters in every step, or shard the module with the unused ones by itself"
             )
-        x = gradients.detach().to("cpu", torch.float32).contiguous()
+        x = gradients.detach().to("cpu", torch.float32).contiguous().numpy()  # float32 on the CPU is not copied
         result = self.comm.allreduce(
-            x.numpy(),
+            x,
             feedback=self._residuals.feedback(list(sizes), list(sizes.values())),
             tensors=[(f"{name}[{self.shard}/{self.shards}]", size) for name, size in sizes.items()],
             on_nonfinite=self._on_nonfinite,
+            out=x,
         )
         self.allreduces += 1
         mean = torch.from_numpy(result.mean)
-        gradients.copy_(within_range(mean, gradients.dtype))
+        if mean.data_ptr() != gradients.data_ptr():
+            gradients.copy_(within_range(mean, gradients.dtype))
 
     def state_dict(self) -> ReplicaStateDict:
         """Return what a checkpoint needs, copied; one for each rank."""

@@ -60,7 +60,7 @@ class RawFrames:
         self._lower: dict[int, bytes] = {}
 
     def lower(self, datagram_bytes: int) -> bytes:
-        """Return what goes in front of a datagram of this size. After `hop_mac` is known."""
+        """Return what goes in front of a datagram of this size. `hop_mac` has to be known."""
         found = self._lower.get(datagram_bytes)
         if found is None:
             assert self.hop_mac is not None, "nothing is sent before the next hop has answered"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def word_of(enum: Any, number: int) -> str:
-    """Return a value of an enum as a word, "running". Its number where this version has no name for it.
+    """Return a value of an enum as a word, "running", or as its number where this version has no name for it.
 
     Args:
         enum: its descriptor, such as `control_pb2.JobState.DESCRIPTOR`.

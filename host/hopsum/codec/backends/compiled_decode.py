@@ -121,18 +121,10 @@ def _centre(values: Any, middle: Any, a: Any) -> None:
 
 
 @inner
-def peak(sums: Any) -> Any:
-    """Return the largest of 1024 sums."""
+def peak(sums: Any, elements: Any) -> Any:
+    """Return the largest of so many sums."""
     most = u8(0)
-    for j in range(1024):
-        most = max(most, sums[j])
-    return i32(most)
-
-
-@inner
-def _peak256(sums: Any) -> Any:
-    most = u8(0)
-    for j in range(256):
+    for j in range(elements):
         most = max(most, sums[j])
     return i32(most)
 
@@ -152,105 +144,73 @@ def _centre16(sums: Any, middle: Any, a: Any) -> None:
         a[j] = i32(i32(value << i32(1)) - middle)
 
 
-@inner
-def _dequantize(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
-    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any, elements: Any,
-) -> None:  # fmt: skip
-    a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
-    codes, values, lanes = np.empty(elements, u8), np.empty(elements, u8), np.zeros(32, u32)
-    first, end = take(turns, own, payloads.shape[0])
-    while first < end:
-        for block in range(first, end):
-            to_codes(payloads[block], group, codes)
-            look_up(codes, u8(base), extra_codes, extra_gaps, values)
-            _centre(values, i16(g), a)
-            if rotated:
-                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
-            else:
-                wide[:] = a
-            if subtract:
-                _take_off(wide, factors[block], lanes, out[block])
-            else:
-                _store(wide, factors[block], lanes, out[block])
-        first, end = take(turns, own, payloads.shape[0])
-
-
 RESTORE = (
     read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _I64, _BOOL, _U64, _BOOL, TURNS, _I64,
     filled(_F32),
 )  # fmt: skip
 
 
-@kernel(*RESTORE)
-def dequantize8(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
-    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
-) -> None:  # fmt: skip
-    """Decode payloads alone, blocks of 1024."""
-    table = (g, base, extra_codes, extra_gaps)
-    _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 1024)
+def _make_dequantize(elements: int) -> Any:
+    """Return the kernel that decodes payloads alone, in blocks of so many elements."""
+
+    @kernel(*RESTORE)
+    def dequantize(
+        payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
+        rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
+    ) -> None:  # fmt: skip
+        a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
+        codes, values, lanes = np.empty(elements, u8), np.empty(elements, u8), np.zeros(32, u32)
+        first, end = take(turns, own, payloads.shape[0])
+        while first < end:
+            for block in range(first, end):
+                to_codes(payloads[block], group, codes)
+                look_up(codes, u8(base), extra_codes, extra_gaps, values)
+                _centre(values, i16(g), a)
+                if rotated:
+                    _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+                else:
+                    wide[:] = a
+                if subtract:
+                    _take_off(wide, factors[block], lanes, out[block])
+                else:
+                    _store(wide, factors[block], lanes, out[block])
+            first, end = take(turns, own, payloads.shape[0])
+
+    return dequantize
 
 
-@kernel(*RESTORE)
-def dequantize16(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
-    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
-) -> None:  # fmt: skip
-    """Decode payloads alone, blocks of 512."""
-    table = (g, base, extra_codes, extra_gaps)
-    _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 512)
-
-
-@kernel(*RESTORE)
-def dequantize32(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
-    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
-) -> None:  # fmt: skip
-    """Decode digits of one worker, blocks of 256."""
-    table = (g, base, extra_codes, extra_gaps)
-    _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 256)
+dequantize8, dequantize16, dequantize32 = (_make_dequantize(elements) for elements in (1024, 512, 256))
 
 
 DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
 
 
-@inner
-def _decode(
-    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
-    peaks: Any, elements: Any,
-) -> None:  # fmt: skip
-    a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
-    lanes = np.zeros(32, u32)
-    first, end = take(turns, own, sums.shape[0])
-    while first < end:
-        for block in range(first, end):
-            peaks[block] = peak(sums[block]) if elements == 1024 else _peak256(sums[block])
-            _centre(sums[block], i16(counts[block] * g), a)
-            if rotated:
-                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
-            else:
-                wide[:] = a
-            _store(wide, factors[block], lanes, out[block])
+def _make_decode(elements: int) -> Any:
+    """Return the kernel that decodes sums of a byte, in blocks of so many elements."""
+
+    @kernel(*DECODE)
+    def decode(
+        sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
+        peaks: Any,
+    ) -> None:  # fmt: skip
+        a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
+        lanes = np.zeros(32, u32)
         first, end = take(turns, own, sums.shape[0])
+        while first < end:
+            for block in range(first, end):
+                peaks[block] = peak(sums[block], elements)
+                _centre(sums[block], i16(counts[block] * g), a)
+                if rotated:
+                    _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+                else:
+                    wide[:] = a
+                _store(wide, factors[block], lanes, out[block])
+            first, end = take(turns, own, sums.shape[0])
+
+    return decode
 
 
-@kernel(*DECODE)
-def decode8(
-    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
-    peaks: Any,
-) -> None:  # fmt: skip
-    """Decode sums, blocks of 1024."""
-    _decode(sums, counts, factors, g, rotated, rotation, turns, own, out, peaks, 1024)
-
-
-@kernel(*DECODE)
-def decode32(
-    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
-    peaks: Any,
-) -> None:  # fmt: skip
-    """Decode sums of digits, blocks of 256."""
-    _decode(sums, counts, factors, g, rotated, rotation, turns, own, out, peaks, 256)
+decode8, decode32 = _make_decode(1024), _make_decode(256)
 
 
 @kernel(*DECODE)

@@ -170,63 +170,42 @@ def to_payload(codes: Any, group: Any, out: Any) -> None:
         out[:] = codes
 
 
-@inner
-def _encode(
-    x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any, elements: Any,
-) -> None:  # fmt: skip
-    a, b, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
-    levels, codes = np.empty(elements, u8), np.empty(elements, u8)
-    lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
-    fill_strides(strides)
-    half, top = i32(g << 15), i32(g << 16)
-    first, end = take(turns, own, x.shape[0])
-    while first < end:
-        for block in range(first, end):
-            if rotated:
-                _rotate(x[block], scales[block], block_key(rotation, block), lanes, a, b)
-                if shifts[block] > 0:
-                    shift_up(a, half, shifts[block])
-            else:
-                _scale(x[block], scales[block], half, a)
-            clamp(a, half, top)
-            fractions(block_key(rounding, block), strides, u)
-            round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
-            to_payload(codes, group, out[block])
-        first, end = take(turns, own, x.shape[0])
-
-
 ENCODE = (
     read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_I32, 1), read(_I64, 1), read(_U8, 1), read(_U8, 1), _I64,
     _BOOL, _I64, _BOOL, _U64, _U64, TURNS, _I64, filled(_U8),
 )  # fmt: skip
 
 
-@kernel(*ENCODE)
-def encode8(
-    x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
-) -> None:  # fmt: skip
-    """Encode blocks of 1024."""
-    table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 1024)
+def _make_encode(elements: int) -> Any:
+    """Return the kernel that encodes blocks of so many elements; a constant, since other loops are slow."""
+
+    @kernel(*ENCODE)
+    def encode(
+        x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
+        group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+    ) -> None:  # fmt: skip
+        a, b, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
+        levels, codes = np.empty(elements, u8), np.empty(elements, u8)
+        lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
+        fill_strides(strides)
+        half, top = i32(g << 15), i32(g << 16)
+        first, end = take(turns, own, x.shape[0])
+        while first < end:
+            for block in range(first, end):
+                if rotated:
+                    _rotate(x[block], scales[block], block_key(rotation, block), lanes, a, b)
+                    if shifts[block] > 0:
+                        shift_up(a, half, shifts[block])
+                else:
+                    _scale(x[block], scales[block], half, a)
+                clamp(a, half, top)
+                fractions(block_key(rounding, block), strides, u)
+                round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
+                to_payload(codes, group, out[block])
+            first, end = take(turns, own, x.shape[0])
+
+    return encode
 
 
-@kernel(*ENCODE)
-def encode16(
-    x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
-) -> None:  # fmt: skip
-    """Encode blocks of 512."""
-    table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 512)
-
-
-@kernel(*ENCODE)
-def encode32(
-    x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
-) -> None:  # fmt: skip
-    """Encode blocks of 256, which become digits."""
-    table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 256)
+encode8, encode16, encode32 = (_make_encode(elements) for elements in (1024, 512, 256))
+"""The kernels by bits of a lane: 1024 elements in lanes of 8 bits, 512 in 16, and 256, which become digits, in 32."""

@@ -177,7 +177,7 @@ class Kernels(Protocol):
     """The threads that a call may use, the calling one among them."""
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the root mean square of each row of float32[blocks, B]. Not finite where the row is not."""
+        """Return the root mean square of each row of float32[blocks, B]. It is not finite where the row is not."""
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""

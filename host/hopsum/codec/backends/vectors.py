@@ -194,7 +194,7 @@ def _last_rows(builder: Any, spare: Any, out: Any) -> None:
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
 def _rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any) -> Any:
-    """Leave the rotated block of x, scaled, in out. Spare and out are int32[1024], lanes the signs."""
+    """Leave the rotated block of x, scaled, in out. `spare` and `out` are int32[1024], `lanes` has the signs."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 4)}
@@ -360,7 +360,7 @@ def decode8(
     first, end = take(turns, own, sums.shape[0])
     while first < end:
         for block in range(first, end):
-            peaks[block] = peak(sums[block])
+            peaks[block] = peak(sums[block], 1024)
             sign_lanes(block_key(rotation, block), lanes)
             _restore_block(sums[block], i16(counts[block] * g), spare, lanes, factors[block], row)
             out[block] = row

@@ -87,7 +87,7 @@ class LosslessReduction(VectorReduction):
         self.plan: SketchPlan | None = None
         """The contents of the sums' lanes; None before the index is known."""
         self.members = np.zeros(0, np.uint32)
-        """Elements of the index, ascending. Empty before it is known."""
+        """Elements of the index, ascending. It is empty before the index is known."""
         self._options = options
         self._work = options.work
         self._repeats_left = options.repeats
