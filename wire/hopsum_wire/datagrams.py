@@ -33,7 +33,7 @@ def stamp_datagrams(
     Args:
         template: see `update_template`. Its `slot`, `round` and `count` do not matter.
         slots: [n], 0..2^16-1.  rounds: [n], 1..2^32-1.  counts: [n] or a scalar, elements in use.
-        payloads: uint8[n, template.length].
+        payloads: uint8[m, template.length], of the first m datagrams. The other payloads have any content.
 
     Returns:
         uint8[n, 32 + template.length], new and contiguous: `memoryview(row)` is what a socket sends.
@@ -43,10 +43,10 @@ def stamp_datagrams(
     """
     check_payloads(template, payloads)
     dtype = np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
-    records = np.empty(len(payloads), dtype)
-    records["payload"] = payloads
+    records = np.empty(len(np.atleast_1d(slots)), dtype)
+    records["payload"][: len(payloads)] = payloads
     stamp_header(records["hopsum"], template, slots=slots, rounds=rounds, counts=counts)
-    return records.view(np.uint8).reshape(len(payloads), HOPSUM_BYTES + template.length)
+    return records.view(np.uint8).reshape(len(records), HOPSUM_BYTES + template.length)
 
 
 def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: ArrayLike) -> NDArray[np.uint8]:

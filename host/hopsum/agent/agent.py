@@ -131,6 +131,7 @@ class Agent(Communicator):
             on_failure=self._fail,
             on_stall=self._note_silence,
             begun=self._submitted,
+            window_chunks=membership.slots * len(self._shards),
         )
         self._thread.start()
         atexit.register(self._close_at_exit)

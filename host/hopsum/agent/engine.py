@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's thread: codecs, the order of phases, futures, and what becomes of all of them when something fails.
 
-The network has a thread of its own (network.py), so that codes are made, and sums read, while others are on their way.
+The network has a thread of its own (network.py), so that codes are made, and sums read, while others are on their way:
+those of other vectors, and of a long vector's other parts.
 
     an all-reduce       input                            next       also
     QUEUED              its turn in the stream (order)   SHARING    codec.start; first phase to the network
     SHARING             results, another phase left      SHARING    encoded now, to the network in its turn
+    SHARING             a part of the results            SHARING    read while the rest is on its way
     SHARING             results, none left               over       its future has the mean
     SHARING             CollectiveError                  over       its future has the error, on all ranks alike
     SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
@@ -47,19 +49,25 @@ from hopsum.communicator.results import (
     Span,
 )
 from hopsum.communicator.signature import MismatchError, Signer, signed, unsigned
-from hopsum.communicator.task import Arrived, Task
+from hopsum.communicator.task import Arrived, ArrivedPart, Task
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
 from hopsum.transport.sharded import ShardedTransport
 from hopsum.transport.transport import Transport
+from hopsum_wire import Op
 from hopsum_wire.membership import MembershipError
+from hopsum_wire.payload import SHAPES
 
 _log: Final = logging.getLogger(__name__)
 CLOSE: Final = None
 """The message that `close` puts into the inbox."""
 END_GROUP: Final = "end of group"
 """The message that `group_end` puts into the inbox."""
-Message = Task | Arrived | Failed | ResumeCommand | Literal["end of group"] | None
+PART_CHUNKS: Final = 512
+"""The least chunks of a part of a vector that is encoded, sent and read in parts."""
+PARTS_MAX: Final = 8
+"""The most parts of a vector: each part costs its hand-overs between threads."""
+Message = Task | Arrived | ArrivedPart | Failed | ResumeCommand | Literal["end of group"] | None
 
 
 class AllReduceEngine:
@@ -73,6 +81,7 @@ class AllReduceEngine:
         on_failure: called once, before any future has the error.
         on_stall: called in the network's thread while nothing comes back.
         begun: all-reduces of the job before this agent's first.
+        window_chunks: chunks that the network has on its way at most.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class AllReduceEngine:
         on_failure: Callable[[BaseException], None],
         on_stall: Callable[[], None] = lambda: None,
         begun: int = 0,
+        window_chunks: int = 0,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self._recorder = StatsRecorder()
@@ -98,7 +108,7 @@ class AllReduceEngine:
         """The generation that messages name."""
         self._rank = context.rank
         self._signer = Signer(codec, context, overlap=overlap)
-        self._overlap = overlap
+        self._overlap, self._window_chunks = overlap, window_chunks
         self._follow_s = follow_s
         self._trace = trace
         self._on_failure = on_failure
@@ -143,13 +153,25 @@ class AllReduceEngine:
     def _work(self) -> bool:
         """Send or take. Say whether anything was done.
 
-        Sums are read first while the network has another vector's codes: each vector that is not read keeps its sums,
-        and its error feedback a second vector. Else what the network waits for goes first.
+        Sums are read first while the network has other codes: each vector that is not read keeps its sums, and its
+        error feedback a second vector. Else what the network waits for goes first.
         """
+        unfilled = next((task for task in self._tasks if task.unfilled), None)
+        if unfilled is not None and self._is_short(unfilled):
+            return self._fill(unfilled)
         sealed = [task.arrived is not None for task in self._tasks if task.sealed]
         if any(sealed) and not all(sealed):
             return self._take_next(oldest=True)
+        if self._take_next_part():
+            return True
+        if unfilled is not None:
+            return self._fill(unfilled)
         return self._send_next() or self._take_next()
+
+    def _is_short(self, task: Task) -> bool:
+        """Say whether the network may soon have sent all payloads that are made."""
+        assert task.reduction is not None
+        return task.reduction.encoded - task.chunks_here <= self._window_chunks + 2 * _part_chunks(task)
 
     def over(self) -> HopsumError:
         """Return what an all-reduce ends with that comes after a failed one, or after the generation's end."""
@@ -189,6 +211,10 @@ class AllReduceEngine:
             self._closed = True
         elif isinstance(message, Arrived):
             self._arrive(message)
+        elif isinstance(message, ArrivedPart):
+            if message.task in self._tasks:
+                message.task.parts_here.append(message.part)
+                message.task.chunks_here = message.part.first + len(message.part.results)
         elif isinstance(message, Failed):
             self._note_failed(message)
         elif self._go_on is not None:
@@ -287,7 +313,20 @@ class AllReduceEngine:
         if first:
             parts = signed(phase, self._signer.sign(replace(task.call, step=task.step)))
             task.parts = len(parts)
-        self.network.submit(task, *parts)
+        ready = task.reduction.encoded if task.unfilled else None
+        read_early = phase.last and self._overlap and task.follower is None
+        self.network.submit(task, *parts, ready=ready, part_chunks=_part_chunks(task) if read_early else 0)
+
+    def _fill(self, task: Task) -> bool:
+        """Make the next payloads of a phase that is in the stream. Return True."""
+        assert task.reduction is not None
+        start_s = time.perf_counter()
+        try:
+            self.network.fill(task, task.reduction.encode_part())
+        except BaseException as error:
+            self._fail(task, error)
+        self._note_span(task, "encode", start_s)
+        return True
 
     def _start(self, task: Task) -> Reduction:
         self._recorder.begin(task)
@@ -304,6 +343,19 @@ class AllReduceEngine:
         self._take(arrived[0] if oldest else min(arrived, key=lambda task: task.sealed))
         return True
 
+    def _take_next_part(self) -> bool:
+        """Let one reduction take a part of its results. Say whether there was one."""
+        task = next((task for task in self._tasks if task.parts_here and task.error is None), None)
+        if task is None:
+            return False
+        start_s = time.perf_counter()
+        try:
+            _take_part(task)
+        except BaseException as error:
+            self._fail(task, error)
+        self._note_span(task, "decode", start_s)
+        return True
+
     def _take(self, task: Task) -> None:
         reduction, arrived = task.reduction, task.arrived
         if reduction is None or arrived is None:
@@ -312,7 +364,11 @@ class AllReduceEngine:
         start = time.perf_counter()
         self._recorder.receive(reduction.phase)
         try:
+            while task.parts_here:
+                _take_part(task)
             done = arrived.done
+            if self._overlap and not any(other.sealed and other.arrived is None for other in self._tasks):
+                reduction.encode_in_parts(_part_chunks(task))
             reduction.take(done.results, done.contributors)
         except CollectiveError as error:
             self._count(task, arrived.traffic, skipped=True)
@@ -381,6 +437,8 @@ class AllReduceEngine:
             return False
         oldest = self._tasks[0]
         if oldest.error is None and oldest.sealed:
+            if oldest.unfilled and not self._network_over:
+                return self._fill(oldest)
             if oldest.arrived is not None:
                 self._take(oldest)
                 return True
@@ -419,6 +477,18 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
     joined = [np.concatenate(rows) for rows in zip(*((p.results, p.contributors) for p in parts), strict=True)]
     results, contributors = unsigned(task.reduction.phase, joined[0], joined[1])
     return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors))
+
+
+def _part_chunks(task: Task) -> int:
+    """Return the chunks of the parts in which a vector is encoded, sent and read."""
+    return max(PART_CHUNKS, task.x.size // SHAPES[Op.LOOKUP_ADD8].elements // PARTS_MAX)
+
+
+def _take_part(task: Task) -> None:
+    """Let a task's reduction take the next part of its results. Raises CodecError as `Reduction.take_part`."""
+    part = task.parts_here.popleft()
+    if task.reduction is not None:
+        task.reduction.take_part(part.first, part.results, part.contributors)
 
 
 def _all_nan(task: Task) -> NDArray[np.float32]:

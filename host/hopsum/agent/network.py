@@ -24,11 +24,15 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hopsum.agent.progress import Progress
 from hopsum.codec.base import CollectivePhase
 from hopsum.communicator.results import SocketTraffic
-from hopsum.communicator.task import Arrived, Task
+from hopsum.communicator.task import Arrived, ArrivedPart, Task
 from hopsum.protocol.worker import AllReduceDone
+from hopsum.protocol.worker_state import AllReducePart
 from hopsum.transport.sharded import ShardedTransport, shards_of
 from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
@@ -44,6 +48,22 @@ class Failed(NamedTuple):
 
     task: Task | None
     error: BaseException
+
+
+class Submission(NamedTuple):
+    """A phase of a task, as `NetworkThread.submit` takes it."""
+
+    task: Task
+    parts: tuple[CollectivePhase, ...]
+    ready: int | None
+    part_chunks: int
+
+
+class Filling(NamedTuple):
+    """The payloads of the next chunks of a task's phase, whose first ones are in the stream."""
+
+    task: Task
+    payloads: NDArray[np.uint8]
 
 
 class ResumeCommand(NamedTuple):
@@ -111,7 +131,7 @@ class NetworkThread:
     def __init__(
         self,
         transport: Transport | ShardedTransport,
-        deliver: Callable[[Arrived | Failed], None],
+        deliver: Callable[[Arrived | ArrivedPart | Failed], None],
         name: str,
         *,
         on_stall: Callable[[], None] = lambda: None,
@@ -120,7 +140,7 @@ class NetworkThread:
         self._transport = transport
         self._deliver = deliver
         self._on_stall = on_stall
-        self._submitted: SimpleQueue[tuple[Task, tuple[CollectivePhase, ...]] | ResumeCommand | None] = SimpleQueue()
+        self._submitted: SimpleQueue[Submission | Filling | ResumeCommand | None] = SimpleQueue()
         self._tasks: dict[int, tuple[Task, int]] = {}
         """The task of each handle's phase, and the part of it."""
         self._begun = begun
@@ -138,9 +158,19 @@ class NetworkThread:
         """Return the seconds since the switch said anything, or since something is in progress; of the worst shard."""
         return max(stall.lasted_s for stall in self._stalls)
 
-    def submit(self, task: Task, *parts: CollectivePhase) -> None:
-        """Append a phase to the stream, in parts that arrive each by itself. No generation ends between them."""
-        self._submitted.put((task, parts))
+    def submit(self, task: Task, *parts: CollectivePhase, ready: int | None = None, part_chunks: int = 0) -> None:
+        """Append a phase to the stream, in parts that arrive each by itself. No generation ends between them.
+
+        Args:
+            ready: chunks of the last part whose payloads are there; those behind them come by `fill`. None: all.
+            part_chunks: of the least results that are delivered before the last part is whole. 0: none are.
+        """
+        self._submitted.put(Submission(task, parts, ready, part_chunks))
+        self._transport.wake()
+
+    def fill(self, task: Task, payloads: NDArray[np.uint8]) -> None:
+        """Let the next chunks of a task's last phase be sent; nobody changes `payloads` any more."""
+        self._submitted.put(Filling(task, payloads))
         self._transport.wake()
 
     def go_on(self, message: ResumeCommand) -> None:
@@ -200,17 +230,26 @@ class NetworkThread:
                             shard.go_on(submitted.start_generation, start)
                         self._transport.wake()
                         self._begun = submitted.allreduces
+                    elif isinstance(submitted, Filling):
+                        self._fill(*submitted)
                     else:
                         self._submit(*submitted)
         except Empty:
             return
 
-    def _submit(self, task: Task, parts: tuple[CollectivePhase, ...]) -> None:
+    def _fill(self, task: Task, payloads: NDArray[np.uint8]) -> None:
+        for handle, (owner, _) in self._tasks.items():
+            if owner is task:
+                self._transport.fill(handle, payloads)
+
+    def _submit(self, task: Task, parts: tuple[CollectivePhase, ...], ready: int | None, part_chunks: int) -> None:
         if not self._tasks:
             self._begin_watch()
         for number, part in enumerate(parts):
             try:
-                handle = self._transport.submit(part.op, part.payloads, part.counts())
+                handle = self._transport.submit(
+                    part.op, part.payloads, part.counts(), ready=ready, part_chunks=part_chunks
+                )
             except Exception as error:
                 self._deliver(Failed(task, error))
                 return
@@ -229,6 +268,9 @@ class NetworkThread:
                 return
             events = self._transport.step(_WAIT_S)
         for event in events:
+            if isinstance(event, AllReducePart):
+                self._deliver(ArrivedPart(self._tasks[event.handle][0], event))
+                continue
             task, part = self._tasks.pop(event.handle)
             if isinstance(event, AllReduceDone):
                 self._deliver(Arrived(task, event, SocketTraffic.of(self._transport.statistics), part))

@@ -7,6 +7,9 @@
         reduction.take(results, contributors)
     reduction.mean                                            the same bytes on all ranks; None: all ranks skip
 
+A phase may be encoded and taken in parts, with the same bytes: after `encode_in_parts` each `encode_part` makes the
+next payloads, and `take_part` takes the first results before the last ones are there.
+
 Laws, held by tests: what a vector does not deliver is in its error feedback. Decode of one contributor is its
 contribution. The mean is unbiased where nothing is truncated; lane sums never overflow. Equal arguments give
 equal bytes, whatever the backend.
@@ -126,10 +129,31 @@ class Reduction(Protocol):
                 nothing was changed.
         """
 
+    @property
+    def encoded(self) -> int:
+        """Return the chunks of the phase whose payloads are made: all, unless they are made in parts."""
+
+    def encode_in_parts(self, part_chunks: int) -> None:
+        """Let the next phase begin with the payloads of so many chunks, where the codec can."""
+
+    def encode_part(self) -> NDArray[np.uint8]:
+        """Make the next payloads of the phase, of which some are not made. Return them, uint8[n, up_bytes(op)]."""
+
+    def take_part(self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the results of some chunks of the phase early; `take` gets them again, with all others.
+
+        Args:
+            first: number of the first chunk: the one behind the last part. 0 again takes all parts back.
+
+        Raises:
+            CodecError: as `take`. Abort the reduction then.
+        """
+
     def abort(self) -> None:
         """Abort: there will be no result, so the whole vector goes back to the error feedback.
 
-        A vector that is not finite is dropped instead, as if it had been skipped.
+        What parts had delivered is added again, so it comes back rounded to float32. A vector that is not finite is
+        dropped instead, as if it had been skipped.
 
         Raises:
             CodecError: it is over already.
@@ -171,7 +195,7 @@ class Codec(Protocol):
             on_nonfinite: the same on all ranks. "raise": `take` raises NonFiniteError on all of them; "skip": the
                 reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
             out: becomes the mean, like x; may be x itself. Only written at the end, and left as it is where there is
-                no mean, unless the last results are refused.
+                no mean, unless the last results are refused, or results were taken in parts.
 
         Raises:
             CodecError: no float32 vector, an `out` that is not like it, or the feedback is busy or of another length.

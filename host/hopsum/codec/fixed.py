@@ -68,7 +68,14 @@ class Fixed(RangeCodec):
         return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
 
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
+        self,
+        x: NDArray[np.float32],
+        own: NDArray[np.uint32],
+        shared: SharedRanges,
+        context: ReductionContext,
+        *,
+        first_block: int = 0,
+        out: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """Return big-endian integers. See `RangeCodec`. Elements beyond a shared range are clamped."""
         require_vector(x)
@@ -93,6 +100,8 @@ class Fixed(RangeCodec):
         context: ReductionContext,
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
+        *,
+        first_block: int = 0,
     ) -> NDArray[np.float32]:
         """Return the mean in a new array: the exact sum, divided and rounded to float32 once. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
@@ -110,6 +119,8 @@ class Fixed(RangeCodec):
         elements: int,
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
     ) -> NDArray[np.float32]:
         """Return what these integers stand for. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)

@@ -172,8 +172,20 @@ class LookupTableCodec(RangeCodec):
             bits[~(values <= HUGE)] = INFINITE
         return bits
 
+    @property
+    def streams(self) -> bool:
+        """Return whether blocks are independent of each other: not where the rotation goes across them."""
+        return self.rotation != "full"
+
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
+        self,
+        x: NDArray[np.float32],
+        own: NDArray[np.uint32],
+        shared: SharedRanges,
+        context: ReductionContext,
+        *,
+        first_block: int = 0,
+        out: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """Return packed codes, or lanes. See `RangeCodec`. A block that exceeds the shared range is clipped to it."""
         require_vector(x)
@@ -183,13 +195,14 @@ class LookupTableCodec(RangeCodec):
         require_finite(own)
         scales, shifts = self._scales(self._own_ranges(x, own), self._shared_ranges(shared, blocks))
         parts = _numbered(padded_rows(x, self.block_elements))
-        payloads = np.empty((blocks_of(blocks, self.chunk_blocks), SHAPES[self.op].up_bytes), np.uint8)
+        chunks_in_all = blocks_of(blocks, self.chunk_blocks)
+        payloads = np.empty((chunks_in_all, SHAPES[self.op].up_bytes), np.uint8) if out is None else out
         for run in self._runs(blocks):
             chunks = self._chunks(run)
             codes = payloads[chunks] if self.chunk_blocks == 1 else self._room_for_codes(chunks)
             for rows, part in _within(parts, run):
                 own_codes = codes[rows.start - run.start : rows.stop - run.start]
-                keys = _keys(context, rows.start)
+                keys = _keys(context, first_block + rows.start)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
             if self.digits is not None:
                 self._kernels.pack_digits(codes, self.chunk_blocks, self._radix, payloads[chunks])
@@ -206,6 +219,8 @@ class LookupTableCodec(RangeCodec):
         context: ReductionContext,
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
+        *,
+        first_block: int = 0,
     ) -> NDArray[np.float32]:
         """Return the mean. See `RangeCodec`. With full rotation in a new array, which has whole blocks."""
         blocks = blocks_of(elements, self.block_elements)
@@ -218,12 +233,12 @@ class LookupTableCodec(RangeCodec):
 
         def decode(rows: slice, out: NDArray[np.float32]) -> None:
             given = (self._sums(results, rows), counts[rows], factors[rows], self.granularity, self._form)
-            peaks[rows] = self._kernels.thc_decode(*given, _keys(context, rows.start), out)
+            peaks[rows] = self._kernels.thc_decode(*given, _keys(context, first_block + rows.start), out)
 
         if out is None or self.rotation == "full":
             out = self._result(elements)
         self._by_rows(decode, out)
-        self._require_sums(peaks, counts)
+        self._require_sums(peaks, counts, first_block)
         return self._unprepared(out, elements, context)
 
     def contribution(
@@ -233,10 +248,12 @@ class LookupTableCodec(RangeCodec):
         elements: int,
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
     ) -> NDArray[np.float32]:
         """Return what codes add to a sum. See `RangeCodec`."""
         out = self._result(elements)
-        self._dequantize(out, payloads, shared, context, included, subtract=False)
+        self._dequantize(out, payloads, shared, _keys(context, first_block), included, subtract=False)
         return self._unprepared(out, elements, context)
 
     def subtract_contribution(
@@ -246,27 +263,28 @@ class LookupTableCodec(RangeCodec):
         shared: SharedRanges,
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
     ) -> None:
         """Subtract what codes add to a sum, in one pass unless the rotation is full. See `RangeCodec`."""
         if self.rotation == "full":
             super().subtract_contribution(x, payloads, shared, context, included)
         else:
-            self._dequantize(x, payloads, shared, context, included, subtract=True)
+            self._dequantize(x, payloads, shared, _keys(context, first_block), included, subtract=True)
 
     def _dequantize(
         self,
         x: NDArray[np.float32],
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
-        context: ReductionContext,
+        keys: BlockKeys,
         included: NDArray[np.bool_] | None,
         *,
         subtract: bool,
     ) -> None:
         """Fill x with what payloads decode to, or subtract it."""
-        blocks = blocks_of(x.size, self.block_elements)
-        chunks = blocks_of(blocks, self.chunk_blocks)
-        require_rows(payloads, chunks, SHAPES[self.op].up_bytes, f"payloads of {x.size} elements")
+        blocks, up_bytes = blocks_of(x.size, self.block_elements), SHAPES[self.op].up_bytes
+        require_rows(payloads, blocks_of(blocks, self.chunk_blocks), up_bytes, f"payloads of {x.size} elements")
         factors = self._factors(self._shared_ranges(shared, blocks), np.ones(blocks, np.int32))
         if included is not None:
             require_ranges(included, blocks, "included blocks instead of")
@@ -274,7 +292,7 @@ class LookupTableCodec(RangeCodec):
 
         def dequantize(rows: slice, out: NDArray[np.float32]) -> None:
             given = (self._own_codes(payloads, rows), factors[rows], self._steps, self._form)
-            self._kernels.thc_dequantize(*given, _keys(context, rows.start), out, subtract)
+            self._kernels.thc_dequantize(*given, keys.advanced(rows.start), out, subtract)
 
         self._by_rows(dequantize, x)
 
@@ -291,13 +309,14 @@ class LookupTableCodec(RangeCodec):
         require_usable(shared)
         return np.full(blocks, shared.values, np.float64)
 
-    def _require_sums(self, peaks: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+    def _require_sums(self, peaks: NDArray[np.int32], counts: NDArray[np.int32], first_block: int) -> None:
         """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
         beyond = np.flatnonzero(peaks > counts * self.granularity)
         if beyond.size:
             block = int(beyond[0])
+            chunk = (first_block + block) // self.chunk_blocks
             raise CodecError(
-                f"chunk {block // self.chunk_blocks}: a lane of {int(peaks[block])} from {int(counts[block])} workers, "
+                f"chunk {chunk}: a lane of {int(peaks[block])} from {int(counts[block])} workers, "
                 f"but the table ends at {self.granularity}: the switch has another table than this codec"
             )
 

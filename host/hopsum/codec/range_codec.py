@@ -45,6 +45,7 @@ from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import INFINITE, RANGE_LANES, SharedRanges, pack_ranges, read_ranges, require_ranges
 from hopsum.codec.reduction import ReductionState, VectorReduction
 from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 _LARGE = np.float32(2.0**100)
 
@@ -64,6 +65,11 @@ class RangeCodec(ABC):
     lookup: tuple[int, ...] | None
     code_group: int
     phases = 2
+
+    @property
+    def streams(self) -> bool:
+        """Return whether `encode`, `decode` and `subtract_contribution` take a part of a vector, by `first_block`."""
+        return False
 
     def start(
         self,
@@ -88,15 +94,25 @@ class RangeCodec(ABC):
 
     @abstractmethod
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
+        self,
+        x: NDArray[np.float32],
+        own: NDArray[np.uint32],
+        shared: SharedRanges,
+        context: ReductionContext,
+        *,
+        first_block: int = 0,
+        out: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new array; a chunk has `chunk_blocks` blocks.
+        """Return UPDATE payloads, uint8[chunks, up_bytes(op)]; a chunk has `chunk_blocks` blocks.
 
         Args:
             x: float32, prepared, contiguous and finite; only read.
             own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
                 too late for the quorum) is made to fit. The rest of it is quantisation error.
             shared: not skipped.
+            first_block: number of the first block of x in the vector, of whole chunks; 0 unless the codec streams. All
+                other arguments are those of the blocks of x.
+            out: becomes the payloads where the codec streams. A new array if left out.
         """
 
     @abstractmethod
@@ -109,6 +125,8 @@ class RangeCodec(ABC):
         context: ReductionContext,
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
+        *,
+        first_block: int = 0,
     ) -> NDArray[np.float32]:
         """Return the mean of the contributions, float32[elements]: a new array, or `out` where that saves one.
 
@@ -116,6 +134,7 @@ class RangeCodec(ABC):
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
             contributors: [blocks], bitmap of the workers in each sum; divides by their number.
             lost: bool[blocks], where the mean is 0, and nobody may be in the sum; None: nowhere.
+            first_block: as for `encode`.
         """
 
     @abstractmethod
@@ -126,11 +145,14 @@ class RangeCodec(ABC):
         elements: int,
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
     ) -> NDArray[np.float32]:
         """Return what these UPDATE payloads add to the sum, float32[elements], a new array.
 
         Args:
             included: bool[blocks], which of them are in a sum; all if left out. The others add nothing.
+            first_block: as for `encode`.
         """
 
     def subtract_contribution(
@@ -140,9 +162,11 @@ class RangeCodec(ABC):
         shared: SharedRanges,
         context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
     ) -> None:
         """Subtract the contribution of these payloads from x, in place; arguments as for `contribution`."""
-        x -= self.contribution(payloads, shared, x.size, context, included)
+        x -= self.contribution(payloads, shared, x.size, context, included, first_block=first_block)
 
 
 class RangeReduction(VectorReduction):
@@ -170,6 +194,11 @@ class RangeReduction(VectorReduction):
         self._payloads: NDArray[np.uint8] | None = None
         self._blind: NDArray[np.bool_] | None = None
         """Blocks whose ranges are lost, bool[blocks]; None: none."""
+        self._part_chunks = 0
+        self._encoded = 0
+        self._taken: list[NDArray[np.uint64]] = []
+        """By part that was taken early, the contributors of its chunks."""
+        self._taken_chunks = 0
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def take(
@@ -187,6 +216,52 @@ class RangeReduction(VectorReduction):
         else:
             self._take_sums(results, contributors, lost)
 
+    def encode_in_parts(self, part_chunks: int) -> None:
+        """Let codes be made by parts of so many chunks. See `Reduction`."""
+        self._part_chunks = part_chunks if self.codec.streams else 0
+
+    @property
+    def encoded(self) -> int:
+        """Return the chunks of the phase whose payloads are made."""
+        return self._encoded if self.state is ReductionState.SUMS else super().encoded
+
+    def encode_part(self) -> NDArray[np.uint8]:
+        """Make the codes of the next chunks. See `Reduction`."""
+        if self._payloads is None or self._shared is None or self._encoded == len(self._payloads):
+            return super().encode_part()
+        chunks = slice(self._encoded, min(self._encoded + self._part_chunks, len(self._payloads)))
+        blocks, elements = self._places(chunks)
+        made = self.codec.encode(
+            self._sent[elements],
+            _of_blocks(self._own, blocks),
+            SharedRanges(_of_blocks(self._shared.values, blocks)),
+            self.context,
+            first_block=blocks.start,
+            out=self._payloads[chunks],
+        )
+        self._encoded = chunks.stop
+        return made
+
+    def take_part(self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the sums of some chunks early. See `Reduction`.
+
+        A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
+        this does nothing.
+        """
+        overwritten = self._out is not None and np.may_share_memory(self._out, self._x)
+        if self.state is not ReductionState.SUMS or not self.codec.streams or self._blind is not None or overwritten:
+            return
+        if first != self._taken_chunks:
+            self._take_parts_back()
+        if len(results):
+            self._settle(slice(self._taken_chunks, self._taken_chunks + len(results)), results, contributors)
+
+    def abort(self) -> None:
+        """Abort. See `Reduction`."""
+        if self.phase is not None:
+            self._take_parts_back()
+        super().abort()
+
     def _first_phase(self) -> CollectivePhase:
         self._prepare()
         return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._own.size)
@@ -199,17 +274,38 @@ class RangeReduction(VectorReduction):
         self._drop_infinite()
         if lost is not None and lost.any():
             self._go_blind(lost)
-        self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
         self._shared = shared
+        self._encode()
+        assert self._payloads is not None
         lanes = self._lanes(len(self._payloads))
         self._drop_prepared()
         self.phase = CollectivePhase(self.codec.op, self._payloads, lanes, last=True)
         self.state = ReductionState.SUMS
 
+    def _encode(self) -> None:
+        """Make the codes: all, or those of the first part."""
+        assert self._shared is not None
+        chunks = blocks_of(blocks_of(self.elements, self.codec.block_elements), self.codec.chunk_blocks)
+        if self._blind is not None or not self._part_chunks or chunks <= self._part_chunks:
+            self._part_chunks = 0
+            self._payloads = self.codec.encode(self._sent, self._own, self._shared, self.context)
+            self._encoded = len(self._payloads)
+            return
+        self._payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
+        self.encode_part()
+
     def _take_sums(
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_] | None
     ) -> None:
         assert self._shared is not None
+        if self._taken_chunks and lost is None:
+            rest = slice(self._taken_chunks, len(results))
+            if len(results) > self._taken_chunks:
+                self._settle(rest, results[rest], contributors[rest])
+            self._commit(None)
+            self._payloads = None
+            self._finish(self._mean_room, self._by_block(contributors))
+            return
         contributors = self._by_block(contributors)
         lost = None if lost is None else self._by_block(lost)
         if self._blind is not None:
@@ -223,6 +319,65 @@ class RangeReduction(VectorReduction):
             self._commit(None)
         self._payloads = None
         self._finish(mean, contributors if lost is None else np.where(lost, np.uint64(0), contributors))
+
+    def _settle(self, chunks: slice, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
+        if not self._taken_chunks:
+            self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
+        blocks, elements = self._places(chunks)
+        assert self._shared is not None
+        self.codec.decode(
+            results,
+            contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start],
+            SharedRanges(_of_blocks(self._shared.values, blocks)),
+            elements.stop - elements.start,
+            self.context,
+            out=self._mean_room[elements],
+            first_block=blocks.start,
+        )
+        self._taken.append(contributors.copy())
+        self._taken_chunks = chunks.stop
+        self._deliver(chunks, contributors, back=False)
+
+    def _take_parts_back(self) -> None:
+        """Put into the vector again what the parts that were taken have delivered."""
+        first = 0
+        for contributors in self._taken:
+            self._deliver(slice(first, first + len(contributors)), contributors, back=True)
+            first += len(contributors)
+        self._taken, self._taken_chunks = [], 0
+
+    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
+        """Subtract from the vector, which is the feedback's, what its chunks delivered; or add it again."""
+        if self._feedback is None:
+            return
+        assert self._payloads is not None
+        assert self._shared is not None
+        blocks, elements = self._places(chunks)
+        included = includes(
+            contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start], self.context.rank
+        )
+        if not included.any():
+            return
+        given = (
+            self._payloads[chunks],
+            SharedRanges(_of_blocks(self._shared.values, blocks)),
+            self.context,
+            None if included.all() else included,
+        )
+        x = self._x[elements]
+        if back:
+            x += self.codec.contribution(*given[:2], x.size, *given[2:], first_block=blocks.start)
+        else:
+            self.codec.subtract_contribution(x, *given, first_block=blocks.start)
+
+    def _places(self, chunks: slice) -> tuple[slice, slice]:
+        """Return the blocks and the elements of some chunks."""
+        blocks_in_all = blocks_of(self.elements, self.codec.block_elements)
+        first = chunks.start * self.codec.chunk_blocks
+        blocks = slice(first, min(chunks.stop * self.codec.chunk_blocks, blocks_in_all))
+        size = self.codec.block_elements
+        return blocks, slice(blocks.start * size, min(blocks.stop * size, self.elements))
 
     def _lanes(self, chunks: int) -> int:
         """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
@@ -273,3 +428,8 @@ class RangeReduction(VectorReduction):
         if included.any():
             only = None if included.all() else included
             self.codec.subtract_contribution(self._x, self._payloads, self._shared, self.context, only)
+
+
+def _of_blocks(ranges: NDArray[Any], blocks: slice) -> NDArray[Any]:
+    """Return the ranges of some blocks of a vector of several; one range may be that of all."""
+    return ranges if ranges.size == 1 else ranges[blocks]

@@ -89,9 +89,26 @@ class VectorReduction(ABC):
     ) -> None:
         """Take the results of the current phase. See `Reduction`."""
 
+    def encode_in_parts(self, part_chunks: int) -> None:  # noqa: B027  (most codecs have whole phases only)
+        """Let the next phase begin with some of its payloads. See `Reduction`."""
+
+    def encode_part(self) -> NDArray[np.uint8]:
+        """Make the next payloads of the phase. See `Reduction`."""
+        raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
+
+    def take_part(  # noqa: B027
+        self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]
+    ) -> None:
+        """Take results early. See `Reduction`. What is not taken here `take` has again."""
+
     @abstractmethod
     def _first_phase(self) -> CollectivePhase:
         """Return the ranges to share of the vector, which may be infinite."""
+
+    @property
+    def encoded(self) -> int:
+        """Return the chunks of the phase whose payloads are made. See `Reduction`."""
+        return 0 if self.phase is None else len(self.phase.payloads)
 
     def abort(self) -> None:
         """Abort. See `Reduction`."""

@@ -127,7 +127,8 @@ class Communicator(ABC):
             on_nonfinite: the same on all ranks. "raise": if some rank's x has NaN or infinity, the future of every rank
                 has NonFiniteError; "skip": a result that says so. Either way the next one can follow.
             out: becomes the mean, contiguous float32[elements]; may be x itself, which saves memory. As it was where
-                the result is skipped, or an error came before the last results.
+                the result is skipped. After an error it may have a part of the mean, unless it is x and there is no
+                feedback, which would have x.
 
         Raises:
             GenerationEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Reduction, Tensors
 from hopsum.communicator.results import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import CallSignature
-from hopsum.protocol.worker import AllReduceDone
+from hopsum.protocol.worker_state import AllReduceDone, AllReducePart
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +49,10 @@ class Task:
     """The parts of its first, signed phase that are here, by number."""
     parts: int = 0
     """The number of that phase's parts. 0 before the phase is in the stream and once it was handed over."""
+    parts_here: deque[AllReducePart] = field(default_factory=deque)
+    """Parts of its phase that its reduction has not taken, in their order."""
+    chunks_here: int = 0
+    """Chunks of its phase of which the results arrived, as far as parts say."""
     error: BaseException | None = None
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""
@@ -58,6 +63,13 @@ class Task:
     def __post_init__(self) -> None:
         self.call = CallSignature(self.x.size, 0, self.on_nonfinite, self.more, self.tensors)
 
+    @property
+    def unfilled(self) -> bool:
+        """Return whether its phase is in the stream and some of its payloads are not made yet."""
+        if not self.waiting or self.reduction is None or self.reduction.phase is None:
+            return False
+        return self.reduction.encoded < len(self.reduction.phase.payloads)
+
     def give_back(self) -> None:
         """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped."""
         if self.reduction is not None and self.reduction.phase is not None:
@@ -66,6 +78,13 @@ class Task:
             self.feedback.rollback()
             finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
             self.feedback.commit(None) if finite else self.feedback.rollback()
+
+
+class ArrivedPart(NamedTuple):
+    """Results of the next chunks of a task's phase, before the phase is whole."""
+
+    task: Task
+    part: AllReducePart
 
 
 class Arrived(NamedTuple):

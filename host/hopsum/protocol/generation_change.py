@@ -39,7 +39,7 @@ from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker_state import AllReduce, AllReduceFailed
+from hopsum.protocol.worker_state import AllReduce, AllReduceFailed, AllReducePart
 from hopsum_wire.datagrams import restamp_datagrams
 from hopsum_wire.generations import Resume, Sealed
 
@@ -147,19 +147,26 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
     return decided
 
 
-def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int) -> None:
+def carry_over(
+    state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int
+) -> list[AllReducePart]:
     """Bring what is in progress into a new generation, whose numbering the stream has already. End what is void there.
+
+    Return the events that take back parts, where results of them are discarded.
     """
+    taken_back: list[AllReducePart] = []
     for reduce in list(state.active):
         if join_point.voids(reduce.first, reduce.end, decided):
             state.active.remove(reduce)
             join_point.void(reduce.handle, reduce.first, reduce.end)
     for reduce in state.active:
         positions = np.arange(reduce.first, reduce.end)
-        reduce.discard(~decided.covers(positions))
+        if reduce.discard(~decided.covers(positions)):
+            taken_back.append(AllReducePart(reduce.handle, 0, reduce.results[:0], reduce.contributors[:0]))
         rounds = (positions - state.stream.base) // state.stream.slots + 1
         reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
         reduce.datagrams.flags.writeable = False
+    return taken_back
 
 
 def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:

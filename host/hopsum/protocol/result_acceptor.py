@@ -20,10 +20,18 @@ from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.send_scheduler import SendScheduler
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker_state import AllReduce, AllReduceDone, AllReduceFailed, IgnoredPackets, WorkerStatistics
+from hopsum.protocol.worker_state import (
+    AllReduce,
+    AllReduceDone,
+    AllReduceFailed,
+    AllReducePart,
+    IgnoredPackets,
+    WorkerStatistics,
+)
 from hopsum_wire import Drop, Header
 
-Events = deque[AllReduceDone | AllReduceFailed]
+AllReduceEvent = AllReduceDone | AllReducePart | AllReduceFailed
+Events = deque[AllReduceEvent]
 
 
 class ResultAcceptor:
@@ -75,7 +83,7 @@ class ResultAcceptor:
             self._deliver(run.reduce, now)
 
     def deliver(self, now: float) -> None:
-        """Deliver the all-reduces in progress that are complete."""
+        """Deliver the all-reduces in progress that are complete, and the parts of others that are."""
         for reduce in list(self._state.active):
             self._deliver(reduce, now)
 
@@ -109,8 +117,12 @@ class ResultAcceptor:
         self._deliver(reduce, now)
 
     def _deliver(self, reduce: AllReduce, now: float) -> None:
-        """Deliver an all-reduce if it is complete."""
-        if reduce.missing or reduce not in self._state.active:
+        """Deliver an all-reduce if it is complete, else its next part if that is."""
+        if reduce.missing > reduce.tell_at or reduce not in self._state.active:
+            return
+        if reduce.missing:
+            if (part := reduce.next_part()) is not None:
+                self._events.append(part)
             return
         self._state.active.remove(reduce)
         self._events.append(reduce.done())

@@ -4,7 +4,7 @@
 Rules
     W1  Of each slot only the lowest position that is not held, whatever all-reduce it belongs to (N3).
     R2  All-reduces begin in the order of the stream, the next one when those before it are proved as far as the policy
-        asks for (repair.py); without peers at once.
+        asks for (repair.py); without peers at once. Chunks without a payload yet, and all behind them, wait for it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ class SendScheduler:
         self._queue.open_many(self._state.next_open_many(slots, held))
 
     def release(self) -> None:
-        """Open the next all-reduces, as far as those before them are proved."""
+        """Open what has payloads of the next all-reduces, as far as those before them are proved."""
         state = self._state
         if state.decided is not None and state.decided.end <= state.delivered_to:
             state.decided = None
         for before, reduce in enumerate(state.active):
-            if reduce.first < state.open_end:
-                continue
-            if self._repair is not None and not self._repair.may_open(before):
+            begun, open_end = reduce.first < state.open_end, state.open_end
+            if not begun and self._repair is not None and not self._repair.may_open(before):
                 return
-            state.open_end = reduce.end
-            chunks = min(reduce.end - reduce.first, state.stream.slots)
-            self.open_slots(np.arange(reduce.first, reduce.first + chunks) % state.stream.slots)
+            if open_end < reduce.filled_end:
+                state.open_end = reduce.filled_end
+                at_hand = (open_end <= state.open_position) & (state.open_position < state.open_end)
+                if at_hand.any():
+                    self.open_slots(np.flatnonzero(at_hand))
+            if reduce.filled_end < reduce.end:
+                return

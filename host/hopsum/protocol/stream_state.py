@@ -103,8 +103,13 @@ class StreamState:
         return positions if positions.max() < self.open_end else positions[positions < self.open_end]
 
     def held_back(self) -> AllReduce | None:
-        """Return the first all-reduce that may not begin yet, or None."""
-        return next((reduce for reduce in self.active if reduce.first >= self.open_end), None)
+        """Return the first all-reduce that may not begin yet though those before it have all payloads, or None."""
+        for reduce in self.active:
+            if reduce.first >= self.open_end:
+                return reduce
+            if reduce.filled_end < reduce.end:
+                return None
+        return None
 
     def lacking(self, position: int, held: int, most: int) -> list[int]:
         """Return an awaited position and those of its slot that are lacking before the round `held`: `most` in all."""

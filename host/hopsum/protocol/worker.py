@@ -26,7 +26,7 @@ Rules
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
     QUEUED    an earlier round of its slot is not held, or      SEALED between `seal` and `resume`: sends nothing,
-              its all-reduce is held back (R2)                         accepts nothing, serves peers; no deadlines
+              its all-reduce is held back (R2) or not filled           accepts nothing, serves peers; no deadlines
     AWAITED   open: sent, sent again, no result yet             OVER   an all-reduce failed: as SEALED, for good
     WANTED    decided in a generation change, not here yet
     HELD      result accepted
@@ -57,20 +57,21 @@ from numpy.typing import ArrayLike, NDArray
 from hopsum.errors import AllReduceError, GenerationEndedError
 from hopsum.protocol.absence import Absence
 from hopsum.protocol.batch import ROWS_LEAST, plain_run, sort_out
-from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
+from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.decided_ranges import DecidedRanges
-from hopsum.protocol.failures import finished_early, held_back, no_answer, not_caught_up, round_lost, switch_gone
+from hopsum.protocol.failures import finished_early, round_lost, switch_gone
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_message_handler import PeerMessageHandler
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
 from hopsum.protocol.reply_validation import validate_reply
-from hopsum.protocol.result_acceptor import Events, ResultAcceptor
+from hopsum.protocol.result_acceptor import AllReduceEvent, Events, ResultAcceptor
 from hopsum.protocol.result_fetcher import ResultFetcher
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
+from hopsum.protocol.wait import Wait
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
@@ -82,7 +83,7 @@ from hopsum.protocol.worker_state import (
     WorkerStatistics,
 )
 from hopsum_wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
-from hopsum_wire.datagrams import stamp_datagrams, update_template
+from hopsum_wire.datagrams import check_payloads, stamp_datagrams, update_template
 from hopsum_wire.generations import Resume, Sealed
 
 __all__ = ["AllReduceDone", "AllReduceFailed", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
@@ -146,6 +147,7 @@ class Worker:
             self._peer_handler = PeerMessageHandler(
                 own, self._state, repair, self._fetcher, self._acceptor, self.statistics
             )
+        self._wait = Wait(own, self._state, self.queue, self._prober, self._fetcher, repair, self._ignored_packets)
 
     # ---- generations -------------------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class Worker:
         self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
-        carry_over(self._state, decided, self.join_point, generation)
+        self._events.extend(carry_over(self._state, decided, self.join_point, generation))
         self.join_point.skip()
         self._enter(decided, now)
         for reduce in self._state.active:
@@ -199,7 +201,16 @@ class Worker:
 
     # ---- inputs -------------------------------------------------------------------------------------
 
-    def submit(self, op: int, payloads: NDArray[np.uint8], *, now: float, counts: ArrayLike | None = None) -> int:
+    def submit(
+        self,
+        op: int,
+        payloads: NDArray[np.uint8],
+        *,
+        now: float,
+        counts: ArrayLike | None = None,
+        ready: int | None = None,
+        part_chunks: int = 0,
+    ) -> int:
         """Append an all-reduce to the stream and return its handle. All ranks submit the same sequence.
 
         Args:
@@ -207,6 +218,8 @@ class Worker:
             payloads: uint8[chunks, up_bytes(op)], at least one chunk; copied.
             now: seconds on any clock that does not go back, the same in all calls.
             counts: [chunks] or a scalar, elements in use; 0 if left out.
+            ready: chunks whose payloads count; those behind them come by `fill`. None: all.
+            part_chunks: the least chunks of an AllReducePart. 0: no such events.
 
         Raises:
             GenerationEndedError: the generation takes nothing more, or nothing now: it is sealed. Continue in a new
@@ -226,8 +239,10 @@ class Worker:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
         self.stream.require(len(payloads))
         slots, rounds = self.stream.places(self.stream.end, len(payloads))
+        check_payloads(template, payloads)
+        ready = len(payloads) if ready is None else ready
         datagrams = stamp_datagrams(
-            template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads
+            template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads[:ready]
         )
         first = self.stream.take(len(payloads))
         if not self._state.active:
@@ -236,11 +251,20 @@ class Worker:
         if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self._state.decided):
             self.join_point.void(self._handles, first, self.stream.end)
             return self._handles
-        reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s)
+        reduce = AllReduce(
+            self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, part_chunks=part_chunks
+        )
         self._state.active.append(reduce)
         self._acceptor.on_submitted(reduce, now)
         self._want(reduce, now)
         return reduce.handle
+
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        """Take the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)], copied; ignore one that is over."""
+        for reduce in self._state.active:
+            if reduce.handle == handle:
+                reduce.fill(payloads)
+                self._acceptor.scheduler.release()
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
@@ -312,7 +336,7 @@ class Worker:
             return
         expired = [reduce for reduce in self._state.active if reduce.deadline_at <= now]
         if expired:
-            self._fail(self._no_answer(expired[0], now))
+            self._fail(self._wait.error(expired[0], now))
             return
         late = self.queue.handle_timer(now)
         if self.repair is not None:
@@ -329,21 +353,8 @@ class Worker:
             self._prober.ask(self._state.active)
 
     def missing_text(self) -> str:
-        """Return in words what is awaited and from which ranks, as far as known.
-
-        The text is empty where nothing is in progress.
-        """
-        if not self._state.active:
-            return ""
-        if (oldest := self.queue.oldest) is not None:
-            missing = sum(reduce.missing for reduce in self._state.active)
-            chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
-            finding = self._prober.finding(self.stream.place(oldest))
-            return f"the result of {chunks} from {self.membership.switch}: {finding}"
-        if self._fetcher is not None and (wanted := self._fetcher.lacking):
-            return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
-        behind = [] if self.repair is None else self.repair.store.unproved()
-        return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
+        """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
+        return self._wait.text() if self._state.active else ""
 
     def left_s(self, now: float) -> float:
         """Return the seconds to the deadline of the oldest all-reduce in progress; 0 without one."""
@@ -395,7 +406,7 @@ class Worker:
         due = (probe_due, self.queue.timer(), held_back_due, wanted_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
-    def next_event(self) -> AllReduceDone | AllReduceFailed | None:
+    def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
         return self._events.popleft() if self._events else None
 
@@ -429,7 +440,7 @@ class Worker:
         return self._state.open_end
 
     def deliver(self, now: float) -> None:
-        """Deliver the all-reduces in progress that are complete."""
+        """Deliver the all-reduces in progress that are complete, and the parts of others that are."""
         self._acceptor.deliver(now)
 
     # ---- rules --------------------------------------------------------------------------------------
@@ -477,12 +488,3 @@ class Worker:
         self.queue.clear()
         for pending in (self._state.active, self._state.early, self._prober.outgoing):
             pending.clear()
-
-    def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceError:
-        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self.queue.oldest
-        if oldest is None and self._fetcher is not None and (wanted := self._fetcher.lacking):
-            return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
-        if oldest is None:
-            return held_back(own, waited_s, [] if self.repair is None else self.repair.store.unproved())
-        asked = (self._ignored_packets, self._prober)
-        return no_answer(own, reduce, self.stream.place(oldest), self.queue.sent(oldest), waited_s, asked)

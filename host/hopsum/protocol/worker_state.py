@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceError
-from hopsum_wire import MAX_WORKERS, Drop, down_bytes
+from hopsum_wire import HOPSUM_BYTES, MAX_WORKERS, Drop, down_bytes
+
+_LOOKS: Final = 8
+"""Looks at a part that came out of order, until the next part is here as well."""
 
 
 class WorkerPhase(Enum):
@@ -118,6 +122,22 @@ class AllReduceDone:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReducePart:
+    """Event: the next chunks of an all-reduce in progress have their results. AllReduceDone has these chunks again.
+
+    A part of no chunks takes back all parts before it: a generation change discarded some of their results.
+    """
+
+    handle: int
+    first: int
+    """The number of the part's first chunk in the all-reduce."""
+    results: NDArray[np.uint8]
+    """uint8[chunks of the part, down_bytes(op)], a view: only read."""
+    contributors: NDArray[np.uint64]
+    """[chunks of the part], a view."""
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduceFailed:
     """Event: an all-reduce will have no result. The generation is over for this worker, but with WorkersReplacedError.
     """
@@ -171,6 +191,14 @@ class AllReduce:
     """uint8[chunks, bytes], read-only: what is sent, every time the same (W2)."""
     submitted_at: float
     deadline_at: float
+    ready: int
+    """Chunks whose payloads are here. The chunks behind them are filled later, and not sent before."""
+    part_chunks: int = 0
+    """The least chunks of an AllReducePart. 0: there are no such events."""
+    told: int = 0
+    """Chunks that were in an AllReducePart."""
+    tell_at: int = field(init=False)
+    """`missing` at which the next AllReducePart may be due; 0 at the end."""
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: NDArray[np.bool_] = field(init=False)
@@ -181,11 +209,17 @@ class AllReduce:
 
     def __post_init__(self) -> None:
         self.missing = len(self.datagrams)
+        self.tell_at = max(self.missing - self.part_chunks, 0) if self.part_chunks else 0
         self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
         self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)  # zeros cost no memory until written
         self.contributors = np.zeros(self.missing, np.uint64)
         self.held = np.zeros(self.missing, np.bool_)
+
+    @property
+    def filled_end(self) -> int:
+        """Return the first position behind those that have a payload."""
+        return self.first + self.ready
 
     def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
         """Take the result of a position that is not held yet."""
@@ -205,11 +239,42 @@ class AllReduce:
         self.missing -= len(positions)
         self.results[index], self.contributors[index], self.held[index] = values, contributors, True
 
-    def discard(self, chosen: NDArray[np.bool_]) -> None:
-        """Forget the results of chunks, [chunks], where they are held."""
+    def discard(self, chosen: NDArray[np.bool_]) -> bool:
+        """Forget the results of chunks, [chunks], where they are held. Say whether that takes back what was told."""
         chosen = chosen & self.held
         self.held[chosen] = False
         self.missing += int(np.count_nonzero(chosen))
+        if not chosen[: self.told].any():
+            return False
+        self.told = 0
+        self._set_tell_at()
+        return True
+
+    def fill(self, payloads: NDArray[np.uint8]) -> None:
+        """Take the payloads of the next chunks, uint8[n, up_bytes(op)]; copied."""
+        self.datagrams.flags.writeable = True
+        self.datagrams[self.ready : self.ready + len(payloads), HOPSUM_BYTES:] = payloads
+        self.datagrams.flags.writeable = False
+        self.ready += len(payloads)
+
+    def next_part(self) -> AllReducePart | None:
+        """Return the results that may be read before the last one is here; None while there are too few.
+
+        A part is a multiple of `part_chunks`, of chunks that are all held.
+        """
+        lacking = ~self.held[self.told :]
+        held = int(lacking.argmax()) if lacking.any() else len(lacking)
+        chunks = held - held % self.part_chunks
+        first, self.told = self.told, self.told + chunks
+        self._set_tell_at()
+        if not chunks:
+            return None
+        return AllReducePart(self.handle, first, self.results[first : self.told], self.contributors[first : self.told])
+
+    def _set_tell_at(self) -> None:
+        """Look again when so many more results are here that the next part may be complete."""
+        due = len(self.held) - self.told - self.part_chunks
+        self.tell_at = max(min(due, self.missing - max(self.part_chunks // _LOOKS, 1)), 0)
 
     def done(self) -> AllReduceDone:
         """Return the event of a complete all-reduce."""

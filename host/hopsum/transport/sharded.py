@@ -5,7 +5,8 @@ Chunk c of an all-reduce belongs to shard c mod k. Each shard is a `Transport` w
 and round-trip estimate; nothing of the slot protocol passes between shards.
 
     all-reduce   input                                     next    also
-    IN PROGRESS  a shard has its chunks                    same    they are copied to their places
+    IN PROGRESS  a shard has its chunks, or some of them   same    they are copied to their places; AllReducePart, if
+                                                                  all shards have theirs of the next chunks
     IN PROGRESS  the last shard has its chunks             over    AllReduceDone
     IN PROGRESS  a shard fails, its generation goes on     same    WorkersReplacedError: it is void on all ranks
     IN PROGRESS  the last shard ends after such a failure  over    AllReduceFailed
@@ -24,7 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceError, WorkersReplacedError
+from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
+from hopsum.protocol.worker_state import AllReducePart
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.side_connections import SideStatistics
 from hopsum.transport.transport import Transport, TransportStatistics
@@ -44,7 +47,31 @@ class _Spread:
     contributors: NDArray[np.uint64]
     left: int
     """Shards that have not ended it."""
+    part_chunks: int
+    held: list[int]
+    """By shard, its chunks that are copied to their places: the first of them."""
+    ready: int
+    """Chunks whose payloads are here."""
+    told: int = 0
+    """Chunks that were in an AllReducePart."""
     error: AllReduceError | None = None
+
+    def take(self, number: int, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Copy results of a shard, from its chunk `first` on, to their places."""
+        shards, self.held[number] = len(self.held), first + len(results)
+        places = slice(number + first * shards, None, shards)
+        self.results[places][: len(results)] = results
+        self.contributors[places][: len(results)] = contributors
+
+    def next_part(self) -> AllReducePart | None:
+        """Return the chunks that all shards have and that were not told, as `AllReduce.next_part`."""
+        shards = len(self.held)
+        held = min(chunks * shards + number for number, chunks in enumerate(self.held))
+        first, chunks = self.told, held - self.told
+        self.told += chunks - chunks % self.part_chunks
+        if self.told == first:
+            return None
+        return AllReducePart(self.handle, first, self.results[first : self.told], self.contributors[first : self.told])
 
 
 class ShardedTransport:
@@ -64,7 +91,7 @@ class ShardedTransport:
         """The all-reduces by shard and handle there."""
         self._changed = threading.Condition()
         """The lock of the three that follow."""
-        self._ended: list[tuple[int, AllReduceDone | AllReduceFailed]] = []
+        self._ended: list[tuple[int, AllReduceEvent]] = []
         """Events of shards that nobody has taken."""
         self._failure: BaseException | None = None
         """The error that ended a shard's thread."""
@@ -93,7 +120,15 @@ class ShardedTransport:
             _total(SideStatistics(), [each.side for each in found]),
         )
 
-    def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
+    def submit(
+        self,
+        op: int,
+        payloads: NDArray[np.uint8],
+        counts: ArrayLike | None = None,
+        *,
+        ready: int | None = None,
+        part_chunks: int = 0,
+    ) -> int:
         """Append an all-reduce to the streams and return its handle, as `Transport.submit`.
 
         A shard without a chunk of the all-reduce takes nothing of it.
@@ -101,19 +136,37 @@ class ShardedTransport:
         chunks, shards = len(payloads), len(self.shards)
         used = min(chunks, shards) or 1  # the first shard words the refusal of none
         self._handles += 1
-        spread = _Spread(
-            self._handles, np.empty((chunks, down_bytes(op)), np.uint8), np.empty(chunks, np.uint64), used
-        )
+        ready = chunks if ready is None else ready
+        rows = np.empty((chunks, down_bytes(op)), np.uint8), np.empty(chunks, np.uint64)
+        spread = _Spread(self._handles, *rows, used, part_chunks, [0] * shards, ready)
         each = None if counts is None else np.broadcast_to(np.asarray(counts), (chunks,))
         for number in range(used):
             own = None if each is None else each[number::shards]
-            handle = self.shards[number].submit(op, payloads[number::shards], own)
+            handle = self.shards[number].submit(
+                op,
+                payloads[number::shards],
+                own,
+                ready=_own_chunks(ready, number, shards),
+                part_chunks=-(-part_chunks // shards),
+            )
             self._spread[number, handle] = spread
             self._wanted[number].set()
             self.shards[number].wake()
         return spread.handle
 
-    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        """Take the payloads of an all-reduce's next chunks, as `Transport.fill`."""
+        shards, filled = len(self.shards), None
+        for (number, own), spread in self._spread.items():
+            if spread.handle != handle:
+                continue
+            self.shards[number].fill(own, payloads[(number - spread.ready) % shards :: shards])
+            self.shards[number].wake()
+            filled = spread
+        if filled is not None:
+            filled.ready += len(payloads)
+
+    def step(self, wait_s: float) -> list[AllReduceEvent]:
         """Wait for the end of an all-reduce at a shard, or `wake`, for `wait_s` at most; return events.
 
         Raises HopsumError as `Transport.step`, of whichever shard.
@@ -174,26 +227,44 @@ class ShardedTransport:
                 self._failure = self._failure or error
                 self._changed.notify_all()
 
-    def _take(self, number: int, event: AllReduceDone | AllReduceFailed) -> AllReduceDone | AllReduceFailed | None:
-        """Note the end of an all-reduce at one shard. Return the event of its end at all of them."""
+    def _take_part(self, number: int, event: AllReducePart) -> AllReducePart | None:
+        """Note a part of an all-reduce at one shard. Return the event of what is here from all of them."""
+        spread = self._spread.get((number, event.handle))
+        if spread is None:  # it has failed at another shard
+            return None
+        spread.take(number, event.first, event.results, event.contributors)
+        if len(event.results):
+            return spread.next_part()
+        spread.told = 0
+        return AllReducePart(spread.handle, 0, spread.results[:0], spread.contributors[:0])
+
+    def _take(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:
+        """Note the end of an all-reduce, or of a part of it, at one shard. Return the event of that at all of them."""
+        if isinstance(event, AllReducePart):
+            return self._take_part(number, event)
         spread = self._spread.pop((number, event.handle), None)
         if spread is None:  # it has failed at another shard
             return None
         spread.left -= 1
         if isinstance(event, AllReduceDone):
-            spread.results[number :: len(self.shards)] = event.results
-            spread.contributors[number :: len(self.shards)] = event.contributors
+            held = spread.held[number]
+            spread.take(number, held, event.results[held:], event.contributors[held:])
         else:
             spread.error = event.error
             if not isinstance(event.error, WorkersReplacedError):
                 self._spread = {where: each for where, each in self._spread.items() if each is not spread}
                 return AllReduceFailed(spread.handle, event.error)
         if spread.left:
-            return None
+            return spread.next_part() if spread.part_chunks and spread.error is None else None
         if spread.error is not None:
             return AllReduceFailed(spread.handle, spread.error)
         spread.results.flags.writeable = spread.contributors.flags.writeable = False
         return AllReduceDone(spread.handle, spread.results, spread.contributors)
+
+
+def _own_chunks(chunks: int, number: int, shards: int) -> int:
+    """Return how many of the first `chunks` chunks of an all-reduce belong to a shard."""
+    return max(-(-(chunks - number) // shards), 0)
 
 
 def shards_of(transport: Transport | ShardedTransport) -> tuple[Transport, ...]:

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from hopsum.notice import WaitMonitor
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
+from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker, WorkerStatistics
 from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
@@ -156,17 +157,37 @@ class Transport:
                     continue
                 if isinstance(event, AllReduceDone):
                     return event
-                raise event.error
+                if isinstance(event, AllReduceFailed):
+                    raise event.error
 
-    def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
-        """Append an all-reduce to the stream and return its handle. `step` sends it and brings its event.
+    def submit(
+        self,
+        op: int,
+        payloads: NDArray[np.uint8],
+        counts: ArrayLike | None = None,
+        *,
+        ready: int | None = None,
+        part_chunks: int = 0,
+    ) -> int:
+        """Append an all-reduce to the stream and return its handle. `step` sends it and brings its events.
 
         Several may be in progress. Arguments and errors as for `allreduce`; nothing is sent where it raises.
+
+        Args:
+            ready: chunks whose payloads count; those behind them come by `fill`. None: all.
+            part_chunks: the least chunks of an AllReducePart. 0: no such events.
         """
         with self._changed:
-            return self.worker.submit(op, payloads, now=time.monotonic(), counts=counts)
+            return self.worker.submit(
+                op, payloads, now=time.monotonic(), counts=counts, ready=ready, part_chunks=part_chunks
+            )
 
-    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        """Take the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)], copied; ignore one that is over."""
+        with self._changed:
+            self.worker.fill(handle, payloads)
+
+    def step(self, wait_s: float) -> list[AllReduceEvent]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
 
         Raises:

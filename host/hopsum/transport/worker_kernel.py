@@ -334,7 +334,7 @@ def _send_pending(m: Any) -> None:
 
 @inner
 def _take_rows(m: Any) -> None:
-    """Take the datagrams in the buffer from REST on, until one is not plain or an all-reduce is complete."""
+    """Take the datagrams in the buffer from REST on, until one is not plain, or an all-reduce or a part is complete."""
     words = m.words
     size = words[at.SEGMENT]
     while words[at.REST] < words[at.RECEIVED]:
@@ -344,7 +344,7 @@ def _take_rows(m: Any) -> None:
             words[at.STOP] = at.STOP_REST
             return
         words[at.REST] += given
-        if m.reduces[row * at.REDUCE_WORDS + at.MISSING] == 0:
+        if m.reduces[row * at.REDUCE_WORDS + at.MISSING] <= m.reduces[row * at.REDUCE_WORDS + at.TELL_AT]:
             words[at.STOP] = at.STOP_DONE
             return
 

@@ -53,7 +53,7 @@ WORDS: Final = 34
 
 STOP_TIME: Final = 1  # it is the time of the limit
 STOP_WOKEN: Final = 2  # by the eventfd, or by a signal
-STOP_DONE: Final = 3  # an all-reduce has all its results
+STOP_DONE: Final = 3  # an all-reduce, or a part of one, has all its results
 STOP_REST: Final = 4  # a datagram is not plain
 STOP_RECEIVE: Final = 5  # receiving failed
 STOP_SEND: Final = 6  # sending failed
@@ -84,7 +84,8 @@ CONTRIBUTORS_AT: Final = 5
 HELD_AT: Final = 6
 UPDATE_BYTES: Final = 7  # of a datagram
 RESULT_BYTES: Final = 8
-REDUCE_WORDS: Final = 9
+TELL_AT: Final = 9  # the number of missing results at which a part may be complete; 0: at the end
+REDUCE_WORDS: Final = 10
 REDUCES_MAX: Final = 8
 
 HEADER_WORDS: Final = HOPSUM_BYTES // 8

@@ -203,7 +203,7 @@ def _row(reduce: AllReduce) -> tuple[int, ...]:
     """Return an all-reduce as the kernel has it."""
     addresses = (_address(array) for array in (reduce.datagrams, reduce.results, reduce.contributors, reduce.held))
     sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
-    return reduce.first, reduce.end, reduce.missing, *addresses, *sizes
+    return reduce.first, reduce.end, reduce.missing, *addresses, *sizes, reduce.tell_at
 
 
 def _address(array: NDArray[Any]) -> int:

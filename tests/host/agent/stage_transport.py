@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hopsum.codec import Codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import AllReduceError, WorkersReplacedError
+from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
+from hopsum.protocol.worker_state import AllReducePart
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.side_connections import SideStatistics
 from hopsum.transport.transport import Transport, TransportStatistics
@@ -41,14 +44,17 @@ class BusyWorker(Worker):
 class StageTransport(Transport):
     """Phases stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec | None = None) -> None:
+        self._codec = codec
         self.changed = threading.Condition()
         self.stream: list[Exchanged] = []
+        self.ready: list[int] = []
+        """By handle, the chunks that have payloads."""
         self.limit: int | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.worker = BusyWorker(Membership(generation=70, rank=0, workers=1, slots=8))
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics(), SideStatistics())
-        self._events: list[AllReduceDone | AllReduceFailed] = []
+        self._events: list[AllReduceEvent] = []
         self._woken = False
 
     # ---- as a transport ---------------------------------------------------------------------------------
@@ -65,15 +71,31 @@ class StageTransport(Transport):
             self._woken = True
             self.changed.notify_all()
 
-    def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
+    def submit(
+        self,
+        op: int,
+        payloads: NDArray[np.uint8],
+        counts: ArrayLike | None = None,
+        *,
+        ready: int | None = None,
+        part_chunks: int = 0,
+    ) -> int:
         with self.changed:
             if self.limit is not None and len(self.stream) >= self.limit:
                 raise WorkersReplacedError("rank 1 was replaced", (1,))
             self.stream.append(Exchanged(len(self.stream), op, payloads.copy()))
+            self.ready.append(len(payloads) if ready is None else ready)
             self.changed.notify_all()
             return self.stream[-1].handle
 
-    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        with self.changed:
+            first = self.ready[handle]
+            self.stream[handle].payloads[first : first + len(payloads)] = payloads
+            self.ready[handle] += len(payloads)
+            self.changed.notify_all()
+
+    def step(self, wait_s: float) -> list[AllReduceEvent]:
         with self.changed:
             self.changed.wait_for(lambda: self._woken, wait_s)
             self._woken = False
@@ -127,14 +149,23 @@ class StageTransport(Transport):
 
     def do(self, handle: int) -> None:
         """Let a sum of this worker alone arrive."""
-        done = self.stream[handle]
-        results, contributors = simulate_switch(done.op, [done.payloads])
-        self._end(AllReduceDone(handle, results, contributors))
+        self._end(AllReduceDone(handle, *self._sums(handle)))
 
     def void(self, handle: int, error: AllReduceError | None = None) -> None:
         self._end(AllReduceFailed(handle, error or WorkersReplacedError("rank 1 was replaced", (1,))))
 
-    def _end(self, event: AllReduceDone | AllReduceFailed) -> None:
+    def do_part(self, handle: int, first: int, end: int) -> None:
+        """Let the sums of some chunks arrive; of none: take back those that did."""
+        results, contributors = self._sums(handle)
+        self._end(AllReducePart(handle, first, results[first:end], contributors[first:end]))
+
+    def _sums(self, handle: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        phase = self.stream[handle]
+        if self._codec is None:
+            return simulate_switch(phase.op, [phase.payloads])
+        return simulate_switch(phase.op, [phase.payloads], self._codec.lookup, None, self._codec.code_group)
+
+    def _end(self, event: AllReduceEvent) -> None:
         with self.changed:
             self._events.append(event)
         self.wake()

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, make_codec
+from hopsum.codec.range_codec import RangeReduction
 
 from ..transport.lossy import Mishaps
 from .mutants import DividesByAll, DropsExcluded, KeepsAll, Reencodes, SettlesOnStale, Sound
@@ -75,6 +77,29 @@ def test_the_laws_hold(bench: Bench, codec: str, loss: float, quorum: int) -> No
         assert not (everybody and team.books.without_mean)
         assert team.books.without_mean < team.books.allreduces
     assert own_things() == before, "threads and files of closed agents are gone"
+
+
+@pytest.mark.parametrize("quorum", [WORKERS, WORKERS - 1])
+@pytest.mark.parametrize("codec", ["thc", "uhc", "thc:digits=6"])
+def test_the_laws_hold_where_vectors_travel_in_parts(
+    bench: Bench, stack: ExitStack, codec: str, quorum: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk is a part: it is encoded while others are on their way, and decoded before the last one is here."""
+    monkeypatch.setattr("hopsum.agent.engine.PART_CHUNKS", 1)
+    parts: list[int] = []
+    take_part = RangeReduction.take_part
+
+    def counted(self: RangeReduction, first: int, *results: NDArray[Any]) -> None:
+        parts.append(first)
+        take_part(self, first, *results)
+
+    monkeypatch.setattr(RangeReduction, "take_part", counted)
+    setting = Setting(quorum=quorum, mishaps=Mishaps(drop=0.05, duplicate=0.05, reorder=0.05))
+    team = Team(stack, bench, [codec_named(codec)] * WORKERS, ELEMENTS[codec], setting)
+    for late in (None, 1 if quorum < WORKERS else None, None):
+        team.run(drawn(codec, seed=quorum), 2, late=late)
+    check(team)
+    assert len(parts) > 10
 
 
 @pytest.mark.parametrize("loss", [0.05, 0.2])

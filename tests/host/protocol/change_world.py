@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
-from hopsum.protocol.worker_state import WorkerPhase
+from hopsum.protocol.worker_state import AllReducePart, WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 from hopsum_wire.generations import Decided, Resume, Sealed
 
 from .jobs import job, worker
 from .network import Network, Weather
+from .parts import PartBook, Unfilled
 
 TIMING = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=600.0, retransmit_min_s=0.01)
 POLICY = RepairPolicy(ask_after=2, unproved_max=2, straggler_s=500.0)
@@ -69,6 +70,8 @@ class Seat:
     """By handle, the first position."""
     outcomes: dict[int, AllReduceDone | AllReduceFailed] = field(default_factory=dict)
     """By first position."""
+    unfilled: list[Unfilled] = field(default_factory=list)
+    book: PartBook = field(default_factory=PartBook)
 
 
 def decide(
@@ -102,6 +105,7 @@ class ChangeWorld:
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.seed, self.plan, self.rng = seed, plan, random.Random(seed)
+        self.fill_rng = random.Random(seed)
         self.network = Network(self.rng, Weather(drop=plan.loss, duplicate=0.1))
         self.switch = Aggregator()
         self.seats = [Seat(rank) for rank in range(plan.workers)]
@@ -143,6 +147,7 @@ class ChangeWorld:
         if not others:  # somebody has to know the job
             return
         seat.worker, seat.outcomes, seat.handles, seat.entered = None, {}, {}, 0
+        seat.unfilled, seat.book = [], PartBook()
         seat.incarnation += 1
 
     def _soon(self, what: partial[None]) -> None:
@@ -233,10 +238,15 @@ class ChangeWorld:
             return [seat.stands_to]
         each, now = seat.worker, self.network.now
         while (event := each.next_event()) is not None:
+            if isinstance(event, AllReducePart):
+                seat.book.note(event)
+                continue
+            if isinstance(event, AllReduceDone):
+                seat.book.check(event)
             assert isinstance(event, AllReduceDone) or isinstance(event.error, WorkersReplacedError), event.error
             assert seat.handles[event.handle] not in seat.outcomes, "one end each"
             seat.outcomes[seat.handles[event.handle]] = event
-        again = [now + 0.02] if self._submit(seat, each) else []
+        again = [now + 0.02] if self._submit(seat, each) or self._fill(seat, each) else []
         for datagram in each.datagrams_to_send(now):
             self.network.send(partial(self._at_switch, seat.rank, bytes(datagram)))
         for to, message in each.messages_to_peers():
@@ -252,8 +262,10 @@ class ChangeWorld:
             first = each.stream.end
             op, chunks = self.shape(first)
             given = np.array([self.given(seat.rank, seat.incarnation, first + at) for at in range(chunks)])
+            payloads = given.astype(">u4").view(np.uint8)
+            ready, part_chunks = self.fill_rng.choice([chunks, chunks // 2, chunks - 1]), self.fill_rng.randint(0, 3)
             try:
-                handle = each.submit(op, given.astype(">u4").view(np.uint8), now=self.network.now)
+                handle = each.submit(op, payloads, now=self.network.now, ready=ready, part_chunks=part_chunks)
             except WorkersReplacedError:
                 assert seat.resume is not None
                 if self.rng.random() < 0.7:
@@ -261,7 +273,19 @@ class ChangeWorld:
                 each.go_on(each.join_point.generation, each.join_point.start)
             else:
                 seat.handles[handle] = first
+                if ready < chunks:
+                    seat.unfilled.append(Unfilled(handle, payloads[ready:]))
         return False
+
+    def _fill(self, seat: Seat, each: Worker) -> bool:
+        """Let payloads come that were not there; say whether some are still to come."""
+        if each.phase is WorkerPhase.RUN and seat.unfilled and self.fill_rng.random() < 0.7:
+            handle, payloads = seat.unfilled.pop(0)
+            chunks = self.fill_rng.randint(1, len(payloads))
+            each.fill(handle, payloads[:chunks])
+            if len(payloads) > chunks:
+                seat.unfilled.insert(0, Unfilled(handle, payloads[chunks:]))
+        return bool(seat.unfilled)
 
     def shape(self, first: int) -> tuple[Op, int]:
         """Return op and chunks of the exchange at a position: the same on all ranks."""

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from hopsum.protocol.batch import ResultRun, plain_run
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
-from hopsum.protocol.worker_state import WorkerPhase
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker_state import AllReducePart, WorkerPhase
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 from hopsum_wire.generations import Decided, Resume
+
+from .parts import PartBook, Unfilled
 
 GENERATION, RANK, WORKERS = 7, 1, 3
 STEPS = 160
@@ -59,6 +61,8 @@ class Twins:
         self.ops: list[int] = []
         """By position."""
         self.on_the_way: list[bytes] = []
+        self.unfilled: list[Unfilled] = []
+        self.books = PartBook(), PartBook()
         self.met: Counter[str] = Counter()
 
     def both(self, call: str, *arguments: Any, **named: Any) -> None:
@@ -75,8 +79,24 @@ class Twins:
         rng, op = self.rng, self.rng.choice(OPS)
         chunks = rng.choice([1, 2, 5, 40, 200])
         payloads = np.random.default_rng(rng.getrandbits(32)).integers(0, 256, (chunks, up_bytes(op)), dtype=np.uint8)
+        ready = rng.choice([None, None, None, 1, chunks // 2, chunks - 1])
+        before = self.one.stream.end
+        self.both("submit", op, payloads, now=self.now, ready=ready, part_chunks=rng.choice([0, 1, 7, 32]))
+        if self.one.stream.end == before:
+            return
         self.ops += [op] * chunks
-        self.both("submit", op, payloads, now=self.now)
+        if ready is not None:
+            self.unfilled.append(Unfilled(self.one._handles, payloads[ready:]))
+
+    def fill(self) -> None:
+        """Let some payloads come that were not there when their all-reduce was submitted."""
+        if not self.unfilled:
+            return
+        handle, payloads = self.unfilled.pop(self.rng.randrange(len(self.unfilled)))
+        chunks = self.rng.choice([1, 20, len(payloads)])
+        self.both("fill", handle, payloads[:chunks])
+        if len(payloads) > chunks:
+            self.unfilled.append(Unfilled(handle, payloads[chunks:]))
 
     def send(self) -> None:
         """Take what both send; it becomes replies."""
@@ -204,7 +224,7 @@ class Twins:
         """Let one thing happen, and compare."""
         rng = self.rng
         self.now += rng.choice([0.0, 0.001, 0.01, 0.2])
-        what = rng.choice(["submit", *["receive"] * 8, "hear", "timer"])
+        what = rng.choice(["submit", *["receive"] * 8, *["fill"] * 3, "hear", "timer"])
         if self.one.repair is not None and rng.random() < 0.03:
             what = "change"
         if what == "timer":
@@ -227,14 +247,29 @@ class Twins:
             assert (mine.handle, mine.missing) == (other.handle, other.missing)
             for name in ("results", "contributors", "held"):
                 assert np.array_equal(getattr(mine, name), getattr(other, name)), name
-        while (event := one.next_event()) is not None:
-            other_event = rows.next_event()
+        mine_told, other_told = (self.told(worker, book) for worker, book in zip((one, rows), self.books, strict=True))
+        assert len(mine_told) == len(other_told)
+        for event, other_event in zip(mine_told, other_told, strict=True):
             self.met[type(event).__name__] += 1
-            assert event.handle == (other_event.handle if other_event else None)
+            assert event.handle == other_event.handle
             if isinstance(event, AllReduceDone) and isinstance(other_event, AllReduceDone):
                 for name in ("results", "contributors"):
                     assert np.array_equal(getattr(event, name), getattr(other_event, name)), name
-        assert rows.next_event() is None
+
+    def told(self, worker: Worker, book: PartBook) -> list[AllReduceDone | AllReduceFailed]:
+        """Return what ended at a worker; its parts, which may be cut otherwise at the other one, are in its book."""
+        ends: list[AllReduceDone | AllReduceFailed] = []
+        while (event := worker.next_event()) is not None:
+            if isinstance(event, AllReducePart):
+                book.note(event)
+                self.met["parts taken back"] += not len(event.results)
+                continue
+            if isinstance(event, AllReduceDone):
+                checked = book.checked
+                book.check(event)
+                self.met["parts"] += book.checked - checked
+            ends.append(event)
+        return ends
 
 
 def scenario(seed: int, kind: str) -> Twins:
@@ -266,6 +301,7 @@ def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.Monk
     # else the comparison says nothing
     assert min(met["plain batches"], met["other batches"]) > SEEDS // 2, met
     expected = {"AllReduceDone", "results", "duplicates", "retransmits", "flushes", "stale_ignored"}
+    expected |= {"parts"}
     repaired = {"repaired", "served", "changes"}
     expected |= {"fail": {"AllReduceFailed"}, "repair": repaired}[kind]
     reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_GENERATION", "UNKNOWN_WORKER", "BAD_SLOT",

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions that are encoded and taken in parts, beside the same ones as a whole: equal bytes, equal books."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.host.codec.vectors import layered
+
+from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec.range_codec import RangeCodec, RangeReduction
+from hopsum.codec.ranges import INFINITE
+from hopsum.codec.simulate import simulate_switch
+
+FORMS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("thc", {}),
+    ("thc", {"bits": 2}),
+    ("thc", {"lane_bits": 16}),
+    ("thc", {"result_bits": 6}),
+    ("thc", {"digits": 4}),
+    ("thc", {"rotation": "none"}),
+    ("thc", {"scale": "tensor"}),
+    ("uhc", {}),
+    ("uhc", {"bits": 8}),
+)
+WHOLE_ONLY: tuple[tuple[str, dict[str, Any]], ...] = (("fixed", {}), ("thc", {"rotation": "full"}))
+WORKERS = 3
+
+
+def codec_of(form: tuple[str, dict[str, Any]], backend: str) -> RangeCodec:
+    name, options = form
+    made = make_codec(name, workers=WORKERS, backend=backend, **options)
+    assert isinstance(made, RangeCodec)
+    return made
+
+
+class Ranks:
+    """The reductions of all ranks, each with its error feedback, after the ranges were summed."""
+
+    def __init__(self, codec: RangeCodec, elements: int, seed: int, part_chunks: int = 0, **start: Any) -> None:
+        self.vectors = [layered(elements, seed + rank) for rank in range(WORKERS)]
+        self.kept = [ErrorFeedback(elements) for _ in range(WORKERS)]
+        for rank, feedback in enumerate(self.kept):
+            feedback.residual[:] = 0.1 * layered(elements, 1000 + seed + rank)
+        self.residuals = [feedback.residual.copy() for feedback in self.kept]
+        self.codec = codec
+        self.each: list[RangeReduction] = [
+            codec.start(self.vectors[rank], ReductionContext(7, seed, rank), self.kept[rank], **start)
+            for rank in range(WORKERS)
+        ]
+        ranges = self.sums(None)
+        for reduction in self.each:
+            reduction.encode_in_parts(part_chunks)
+            reduction.take(*ranges)
+
+    def sums(self, present: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        phases = [each.phase for each in self.each if each.phase is not None]
+        lookup, group = self.codec.lookup, self.codec.code_group
+        return simulate_switch(phases[0].op, [each.payloads for each in phases], lookup, present, group)
+
+    def encode(self) -> None:
+        """Make all payloads that are left, part by part."""
+        for reduction in self.each:
+            phase = reduction.phase
+            assert phase is not None
+            while reduction.encoded < len(phase.payloads):
+                first = reduction.encoded
+                made = reduction.encode_part()
+                np.testing.assert_array_equal(made, phase.payloads[first : reduction.encoded])
+
+
+def both(
+    codec: RangeCodec, elements: int, seed: int, part_chunks: int
+) -> tuple[Ranks, Ranks, NDArray[np.uint8], NDArray[np.uint64]]:
+    """Return whole and streaming reductions with all payloads, and one sum, in which some contributions are missing."""
+    whole, parts = Ranks(codec, elements, seed), Ranks(codec, elements, seed, part_chunks)
+    parts.encode()
+    for one, other in zip(whole.each, parts.each, strict=True):
+        assert one.phase is not None
+        assert other.phase is not None
+        np.testing.assert_array_equal(one.phase.payloads, other.phase.payloads)
+        assert one.phase[2:] == other.phase[2:]
+    chunks = len(whole.each[0].phase.payloads) if whole.each[0].phase else 0
+    present = np.random.default_rng(seed).random((WORKERS, chunks)) < 0.8
+    present[0] |= ~present.any(axis=0)
+    return whole, parts, *whole.sums(present)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    form=st.sampled_from(FORMS + WHOLE_ONLY),
+    elements=st.integers(1, 20_000),
+    part_chunks=st.integers(1, 9),
+    cuts=st.lists(st.integers(1, 9), max_size=5),
+    seed=st.integers(0, 999),
+)
+def test_parts_give_the_bytes_of_the_whole(
+    form: tuple[str, dict[str, Any]], elements: int, part_chunks: int, cuts: list[int], seed: int
+) -> None:
+    whole, parts, results, contributors = both(codec_of(form, "auto"), elements, seed, part_chunks)
+    for one, other in zip(whole.each, parts.each, strict=True):
+        one.take(results, contributors)
+        first = 0
+        for cut in cuts:
+            end = min(first + cut, len(results))
+            if end > first:
+                other.take_part(first, results[first:end], contributors[first:end])
+            first = end
+        other.take(results, contributors)
+        assert one.mean is not None
+        assert other.mean is not None
+        np.testing.assert_array_equal(one.mean, other.mean)
+        np.testing.assert_array_equal(one.contributors, other.contributors)
+    for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
+        np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
+
+
+def test_parts_are_taken_with_every_backend(backend: str) -> None:
+    for form in FORMS:
+        whole, parts, results, contributors = both(codec_of(form, backend), 9_000, 5, 2)
+        whole.each[1].take(results, contributors)
+        parts.each[1].take_part(0, results[:1], contributors[:1])
+        parts.each[1].take(results, contributors)
+        np.testing.assert_array_equal(whole.kept[1].residual, parts.kept[1].residual)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_an_abort_after_parts_gives_the_whole_vector_back(form: tuple[str, dict[str, Any]]) -> None:
+    _, parts, results, contributors = both(codec_of(form, "auto"), 12_345, 3, 2)
+    before = [x + residual for x, residual in zip(parts.vectors, parts.residuals, strict=True)]
+    for rank, reduction in enumerate(parts.each):
+        reduction.take_part(0, results[:2], contributors[:2])
+        assert not np.array_equal(reduction._x, before[rank]) or not int(contributors[:2].min()) >> rank & 1
+        reduction.abort()
+        largest = np.abs(before[rank]).max()
+        np.testing.assert_allclose(parts.kept[rank].residual, before[rank], rtol=0, atol=4e-6 * largest)
+
+
+def test_parts_are_taken_back_and_taken_again() -> None:
+    whole, parts, results, contributors = both(codec_of(("thc", {}), "auto"), 9_999, 8, 2)
+    other_sum = whole.sums(None)
+    for one, other in zip(whole.each, parts.each, strict=True):
+        other.take_part(0, other_sum[0][:3], other_sum[1][:3])
+        other.take_part(0, results[:0], contributors[:0])
+        other.take_part(0, results[:2], contributors[:2])
+        one.take(results, contributors)
+        other.take(results, contributors)
+        assert one.mean is not None
+        assert other.mean is not None
+        np.testing.assert_array_equal(one.mean, other.mean)
+    for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
+        largest = np.abs(one_kept.residual).max()
+        np.testing.assert_allclose(one_kept.residual, other_kept.residual, rtol=0, atol=1e-5 * max(largest, 1))
+
+
+def test_a_vector_in_place_without_error_feedback_is_kept_until_the_end() -> None:
+    codec = codec_of(("thc", {}), "auto")
+    x = layered(5_000)
+    before = x.copy()
+    reduction = codec.start(x, ReductionContext(1, 1, 0), out=x)
+    assert reduction.phase is not None
+    ranges = simulate_switch(reduction.phase.op, [reduction.phase.payloads] * WORKERS)
+    reduction.encode_in_parts(1)
+    reduction.take(*ranges)
+    while reduction.encoded < len(reduction.phase.payloads):
+        reduction.encode_part()
+    results, contributors = simulate_switch(
+        codec.op, [reduction.phase.payloads] * WORKERS, codec.lookup, code_group=codec.code_group
+    )
+    reduction.take_part(0, results[:2], contributors[:2])
+    np.testing.assert_array_equal(x, before)
+    reduction.take(results, contributors)
+    assert not np.array_equal(x, before)
+
+
+def test_all_payloads_are_made_once() -> None:
+    parts = Ranks(codec_of(("thc", {}), "auto"), 5_000, 1, 2)
+    parts.encode()
+    with pytest.raises(CodecError, match="all payloads are made"):
+        parts.each[0].encode_part()
+
+
+def test_a_vector_that_is_not_finite_is_skipped_before_any_part() -> None:
+    codec = codec_of(("thc", {}), "auto")
+    x = np.full(5_000, np.inf, np.float32)
+    reduction = codec.start(x, ReductionContext(1, 1, 0), on_nonfinite="skip")
+    assert reduction.phase is not None
+    assert int(reduction._own.max()) >= INFINITE
+    reduction.encode_in_parts(1)
+    reduction.take(*simulate_switch(reduction.phase.op, [reduction.phase.payloads] * WORKERS))
+    assert reduction.phase is None
+    assert reduction.encoded == 0
