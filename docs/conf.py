@@ -4,11 +4,10 @@
 project = "hopsum"
 author = "The hopsum authors"
 copyright = "2026, the hopsum authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser"]
 myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 3
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "hopsum"
-autodoc_typehints = "description"

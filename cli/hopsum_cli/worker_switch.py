@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--switch-name",
         metavar="NAME",
         default=os.uname().nodename.partition(".")[0],
-        help="name of the switch (default: this host's, %(default)s)",
+        help="name of the switch (default: the name of this host)",
     )
     parser.add_argument(
         "--ip",

@@ -64,8 +64,6 @@ def _seconds(low: float, high: float) -> _Kind:
     return _Kind(f"number of {low:g} to {high:g}", float, fits)
 
 
-
-
 def _names_codec(value: object) -> bool:
     try:
         return isinstance(value, str) and bool(parse_codec(value))
@@ -89,76 +87,91 @@ def _about(kind: _Kind, meaning: str) -> dict[str, Any]:
 class Config:
     """The settings of `hopsum.connect`. `resolve` makes and checks them; times are in seconds."""
 
-    url: str = field(default="", metadata=_about(_text(), "what sums"))
+    url: str = field(
+        default="",
+        metadata=_about(_text(), "address of the sum: a membership file, a job of a controller, a group of ranks"),
+    )
     rank: int | None = field(
-        default=None, metadata=_about(_integer(0, _MAX_RANK), "which worker this is; else torchrun's RANK")
+        default=None, metadata=_about(_integer(0, _MAX_RANK), "rank of this worker; default: torchrun's RANK")
     )
     codec: str = field(
         default="",
-        metadata=_about(
-            _CODEC, f"codec, the same on all ranks; default: the one of a controller's job, else {DEFAULT_CODEC}"
-        ),
+        metadata=_about(_CODEC, f"codec of all ranks; default: the one of a controller's job, else {DEFAULT_CODEC}"),
     )
     codec_options: dict[str, Any] = field(
         default_factory=dict,
         metadata=_about(_OPTIONS, "options of the codec, the same on all ranks; default: those of a controller's job"),
     )
     backend: str = field(
-        default="auto", metadata=_about(_text("auto", "numpy", "numba"), "what encodes and decodes; ranks may differ")
+        default="auto",
+        metadata=_about(_text("auto", "numpy", "numba"), "library that encodes and decodes; ranks may differ"),
     )
-    threads: int = field(default=1, metadata=_about(_integer(1, 256), "that encode and decode"))
+    threads: int = field(default=1, metadata=_about(_integer(1, 256), "threads that encode and decode"))
     seed: int = field(
-        default=0, metadata=_about(_integer(0, (1 << 63) - 1), "of rotations and roundings, the same on all ranks")
+        default=0, metadata=_about(_integer(0, (1 << 63) - 1), "seed of rotations and roundings, the same on all ranks")
     )
     on_nonfinite: OnNonfinite = field(
-        default="raise", metadata=_about(_text(*ON_NONFINITE), "where some rank has NaN or infinity")
+        default="raise", metadata=_about(_text(*ON_NONFINITE), "reaction to NaN or infinity on some rank")
     )
     error_feedback: bool = field(
         default=True, metadata=_about(_FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
     )
     retransmit_s: float = field(
-        default=0.1, metadata=_about(_seconds(0.001, 3600), "before a datagram is first sent again (UDP)")
+        default=0.1,
+        metadata=_about(_seconds(0.001, 3600), "seconds before the first retransmission of a datagram (UDP)"),
     )
     retransmit_min_s: float = field(
-        default=0.05, metadata=_about(_seconds(0.0001, 3600), "the same at least, once round trips are known (UDP)")
+        default=0.05,
+        metadata=_about(
+            _seconds(0.0001, 3600), "least seconds before a retransmission, once round trips are known (UDP)"
+        ),
     )
     deadline_s: float = field(
-        default=300.0, metadata=_about(_seconds(0.01, 86400), "before a phase of an all-reduce is given up")
+        default=300.0,
+        metadata=_about(_seconds(0.01, 86400), "seconds before a phase of an all-reduce ends without a result"),
     )
     unreachable_s: float = field(
         default=10.0,
         metadata=_about(
             _seconds(0.01, 86400),
-            "that a switch may be gone (port unreachable); with hopsum://, membership_wait_s at least",
+            "seconds for which a switch may be unreachable; with hopsum://, at least membership_wait_s",
         ),
     )
     membership_wait_s: float = field(
-        default=60.0, metadata=_about(_seconds(0, 86400), "for the job's membership file, or its other ranks")
+        default=60.0,
+        metadata=_about(_seconds(0, 86400), "seconds to wait for the job's membership file, or for its other ranks"),
     )
     replacement_wait_s: float = field(
         default=30.0,  # a supervisor has a process with torch back by then; who has none waits no longer than that
         metadata=_about(
             _seconds(0, 86400),
-            "for another worker in the place of one that is gone; 0: the others end at once (hopsum://)",
+            "seconds to wait for the replacement of a lost worker; 0: the others end at once (hopsum://)",
         ),
     )
-    token: str = field(default="", repr=False, metadata=_about(_SECRET, "of the controller's job (hopsum://)"))
-    token_file: str = field(default="", metadata=_about(_text(), "that holds the token instead"))
-    ca_file: str = field(default="", metadata=_about(_text(), "by which the controller's certificate is known (PEM)"))
-    certificate_file: str = field(default="", metadata=_about(_text(), "to be known by to the controller (PEM)"))
-    key_file: str = field(default="", metadata=_about(_text(), "the key of this certificate (PEM)"))
-    ip: str = field(default="", metadata=_about(_text(), "IPv4 address to send from; else the one of the route"))
-    udp_port: int = field(default=0, metadata=_about(_integer(0, 65535), "to send from (hopsum://); 0: any"))
+    token: str = field(default="", repr=False, metadata=_about(_SECRET, "token of the controller's job (hopsum://)"))
+    token_file: str = field(default="", metadata=_about(_text(), "file that has the token"))
+    ca_file: str = field(default="", metadata=_about(_text(), "CA certificate to verify the controller (PEM)"))
+    certificate_file: str = field(
+        default="", metadata=_about(_text(), "client certificate, where the controller requires one (PEM)")
+    )
+    key_file: str = field(default="", metadata=_about(_text(), "private key of the client certificate (PEM)"))
+    ip: str = field(
+        default="", metadata=_about(_text(), "IPv4 address to send from; default: the address of the route")
+    )
+    udp_port: int = field(
+        default=0, metadata=_about(_integer(0, 65535), "UDP port to send from (hopsum://); 0: any free one")
+    )
     link: str = field(
         default="fast",
         metadata=_about(
-            _text("fast", "scapy"), "what carries datagrams; scapy packets are slow and can be seen (file, udp and raw)"
+            _text("fast", "scapy"), "transport of datagrams; scapy packets are slow and can be seen (file, udp and raw)"
         ),
     )
     gso: str = field(
         default="auto",
         metadata=_about(
-            _text("auto", "on", "off"), "many datagrams a system call: where the kernel can, always, never (UDP)"
+            _text("auto", "on", "off"),
+            "many datagrams in one system call: where the kernel can, always, or never (UDP)",
         ),
     )
     overlap: bool = field(

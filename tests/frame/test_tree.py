@@ -44,10 +44,22 @@ def test_importing_hopsum_needs_numpy_only() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_changelog_names_the_version_of_the_package() -> None:
+def test_changelog_has_the_form_of_keep_a_changelog() -> None:
+    """Sections by kind below Unreleased and below every version, the newest first; the package's version is named."""
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
-    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert version[1] in text
+    first, *released = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert first == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", heading) for heading in released)
+    kinds = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+    for part in re.split(r"^## .+\n", text, flags=re.MULTILINE)[1:]:
+        headings = re.findall(r"^### (.+)$", part, re.MULTILINE)
+        assert headings
+        assert set(headings) <= set(kinds)
+        assert len(headings) == len(set(headings))
+        assert not re.search(r"^- ", part.partition("### ")[0], re.MULTILINE), "a line belongs to a section"
 
 
 def test_readme_ends_in_non_goals() -> None:
