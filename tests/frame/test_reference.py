@@ -113,3 +113,10 @@ def test_a_name_is_followed_through_imports() -> None:
     assert list(render("hopsum.disconnect", None))[1] == "hopsum.disconnect(url: str | None = None) -> None"
     with pytest.raises(UnknownNameError, match="hopsum has no 'sum_up'"):
         find("hopsum.sum_up")
+
+
+def test_the_glossary_is_in_order() -> None:
+    page = (DOCS / "reference" / "glossary.md").read_text()
+    terms = re.findall(r"^(\S.*)\n: ", page, re.MULTILINE)
+    assert len(terms) > 40
+    assert terms == sorted(set(terms), key=str.lower)
