@@ -65,3 +65,21 @@ def test_changelog_has_the_form_of_keep_a_changelog() -> None:
 def test_readme_ends_in_non_goals() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert headings[-1] == "Non-goals"
+
+
+def test_every_record_of_a_decision_has_status_date_and_consequences() -> None:
+    folder = ROOT / "docs" / "adr"
+    records = sorted(folder.glob("0*.md"))
+    assert len(records) > 35
+    for record in records:
+        text = record.read_text(encoding="utf-8")
+        title, status = text.split("\n\n")[:2]
+        assert re.fullmatch(rf"# {int(record.name[:4])}\. .+", title), record
+        form = r"\*\*Status\.\*\* (Accepted|Rejected|Superseded)(, changed by .+)?\. \*\*Date\.\*\* \d{4}-\d\d-\d\d\."
+        assert re.fullmatch(form, status), (
+            f"{record}: a line `**Status.** Accepted. **Date.** YYYY-MM-DD.` below the title"
+        )
+        for part in ("Decision", "Consequences"):
+            assert text.count(f"\n**{part}.**") == 1, f"{record} has no **{part}.**"
+        for later in re.findall(r"\((\d{4}-[\w-]+\.md)\)", status):
+            assert (folder / later).exists()
