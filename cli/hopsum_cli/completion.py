@@ -76,7 +76,7 @@ def _add_command(words: Any, word: str, command: Command) -> None:
 
 
 def _complete_files(parser: argparse.ArgumentParser) -> None:
-    """Let options and arguments that take a path complete names of files; those of the words below too."""
+    """Let options and arguments that take a path complete names of files, and those of the words below too."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():

@@ -4,7 +4,7 @@
 Each value is the command's option, else its environment variable, else its key in the table [context] of a file::
 
     [context]
-    controller = "10.0.0.1:4700"                # HOPSUM_CONTROLLER; 127.0.0.1:4700 where nothing says it
+    controller = "10.0.0.1:4700"                # HOPSUM_CONTROLLER, else 127.0.0.1:4700
     admin_token_file = "admin.token"            # HOPSUM_ADMIN_TOKEN_FILE
     ca_file = "ca.pem"                          # HOPSUM_CA_FILE, which workers read too
     certificate_file = "operator.pem"           # HOPSUM_CERTIFICATE_FILE, likewise
@@ -92,7 +92,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    """Return the file, which exists unless HOPSUM_CONFIG names it; None without one."""
+    """Return the file, which exists unless HOPSUM_CONFIG names it, or None without one."""
     if environment.get(FILE_VARIABLE):
         return Path(environment[FILE_VARIABLE])
     home = environment.get("HOME", "")

@@ -13,7 +13,7 @@ from hopsum_cli.context import DEFAULT_CONTROLLER, variable
 
 
 def add_operator_arguments(parser: argparse.ArgumentParser, *, administrator: bool = True) -> None:
-    """Add --controller, --admin-token-file and the options of TLS to a parser; None where they are left out.
+    """Add --controller, --admin-token-file and the options of TLS to a parser. An option that is left out is None.
 
     Without `administrator` the command has no --admin-token-file.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum plan` without a word behind it: predict, print, plot; or measure costs, or how far predictions are off."""
+"""`hopsum plan` without a word behind it: predict, print, plot, or measure costs, or how far predictions are off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VALIDATE = Command("", "hopsum_evaluation.plan.validate", "demo")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; 0 unless --validate finds a prediction that is off by more than its goal."""
+    """Do what the arguments say. Return 0 unless --validate finds a prediction that is off by more than its goal."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.preset:

@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a worker's switch until SIGTERM or SIGINT; return the exit status."""
+    """Run a worker's switch until SIGTERM or SIGINT. Return the exit status."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     for name, port in (("--udp-port", options.udp_port), ("--p4runtime-port", options.p4runtime_port)):

@@ -25,7 +25,7 @@ def add_link_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_link_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """End with a message unless the options fit each other; make the folder of --pcap."""
+    """End with a message unless the options fit each other. Make the folder of --pcap."""
     if options.link != "scapy" and (options.pcap is not None or options.show):
         parser.error("--pcap and --show: only --link scapy has packets to show; add --link scapy")
     if options.link == "scapy" and find_spec("scapy") is None:

@@ -53,7 +53,7 @@ def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: 
     """Return a copy of stamped datagrams for another generation. Slots, counts and payloads stay.
 
     Args:
-        datagrams: as `stamp_datagrams` returns them; unchanged.
+        datagrams: as `stamp_datagrams` returns them. They are not changed.
         rounds: [n], 1..2^32-1.
     """
     copies = datagrams.copy()

@@ -18,7 +18,7 @@ def pack_fields(fields: tuple[Field, ...], values: Mapping[str, int]) -> bytes:
     """Return one header, big-endian. Fields that `values` does not name are 0.
 
     Raises:
-        WireError: a value does not fit its field, or no field has its name; reason BAD_VALUE.
+        WireError: a value does not fit its field, or no field has its name, with reason BAD_VALUE.
     """
     unknown = values.keys() - {field.name for field in fields}
     if unknown:
@@ -36,7 +36,7 @@ def unpack_fields(fields: tuple[Field, ...], data: bytes) -> dict[str, int]:
     """Return the fields of the header at the start of `data`.
 
     Raises:
-        WireError: `data` is shorter than the header; reason TRUNCATED.
+        WireError: `data` is shorter than the header, with reason TRUNCATED.
     """
     size = header_bytes(fields)
     if len(data) < size:

@@ -52,7 +52,7 @@ class FramePath:
 
 
 def ipv4_checksum(header: bytes) -> int:
-    """Return the ones' complement checksum of an IPv4 header; 0 over a header whose checksum is right."""
+    """Return the ones' complement checksum of an IPv4 header, or 0 over a header whose checksum is right."""
     total = sum(int.from_bytes(header[i : i + 2], "big") for i in range(0, len(header), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -75,7 +75,7 @@ def lower_headers(path: FramePath, datagram_bytes: int) -> bytes:
     """Return the 42 bytes in front of a datagram of this size, whatever is in it.
 
     Raises:
-        WireError: a value does not fit; reason BAD_VALUE.
+        WireError: a value does not fit, with reason BAD_VALUE.
     """
     udp = {"src_port": path.src_port, "dst_port": path.dst_port, "length": UDP_BYTES + datagram_bytes}
     ipv4 = {

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The results that a worker holds of a generation that it has sealed: the worker takes no more packets of it (E2).
-    """
+    """The results that a worker holds of a generation that it has sealed: it takes no more packets of it (E2)."""
 
     generation: int
     delivered_to: int
@@ -24,7 +23,7 @@ class Sealed:
     submitted_to: int
     """The first position that this worker has not submitted."""
     held: tuple[tuple[int, int], ...]
-    """Runs (first, end) of submitted positions whose results are here or are kept for peers; sorted, disjoint."""
+    """Runs (first, end) of submitted positions whose results are here or are kept for peers, sorted and disjoint."""
     further_shards: tuple[Sealed, ...] = field(default=(), kw_only=True)
     """The same worker's reports of the job's further shards."""
 
@@ -40,8 +39,9 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The continuation of the stream in a new generation, the same on all ranks. The controller makes it of all
-    `Sealed`.
+    """The continuation of the stream in a new generation, the same on all ranks.
+
+    The controller makes it of all `Sealed`.
     """
 
     base: int
@@ -49,12 +49,13 @@ class Resume:
     start: int | None
     """The position at which newcomers begin. Positions before it that are not decided are void. None: nobody is new."""
     start_generation: int
-    """The generation whose newcomers begin at `start`: this one, or one that nobody got to use; 0 without `start`."""
+    """The generation whose newcomers begin at `start`: this one, or one that nobody got to use, or 0 without `start`.
+    """
     allreduces: int | None
-    """Number of the first all-reduce at `start`; None without `start`."""
+    """Number of the first all-reduce at `start`, or None without `start`."""
     replaced: tuple[int, ...]
     """Ranks of the newcomers."""
     decided: tuple[Decided, ...]
-    """Results that stay, from `base` on; sorted, disjoint, none empty."""
+    """Results that stay, from `base` on, sorted, disjoint and none empty."""
     further_shards: tuple[Resume, ...] = ()
     """The continuations of the streams of the job's further shards."""

@@ -21,7 +21,7 @@ _WITHOUT_OP: Final = frozenset((Kind.PROBE, Kind.STATE))
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One hopsum header. Fields in the order of the wire; widths in p4/shared/headers.p4."""
+    """One hopsum header. Fields in the order of the wire. p4/shared/headers.p4 has the widths."""
 
     version: int = WIRE_VERSION
     kind: int = 0
@@ -31,15 +31,15 @@ class Header:
     """Rank: the sender's in UPDATE and PROBE, the receiver's in RESULT, STALE and STATE."""
     slot: int = 0
     generation: int = 0
-    """Incarnation of the job; 0 is never used."""
+    """Incarnation of the job. 0 is never used."""
     round: int = 0
-    """Use count of the slot, from 1; in replies the round that was asked for."""
+    """Use count of the slot, from 1. In replies it is the round that was asked for."""
     held: int = 0
     """STALE and STATE only: the round that the slot's copy holds."""
     contributors: int = 0
     """Bitmap of the workers in the sum (STALE, STATE: in the held one). Bit w is rank w."""
     count: int = 0
-    """Elements of the chunk that are in use; in STATE what the copy holds, see `State`."""
+    """Elements of the chunk that are in use. In STATE: what the copy holds, see `State`."""
     length: int = 0
     """Payload bytes after this header."""
 
@@ -47,7 +47,7 @@ class Header:
         """Return the 32 bytes of the wire.
 
         Raises:
-            WireError: a value does not fit its field; reason BAD_VALUE.
+            WireError: a value does not fit its field, with reason BAD_VALUE.
         """
         try:
             return _STRUCT.pack(*_VALUES(self))
@@ -66,7 +66,7 @@ class Header:
         """Return the header at the start of `data`, whatever its version and kind.
 
         Raises:
-            WireError: fewer than 32 bytes; reason TRUNCATED.
+            WireError: fewer than 32 bytes, with reason TRUNCATED.
         """
         if len(data) < HOPSUM_BYTES:
             raise WireError(Drop.TRUNCATED, f"{len(data)} bytes are no {HOPSUM_BYTES}-byte hopsum header")

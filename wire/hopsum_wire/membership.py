@@ -86,11 +86,11 @@ class RankEndpoint:
     endpoint: Endpoint
     send_to: Endpoint
     side_port: int | None = None
-    """TCP port where its peers fetch results that the switch no longer has; None: it has no side channel."""
+    """TCP port where its peers fetch results that the switch no longer has, or None without a side channel."""
     side_ip: str | None = None
-    """IPv4 address of that; None: the same as the endpoint's."""
+    """IPv4 address of that, or None where it is the endpoint's."""
     leaf: int | None = None
-    """Number of the leaf of a tree that it is below; None: it is at the root, where all sums are complete."""
+    """Number of the leaf of a tree that it is below, or None at the root, where all sums are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class JobMembership:
     generation: int
     slots: int
     window: int
-    """Packets that a worker has in flight at most, 1..slots; the same on all ranks."""
+    """Packets that a worker has in flight at most, 1..slots, the same on all ranks."""
     quorum: int
     """Workers that complete a sum."""
     table: tuple[int, ...] | None
@@ -116,9 +116,9 @@ class JobMembership:
     """The same for LOOKUP_ADD6, values of 0..63."""
     digits: tuple[int, int] | None = None
     """Elements that share a lane of 32 bits of ADD32 as digits of radix n g + 1, and g, the largest value that a worker
-    adds to one; n are the workers. The switch knows nothing of it."""
+    adds to one. n is the number of workers. The switch knows nothing of it."""
     resume: Resume | None = None
-    """The continuation of the stream of the generations before; None: the stream begins."""
+    """The continuation of the stream of the generations before, or None where the stream begins."""
     code_group: int = LANE_GROUP_CODES
     """4-bit codes that the switch's program takes as a group (`hopsum_wire.payload`): 512 on software switches, what
     half a pass consumes on Tofino. It concerns how codes are packed, not lanes.
@@ -128,7 +128,7 @@ class JobMembership:
     side_key: bytes | None = field(default=None, repr=False)
     """The key by which workers of this generation know each other on side channels, 32 bytes. None: it was left out."""
     further_shards: tuple[JobMembership, ...] = ()
-    """The same job at its further shards; theirs are empty."""
+    """The same job at its further shards. Theirs are empty."""
 
     @property
     def shards(self) -> tuple[JobMembership, ...]:
@@ -250,7 +250,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
 
 
 def _membership(root: _Object, *, sharded: bool) -> JobMembership:
-    """Return the membership of an object; `sharded`: it may have further shards."""
+    """Return the membership of an object. With `sharded` it may have further shards."""
     version = root.integer("wire_version", 0, 255)
     if version != WIRE_VERSION:
         raise MembershipError(

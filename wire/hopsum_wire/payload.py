@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads: sizes per op, the order of codes, and lanes as arrays.
 
-Lanes are in element order. Codes travel in groups, as big-endian words of the lane's width; word j of a group of W
+Lanes are in element order. Codes travel in groups, as big-endian words of the lane's width. Word j of a group of W
 words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ... How many codes a group has is a property of
-the switch program: 512 (`LANE_GROUP_CODES`) in v1model's; a job's membership says what its switch wants (`code_group`).
+the switch program: 512 (`LANE_GROUP_CODES`) in v1model's. A job's membership says what its switch wants (`code_group`).
 
 RESULT of LOOKUP_ADD6 packs 1024 lanes of 6 bits into 768 bytes. Lanes 0 to 767 are the low 6 bits of the bytes 0 to
 767. Lane 768 + j lies in the high 2 bits of the bytes j, 256 + j and 512 + j, its lowest bits first.
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
     @property
     def lane_bits(self) -> int:
-        """Bits of a lane in a slot; codes travel as words of this width."""
+        """Bits of a lane in a slot, codes travel as words of this width."""
         return np.dtype(self.lane_dtype).itemsize * 8
 
     @property
@@ -76,7 +76,7 @@ def shape_of(op: int) -> Shape:
     """Return sizes and lane type of an op.
 
     Raises:
-        WireError: the op is unknown; reason BAD_OP.
+        WireError: the op is unknown, with reason BAD_OP.
     """
     shape = SHAPES.get(op)
     if shape is None:
@@ -107,7 +107,7 @@ def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_G
         uint8[..., n / 2], a new array.
 
     Raises:
-        WireError: a code above 15, or a last axis that is no multiple of `group`; reason BAD_VALUE or BAD_LENGTH.
+        WireError: a code above 15, or a last axis that is no multiple of `group`, with reason BAD_VALUE or BAD_LENGTH.
     """
     nibbles = lane_bits // _CODE_BITS
     groups = _grouped(codes, (nibbles, group // nibbles), group, "codes")
@@ -124,7 +124,7 @@ def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8, group: int = LAN
     """Undo `pack_codes`: uint8[..., n] to uint8[..., 2 n], a new array.
 
     Raises:
-        WireError: a last axis that is no multiple of `group` / 2; reason BAD_LENGTH.
+        WireError: a last axis that is no multiple of `group` / 2, with reason BAD_LENGTH.
     """
     group_bytes = group * _CODE_BITS // 8
     groups = _grouped(packed, (group_bytes,), group_bytes, "code bytes")
@@ -174,7 +174,7 @@ def lanes(op: int, payload: NDArray[np.uint8]) -> NDArray[Any]:
         payload: uint8[..., bytes], contiguous in its last axis.
 
     Returns:
-        A view; a new array for packed results.
+        A view, or a new array for packed results.
 
     Raises:
         WireError: unknown op (BAD_OP), or a last axis that is no multiple of the lane (BAD_LENGTH).

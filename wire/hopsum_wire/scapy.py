@@ -61,7 +61,7 @@ def _scapy_field(name: str, bits: int) -> Field[Any, Any]:
 
 
 class Hopsum(Packet):
-    """The 32-byte header in front of a payload; fields as in p4/shared/headers.p4."""
+    """The 32-byte header in front of a payload. Its fields are as in p4/shared/headers.p4."""
 
     name = "hopsum"
     fields_desc = [_scapy_field(field.name, field.bits) for field in HOPSUM_FIELDS]  # noqa: RUF012 (scapy's form)
@@ -104,7 +104,7 @@ def packet_of(path: FramePath, datagram: bytes) -> Packet:
 
 
 def read_hopsum(udp: Packet) -> None:
-    """Read the payload of a UDP layer as the header's, at whatever port; a shorter one stays as it is."""
+    """Read the payload of a UDP layer as the header's, at whatever port. A shorter one stays as it is."""
     if not isinstance(udp.payload, Hopsum) and len(udp.payload) >= HOPSUM_BYTES:
         udp.decode_payload_as(Hopsum)
 

@@ -13,14 +13,14 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class ServiceManager:
-    """The service manager that the environment names; where none is named, messages go nowhere."""
+    """The service manager that the environment names. Where none is named, messages go nowhere."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_s = _watchdog_s(environment) if address else None
-        """Within so many seconds it has to hear `alive`; None where it does not ask for that."""
+        """Within so many seconds it has to hear `alive`, or None where it does not ask for that."""
 
     def ready(self, status: str) -> None:
         """Say that the process serves, and in words what."""

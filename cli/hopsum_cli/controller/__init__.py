@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum controller`: the process that an operator runs.
 
-command    arguments, the log, signals; `hopsum_controlplane.service.running` is what runs between them
+command    arguments, the log, signals. `hopsum_controlplane.service.running` is what runs between them
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit status."""
+    """Run the command. Return the exit status."""
     # gRPC's core writes lines of its own form to stderr, and reads this when it is imported; the log has what matters.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from hopsum_cli.controller.command import main as run

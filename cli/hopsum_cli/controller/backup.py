@@ -31,7 +31,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; 1 when the controller does not answer or the file cannot be written, which is untouched then."""
+    """Run the command.
+
+    Return 1 when the controller does not answer or the file cannot be written, which is untouched then.
+    """
     options = build_parser().parse_args(arguments)
     try:
         with operator(options) as client:
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(content: bytes, path: Path) -> int:
-    """Write a database to a file, whole or not at all; return how many jobs it has.
+    """Write a database to a file, whole or not at all. Return how many jobs it has.
 
     Raises OSError, or StoreError when it is no database of this version.
     """

@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a controller until SIGTERM or SIGINT; return the exit status."""
+    """Run a controller until SIGTERM or SIGINT. Return the exit status."""
     options = build_parser().parse_args(arguments)
     log_to(form=options.log, level=options.log_level or "info")
     if options.die_with_parent is not None:
@@ -143,7 +143,7 @@ def _enter(
     signals: SignalQueue,
     manager: ServiceManager,
 ) -> tuple[ClusterConfig, Running] | None:
-    """Begin to serve; a standby waits for the database before. Returns None when a signal ends the wait."""
+    """Begin to serve. A standby waits for the database before. Returns None when a signal ends the wait."""
     waits = False
     while True:
         try:
@@ -200,7 +200,7 @@ def removal_question(options: argparse.Namespace) -> MayRemove | None:
 def _next_signal(
     signals: SignalQueue, manager: ServiceManager, vitals: Vitals | None, within_s: float | None = None
 ) -> signal.Signals | None:
-    """Wait for a signal, for some seconds or for ever; return None when none came.
+    """Wait for a signal, for some seconds or for ever. Return None when none came.
 
     Meanwhile a service manager with a watchdog is told that the controller works, while it does.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class SignalQueue:
-    """Takes signals from construction until `close`, in their order; for the main thread.
+    """Takes signals from construction until `close`, in their order. It is for the main thread.
 
     A signal that the main thread blocks ends the process when another thread does not block it, as threads of
     libraries may. So nothing is blocked here: the interpreter's handler writes each signal's number to a socket.
@@ -25,7 +25,7 @@ class SignalQueue:
         self._wakeup = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
 
     def wait(self, within_s: float | None = None) -> signal.Signals | None:
-        """Return the next signal; None when none came within some seconds."""
+        """Return the next signal, or None when none came within some seconds."""
         while select.select([self._read], (), (), within_s)[0]:
             number = signal.Signals(self._read.recv(1)[0])
             if number in self._handlers:

@@ -65,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; 0 if nothing failed."""
+    """Run the command. Return 0 if nothing failed."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.timeout <= 0 or (options.stuck_after is not None and options.stuck_after < 0):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum job`: an operator's jobs at a controller.
 
-command   the words: create, list, show, delete     create   a job from a codec or tables; where its token goes
+command   the words: create, list, show, delete     create   a job from a codec or tables, and where its token goes
 report    tables for people
 """
 

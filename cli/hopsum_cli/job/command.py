@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; 0 unless the controller refused or cannot be reached."""
+    """Run the command. Return 0 unless the controller refused or cannot be reached."""
     options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -156,7 +156,7 @@ def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _inside(job: Mapping[str, Any]) -> str:
-    """Return in words which workers a job's end ends: those in its generation, or waiting for one; empty for none."""
+    """Return in words the workers that a job's end ends: in its generation or waiting for one. Empty for none."""
     ranks = [str(member["rank"]) for member in workers_of(job, "in", "waiting", "over")]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else ""
 

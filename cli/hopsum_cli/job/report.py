@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs as tables for people; a job is what `hopsum_wire.control.values.message_to_dict` makes of it."""
+"""Jobs as tables for people. A job is what `hopsum_wire.control.values.message_to_dict` makes of it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; 1 if the packet cannot be sent, or a file not be read or without a hopsum packet."""
+    """Run the command. Return 1 if the packet cannot be sent, or a file not be read or without a hopsum packet."""
     options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)

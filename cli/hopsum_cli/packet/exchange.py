@@ -133,7 +133,7 @@ def _ask_for_mac(interface: str, own_mac: str, source: str, wanted: str) -> str:
 
 
 def _collect(patience: AnswerLimits, receive: Callable[[float], Packet | None]) -> Iterator[PacketAnswer]:
-    """Yield what `receive(seconds left)` returns, as long as there is patience; None is nothing yet."""
+    """Yield what `receive(seconds left)` returns, as long as there is patience. None is nothing yet."""
     started, count = time.monotonic(), 0
     while count != patience.answers and (left := started + patience.wait_s - time.monotonic()) > 0:
         packet = receive(left)

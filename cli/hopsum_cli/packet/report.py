@@ -177,5 +177,5 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _times(counts: Counter[int]) -> str:
-    """Return ranks; those that were answered more than once with how often."""
+    """Return ranks, with the number of answers where there were several."""
     return " ".join(f"{rank}x{count}" if count > 1 else str(rank) for rank, count in sorted(counts.items()))

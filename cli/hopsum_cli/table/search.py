@@ -2,7 +2,7 @@
 """`hopsum table search`: the Pareto front of a job, expected error against workers that a lane holds.
 
 Searched are all granularities G whose sum of N workers fits a lane, each with its best truncated fraction 1/P.
-Expected NMSE is that of the mean of N equal inputs; with error feedback that of one worker, which bounds the
+Expected NMSE is that of the mean of N equal inputs. With error feedback that of one worker, which bounds the
 residual. The last row of the front is the default of such a job.
 
 Below it stand the options of codec thc for N workers: bits of an element in each direction against the error of the

@@ -61,7 +61,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command until it is interrupted, or --once; 0, or 1 when the controller refuses or --once finds none."""
+    """Run the command until it is interrupted, or --once.
+
+    Return 0, or 1 when the controller refuses or --once finds none.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.interval <= 0 or (not options.once and options.rate_window < options.interval):

@@ -63,7 +63,7 @@ def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
 
 
 def amount(value: float | None) -> str:
-    """Return a rate with three digits and a unit: 12.3k; - for one that is not known."""
+    """Return a rate with three digits and a unit: 12.3k, or - for an unknown one."""
     if value is None:
         return "-"
     for size, unit in _UNITS:
@@ -73,14 +73,14 @@ def amount(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time with three digits and a unit: 1.23ms; - for one that is not known."""
+    """Return a time with three digits and a unit: 1.23ms, or - for an unknown one."""
     if seconds is None:
         return "-"
     return f"{seconds:.3g}s" if seconds >= 1 else f"{1e3 * seconds:.3g}ms"
 
 
 def _table(title: str, rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """Return rows as a table of as many columns as fit; a text that is longer than its column goes on below."""
+    """Return rows as a table of as many columns as fit. A text that is longer than its column goes on below."""
     wide = {
         column: max(len(column), *(Text.from_markup(row[column]).cell_len for row in rows))
         for column in (rows[0] if rows else ())

@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
+    """Run the command. Return its exit status."""
     ours, command = split_command(arguments)
     options = build_parser().parse_args(ours)
     if command is not None and options.run is not _run:

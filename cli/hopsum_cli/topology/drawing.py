@@ -20,7 +20,7 @@ def in_words(topology: Topology) -> str:
 
 
 def root(topology: Topology) -> str:
-    """Return the switch in the middle: the farthest node is nearest to it; of several, the first."""
+    """Return the switch in the middle: the farthest node is nearest to it. Of several it is the first."""
     return min(topology.switches, key=lambda switch: max(depths(topology, switch).values()))
 
 
@@ -52,7 +52,7 @@ def link_words(link: Link) -> list[str]:
 
 
 def seat_words(topology: Topology, host: str) -> tuple[str, int | None]:
-    """Return which worker a host is, and the number of the job; empty and None for a host without a job."""
+    """Return which worker a host is, and the number of the job, or empty and None for a host without a job."""
     for number, job in enumerate(topology.jobs):
         if host in job.workers:
             return f"{job.name} {job.workers.index(host)}", number

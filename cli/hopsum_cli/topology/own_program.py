@@ -36,9 +36,9 @@ PUSH_ELECTION_ID: Final = (0, 1)
 def run_program(
     network: Network, program: tuple[Path, Path], control: Sequence[str], command: Sequence[str], folder: Path
 ) -> int:
-    """Push, control, run the workers; return the worst exit status.
+    """Push, control, run the workers. Return the worst exit status.
 
-    Call it in the network's home. Raises TopologyError: the control command failed; ControlPlaneError: a switch refuses
+    Call it in the network's home. Raises TopologyError: the control command failed. ControlPlaneError: a switch refuses
     the program.
     """
     pipeline = PipelineConfig.load(*program)

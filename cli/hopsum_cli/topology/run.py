@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 def run(request: Request) -> int:
-    """Do all of it; return the worst exit status of the workers, or 1 when the network cannot be had."""
+    """Do all of it. Return the worst exit status of the workers, or 1 when the network cannot be had."""
     try:
         with stopping():
             return _run(request)

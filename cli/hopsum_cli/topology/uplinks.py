@@ -51,7 +51,7 @@ class Uplink(NamedTuple):
 def uplinks_of(
     job: JobPlan, placed: Placed, control: NetworkControl, carried: Mapping[Link, LinkTraffic], flat: str | None
 ) -> list[Uplink]:
-    """Return what the links to a job's spine carried; nothing where it has none, or is summed at another switch.
+    """Return what the links to a job's spine carried, or nothing where it has none, or is summed at another switch.
 
     `flat` is the one switch that sums for all, None in a tree. Raises ControlPlaneError when a switch does not answer.
     """

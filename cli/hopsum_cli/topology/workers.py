@@ -49,7 +49,7 @@ def _environment(topology: Topology, job: JobPlan, rank: int, membership: Path |
 
 
 def follow(events: Iterable[Event]) -> int:
-    """Print what workers say, the rank in front, and who fails; return the worst exit status."""
+    """Print what workers say, the rank in front, and who fails. Return the worst exit status."""
     worst = 0
     for event in events:
         if isinstance(event, Ended):

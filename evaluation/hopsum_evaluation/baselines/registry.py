@@ -26,7 +26,7 @@ def make_estimator(name: str, **options: Any) -> Estimator:
     """Make an estimator.
 
     Args:
-        name: "sb", "sk" and "srk" (option levels), "svk" (levels; needs constriction), "fp16", "topk" (fraction),
+        name: "sb", "sk" and "srk" (option levels), "svk" (levels, needs constriction), "fp16", "topk" (fraction),
             "terngrad" (clip_sigma).
 
     Raises:

@@ -79,7 +79,7 @@ class TernGrad:
 
 
 def _pack_digits(digits: NDArray[np.int8]) -> bytes:
-    """Return five digits of -1, 0, 1 to a byte, the first one least significant; zeros fill the last byte."""
+    """Return five digits of -1, 0, 1 to a byte, the first one least significant. Zeros fill the last byte."""
     rows = np.zeros(-(-digits.size // _DIGITS) * _DIGITS, np.int8)
     rows[: digits.size] = digits
     return ((rows + 1).astype(np.uint8).reshape(-1, _DIGITS) @ _PLACES).astype(np.uint8).tobytes()

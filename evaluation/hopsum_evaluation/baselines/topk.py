@@ -57,7 +57,7 @@ class TopKEstimator:
 
 
 def _largest(x: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the places of the `count` largest magnitudes, ascending; of equal ones the first."""
+    """Return the places of the `count` largest magnitudes, ascending. Of equal magnitudes the first comes first."""
     magnitudes = x.view(np.uint32) & np.uint32(0x7FFFFFFF)  # bits of magnitudes order like integers
     threshold = np.partition(magnitudes, x.size - count)[x.size - count]
     chosen = magnitudes > threshold

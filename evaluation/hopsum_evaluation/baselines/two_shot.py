@@ -7,7 +7,7 @@ gradients (Wang et al., "ZeRO++", arXiv 2306.10209) and torchft's quantised all-
 
 A vector is cut into blocks of BLOCK elements. A block has one scale, its largest magnitude over the largest code, and
 codes of 4 or 8 bits, rounded to the nearest: error feedback keeps what rounding leaves. On the wire a block is its
-scale as float32, then its codes; two codes of 4 bits share a byte.
+scale as float32, then its codes. Two codes of 4 bits share a byte.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """`hopsum bench WHAT`: measurements, each with the machine, versions, commit and seed that made it.
 
 codec      elements per second and error of every codec and backend, on one core
-  codec_subjects   what is timed of a codec; codec_threads: on two threads; codec_lossless: on sparse vectors
+  codec_subjects   what is timed of a codec, codec_threads: on two threads, codec_lossless: on sparse vectors
   codec_report     their figures as JSON and as tables
   published        the published worker in plain torch, as a process beside them
 lossless   elements per second, bytes and memory of codec lossless on a sparse vector

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench allreduce`: seconds of an all-reduce over shaped links, beside gloo on the same links.
 
-Workers are processes in network namespaces of their own, with a veth pair each to a bridge; a token bucket gives both
+Workers are processes in network namespaces of their own, with a veth pair each to a bridge. A token bucket gives both
 directions of every link a rate. `--placement` says where the embedded switch runs: in the middle with a link for each
 worker (fabric), behind one link as a worker (server), or on every worker's host for its share of each vector (hosts).
 Whatever leaves a host passes its link and counts. Subjects take turns: hopsum with codec thc

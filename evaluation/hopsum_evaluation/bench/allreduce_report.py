@@ -36,7 +36,7 @@ class RateFinding:
     peak_rss_bytes: list[int] = field(default_factory=list)
     """The peak since the process began, by rank."""
     ready_rss_bytes: int = 0
-    """The resident bytes of a process with all imports and its vector, before its first all-reduce of that; the
+    """The resident bytes of a process with all imports and its vector, before its first all-reduce of that: the
     largest."""
     retransmits: int = 0
     spans: list[Span] = field(default_factory=list)

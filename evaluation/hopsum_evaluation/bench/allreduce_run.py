@@ -53,12 +53,13 @@ class AllReduceSetting:
     error_feedback: bool = False
     """True where hopsum's workers have error feedback."""
     shards: int | None = None
-    """Number of hosts that have a switch, in placement hosts; all if left out."""
+    """Number of hosts that have a switch, in placement hosts, all by default."""
 
 
 def run(setting: AllReduceSetting, console: Console) -> Findings:
-    """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDiedError,
-    WrongMeanError.
+    """Measure all subjects in turn at every rate.
+
+    Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
     """
     ours = {name: codec_of(name) for name in setting.subjects if not name.startswith("gloo")}
     codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}  # compiled once, here

@@ -4,7 +4,7 @@
 Encoding includes the ranges, decoding the counting of contributors. One thread on one core, no network: the switch
 is numpy. All ranks have the same N(0, 1) vector, which is what the expected error is for. Beside them, in turn with
 them and on the same core: memcpy of the vector, and the published worker in plain torch operations. Then two
-threads on all cores, beside one; and codec lossless on a sparse vector.
+threads on all cores, beside one, and codec lossless on a sparse vector.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Subject:
     def least_bytes(self) -> dict[str, float]:
         """Return by action the bytes per element that it has to read and write once, whatever the implementation.
 
-        float32 in and out are 4 each; residual_read takes vector and residual and leaves their sum.
+        float32 in and out are 4 each. `residual_read` takes vector and residual and leaves their sum.
         """
         shape = SHAPES[self.codec.op]
         up, down = shape.up_bytes / shape.elements, shape.down_bytes / shape.elements

@@ -2,7 +2,7 @@
 """`hopsum bench controlplane`: jobs made and ended, table entries written, jobs adopted by a new controller.
 
 Each target has a switch process of its own, and they take turns. A round makes all jobs and ends them in another
-order, two batches of writes for each job and way. batched: 512 updates in one RPC; single: one. adoption: from opening
+order, two batches of writes for each job and way. batched: 512 updates in one RPC, single: one. adoption: from opening
 a session to a controller that has found every entry of all jobs. What is left over on a switch is counted after each
 round. Anything but 0 is an error. Controller and switches share this machine's cores.
 """
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(targets: Sequence[SwitchUnderTest], times: int, runs: int) -> None:
-    """Let the targets take turns, once to warm up; show the progress on stderr."""
+    """Let the targets take turns, once to warm up. Show the progress on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
         task = progress.add_task("starting", total=len(targets) * (times + 2 * runs + 3))

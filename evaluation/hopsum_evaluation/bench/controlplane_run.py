@@ -102,7 +102,7 @@ class SwitchUnderTest:
         self._look()
 
     def adopt(self) -> None:
-        """Make all jobs, and time a new controller with a new session until it has adopted them; look once more."""
+        """Make all jobs, and time a new controller with a new session until it has adopted them. Look once more."""
         jobs = [self._create(spec) for spec in self._specs]
         self._device.close()
         controller, took_s = _timed(lambda: self._restarted(jobs))

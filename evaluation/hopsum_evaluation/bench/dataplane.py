@@ -5,7 +5,7 @@ pipeline: the embedded engine by itself, frames handed over in memory. sockets: 
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
 simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
 switch process until it is ready, and its memory. shards: one engine alone and two at the same time, each on a core of
-its own; only when asked for. Workers and switches share this machine's cores. Codes are counted
+its own. Only when asked for. Workers and switches share this machine's cores. Codes are counted
 as they arrive from the workers. Every sum that comes back is waited for and compared with numpy's.
 """
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
-    """Measure all subjects in turn, once to warm up and `runs` times; show the progress on stderr."""
+    """Measure all subjects in turn, once to warm up and `runs` times. Show the progress on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # It draws between runs only: a thread that refreshes would take time from what is measured.
     console = Console(stderr=True)

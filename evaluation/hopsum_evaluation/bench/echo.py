@@ -24,7 +24,7 @@ _START_S = 60.0
 
 
 class Echo:
-    """The process and its `address`; a context manager that ends it.
+    """The process and its `address`, as a context manager that ends it.
 
     Raises RuntimeError: the process did not come up.
     """

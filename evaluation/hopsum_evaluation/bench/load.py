@@ -143,7 +143,7 @@ class _Worker:
         self._checker = Checker(self.pool, self.rank)
 
     def turn(self, now: float, limit: NDArray[np.int64] | None) -> int:
-        """Take in what has arrived and send what may follow, up to round `limit` of each slot; return how many."""
+        """Take in what has arrived and send what may follow, up to round `limit` of each slot. Return how many."""
         runs = self.link.take(self._in)
         if not runs:
             return 0

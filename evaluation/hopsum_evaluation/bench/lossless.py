@@ -2,7 +2,7 @@
 """`hopsum bench lossless`: elements per second, bytes and memory of codec `lossless` on a sparse vector.
 
 One rank, no network: what it sends is handed back to it. "encode" is from the vector to the payloads of the sums,
-sizing and peeling of the sketch included; "all" goes on to the mean. Settings take turns, so that other load on the
+sizing and peeling of the sketch included. "all" goes on to the mean. Settings take turns, so that other load on the
 machine hits them alike.
 """
 

@@ -33,7 +33,7 @@ _BYTE = 0xFF
 
 
 def naive_program() -> tuple[Path, Path] | None:
-    """Return the paths of its JSON and P4Info; None outside a source tree."""
+    """Return the paths of its JSON and P4Info, or None outside a source tree."""
     json, p4info = _BUILD / "naive.json", _BUILD / "naive.p4info.txtpb"
     return (json, p4info) if json.is_file() and p4info.is_file() else None
 
@@ -59,7 +59,7 @@ class NaiveDevice(Device):
             self._device.write(lanes[at : at + _WRITE_UPDATES])
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """Read a table; those that it has not read empty."""
+        """Read a table. A table that the program lacks is read as empty."""
         return [] if table in _LACKS else self._device.read_table(table)
 
     def read_default(self, table: str) -> DefaultAction:

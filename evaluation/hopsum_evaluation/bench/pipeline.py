@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine of the embedded switch by itself: frames and replies in memory, every reply compared.
 
-The switch is a whole one, with its P4Runtime server, so that the control plane sets the job up as anywhere; only its
+The switch is a whole one, with its P4Runtime server, so that the control plane sets the job up as anywhere. Only its
 ports are left out. A call gets the UPDATEs of one round of all slots, worker by worker as bursts arrive. Between calls,
 while no clock runs, all of its replies are held against the frames that numpy makes.
 """
@@ -53,7 +53,7 @@ class EngineRun(ABC):
         self.ports = np.repeat([worker.port for worker in job.spec.workers], job.slots).astype(np.uint64)
 
     def run(self, seconds: float) -> float:
-        """Let the engine work for so long, in calls; return UPDATEs per second.
+        """Let the engine work for so long, in calls. Return UPDATEs per second.
 
         Raises WrongResultError: a reply is not what it must be.
         """
@@ -92,7 +92,7 @@ class EngineRun(ABC):
 
     @abstractmethod
     def _call(self, variant: int) -> float:
-        """Process a round; return the seconds that the engine took."""
+        """Process a round. Return the seconds that the engine took."""
 
     @abstractmethod
     def _replies(self) -> bytes:

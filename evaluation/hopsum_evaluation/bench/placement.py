@@ -33,7 +33,7 @@ def memory(pid: int) -> dict[str, int]:
 
 @contextmanager
 def one_core() -> Iterator[int]:
-    """Keep all threads of this process, and processes it starts, on one core for the block; yields its number.
+    """Keep all threads of this process, and processes it starts, on one core for the block. Yields its number.
 
     The last one: the kernel prefers the first for its own work.
     """

@@ -49,7 +49,7 @@ def start_switches(
 ) -> list[PlacedSwitch]:
     """Start the switches of a placement, one for each shard. The stack ends them. Raises TopologyError.
 
-    `shards` is how many of the hosts have one in placement hosts; all if left out.
+    `shards` is how many of the hosts have one in placement hosts, all by default.
     """
     homes: list[tuple[Namespace, str]] = {
         "fabric": [(star.middle, star.middle_ip)],

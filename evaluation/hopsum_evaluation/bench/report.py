@@ -59,7 +59,7 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """By subject: rates in UPDATEs per second (memcpy: codes; starts: seconds); what explains them.
+    """By subject: rates in UPDATEs per second (memcpy: codes, starts: seconds), and what explains them.
 
     `effort` and `busy` are what engines and sockets say of themselves, `memory` is by key and in bytes, `samples` are
     the rates of each run.

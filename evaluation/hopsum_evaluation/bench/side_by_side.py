@@ -38,13 +38,13 @@ class SideBySide:
         pool.gather("ready")
 
     def alone(self, seconds: float) -> float:
-        """Let the first engine run; return UPDATEs per second. Raises WorkerDiedError."""
+        """Let the first engine run. Return UPDATEs per second. Raises WorkerDiedError."""
         self._pool.pipes[0].send(seconds)
         _, (_, rate) = self._pool.receive()
         return float(rate)
 
     def together(self, seconds: float) -> float:
-        """Let all engines run at the same time; return the UPDATEs per second of all. Raises WorkerDiedError."""
+        """Let all engines run at the same time. Return the UPDATEs per second of all. Raises WorkerDiedError."""
         self._pool.send(seconds)
         return float(sum(rate for (rate,) in self._pool.gather("rate")))
 

@@ -36,7 +36,7 @@ class SocketRun:
         self._switch_user_s = self._switch_system_s = 0.0
 
     def run(self, seconds: float) -> float:
-        """Keep the switch busy for so long; return UPDATEs per second. Raises as `Load.run`."""
+        """Keep the switch busy for so long. Return UPDATEs per second. Raises as `Load.run`."""
         with two_cores(self._pid) if self._pinned else nullcontext(False) as self.two_cores:
             before = cpu_time(self._pid)
             tally = self._load.run(seconds)
@@ -85,7 +85,7 @@ def load_on(
     adapt: Adapt | None = None,
     resend_s: float = RESEND_S,
 ) -> Iterator[Load]:
-    """Make a job on a switch and yield its workers; end both. Raises ControlPlaneError, OSError."""
+    """Make a job on a switch and yield its workers. End both after the block. Raises ControlPlaneError, OSError."""
     with ExitStack() as stack:
         links: list[UdpLink] = []
         for seat in testbed.seats:

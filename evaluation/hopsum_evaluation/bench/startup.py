@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command `hopsum switch` to its line `ready`, the program loaded and compiled; and the memory it then needs.
+"""From the command `hopsum switch` to its line `ready`, the program loaded and compiled, and the memory it then needs.
 
 Cold: nothing in the cache of compiled programs. Warm: the program is there. Memory is read after traffic over all
 slots of a large job, in a process that compiled and in one that loaded from the cache.
@@ -35,7 +35,7 @@ class StartError(Exception):
 
 
 class Startup:
-    """Cold and warm starts, each with a cache of its own; a context manager that removes both."""
+    """Cold and warm starts, each with a cache of its own. The context manager removes both."""
 
     def __init__(self) -> None:
         self._folder = make_temporary_directory("bench")

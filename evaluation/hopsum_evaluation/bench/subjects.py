@@ -46,7 +46,7 @@ COPY_BYTES = 1 << 26
 NAIVE_RESEND_S = 5.0
 
 Action = Callable[[float], float]
-"""Works for about so many seconds; returns UPDATEs (memcpy: codes) per second, of a start its seconds."""
+"""Works for about so many seconds. Returns UPDATEs (memcpy: codes) per second, of a start its seconds."""
 
 
 @dataclass(frozen=True, slots=True)

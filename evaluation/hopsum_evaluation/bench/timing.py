@@ -53,7 +53,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Return the versions of Python and of packages; None for what is not installed."""
+    """Return the versions of Python and of packages, or None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -64,7 +64,7 @@ def versions(*packages: str) -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree, with "-dirty" where files differ; None outside a repository."""
+    """Return the commit of the source tree, with "-dirty" where files differ, or None outside a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)

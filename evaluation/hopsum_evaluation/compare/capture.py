@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Record, and say what was written; 0 unless the images are missing."""
+    """Record, and say what was written. Return 0 unless the images are missing."""
     options = build_parser().parse_args(arguments)
     try:
         images = load_images("digits")

@@ -3,7 +3,7 @@
 
 On gradients of the demo's model (one minibatch per worker) and on Gaussian, heavy-tailed and sparse vectors, for
 several numbers of workers. Bits are those of payloads with ranges, index and side information, without headers.
-Prints tables; writes nmse-against-bits and thc-variants as PNG and SVG.
+Prints tables, and writes nmse-against-bits and thc-variants as PNG and SVG.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, plot; 0 if measurement agrees with theory wherever they are compared."""
+    """Measure, print, plot. Return 0 if measurement agrees with theory wherever they are compared."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     plan = _plan(parser, options)

@@ -2,7 +2,7 @@
 """The error of a method on some vectors: many all-reduces, each with its own randomness, and what theory says.
 
 NMSE is ||mean' - mean||^2 / ||mean||^2 in float64, mean' being what the workers end with and mean that of their
-float32 vectors; averaged over the all-reduces, with the standard error of that average.
+float32 vectors, averaged over the all-reduces, with the standard error of that average.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Cell:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether measurement and theory differ by no more than chance; None without theory."""
+        """Whether measurement and theory differ by no more than chance, or None without theory."""
         if self.nmse is None or self.nmse_se is None or self.theory is None or self.theory_se is None:
             return None
         chance = AGREEMENT_SE * hypot(self.nmse_se, self.theory_se)

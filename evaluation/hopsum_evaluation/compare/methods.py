@@ -54,10 +54,10 @@ class MeanMethod(Protocol):
     """One way to the mean of n vectors."""
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
-        """Return the mean of float32[elements] vectors; seed and step decide everything random."""
+        """Return the mean of float32[elements] vectors. Seed and step decide everything random."""
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """Return what to expect when all workers have x; None where no formula is known."""
+        """Return what to expect when all workers have x, or None where no formula is known."""
 
 
 class MethodCandidate(NamedTuple):
@@ -67,7 +67,10 @@ class MethodCandidate(NamedTuple):
     make: Callable[[int], MeanMethod]
     """Raises HopsumError or ModuleNotFoundError: the method cannot be had for so many workers, and why."""
     family: str = ""
-    """Methods of a family differ in a parameter, and are joined by a line in plots; those without are not there."""
+    """Methods of a family differ in a parameter, and are joined by a line in plots.
+
+    A method without a family is not in the plots.
+    """
     variant: str = ""
     """The name of a variant of thc in the figure of its variants."""
 

@@ -2,7 +2,7 @@
 """The figures of `hopsum codec compare`, in colours of Okabe, Ito and Tol, which the colour-blind tell apart.
 
 `draw_methods`: NMSE against bits per element, a panel per kind of vectors (rows) and number of workers (columns). A
-family has a colour, a marker, and its name at the right; a line joins those of its methods that no other of them
+family has a colour, a marker, and its name at the right. A line joins those of its methods that no other of them
 beats with fewer bits. `draw_variants`: NMSE of thc's variants against workers, a panel per kind of vectors.
 
 What is below FLOOR or above CEILING is drawn there, hollow, and its name says the value.
@@ -47,7 +47,7 @@ class PlotLine(NamedTuple):
 
 
 def write_plots(cells: Sequence[Cell], plan: ComparisonPlan, folder: Path) -> list[Path]:
-    """Write the figures as PNG and SVG into an existing folder; return their paths."""
+    """Write the figures as PNG and SVG into an existing folder. Return their paths."""
     figures = {"nmse-against-bits": draw_methods(cells, plan)}
     if any(candidate.variant for candidate in plan.candidates):
         figures["thc-variants"] = draw_variants(cells, plan)
@@ -119,7 +119,10 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _line(name: str, cells: Sequence[tuple[Cell, float]], style: Mapping[str, str], *, best: bool = False) -> PlotLine:
-    """Return the line of some cells and their x; best: it joins only points lower than all to the left of them."""
+    """Return the line of some cells and their x.
+
+    With `best` it joins only points lower than all to the left of them.
+    """
     points = sorted((x, cell.nmse) for cell, x in cells if cell.nmse is not None)
     joined = [point for place, point in enumerate(points) if all(point[1] < left[1] for left in points[:place])]
     return PlotLine(name, points, joined if best else points, style)
@@ -148,7 +151,7 @@ def _fill(panel: Any, lines: Sequence[PlotLine], xs: Sequence[float], limits: tu
 
 
 def _draw(panel: Any, line: PlotLine) -> None:
-    """Draw points and their line; those out of range on the limit, hollow."""
+    """Draw points and their line. Points out of range are on the limit, hollow."""
     panel.plot(*zip(*map(_shown, line.joined), strict=True), color=line.style["color"], linewidth=1.2)
     shown = [_shown(point) for point in line.points]
     inside = [point for point, (_, y) in zip(shown, line.points, strict=True) if point[1] == y]

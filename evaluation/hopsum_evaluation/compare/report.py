@@ -114,7 +114,7 @@ def _nmse(cell: Cell, wide: bool) -> str:
 
 
 def short(value: float) -> str:
-    """Return two digits of a value that is not negative: 2.8e-3; 0 is 0."""
+    """Return two digits of a value that is not negative: 2.8e-3, or 0 for 0."""
     if value == 0.0:
         return "0"
     digits, _, exponent = f"{value:.1e}".partition("e")
@@ -124,7 +124,7 @@ def short(value: float) -> str:
 
 
 def with_error(value: float, se: float) -> str:
-    """Return a positive value with its standard error in units of its last digit: 2.84(3)e-3; 1.41e-19 without."""
+    """Return a positive value with its standard error in units of its last digit: 2.84(3)e-3, or 1.41e-19 without."""
     exponent = floor(log10(value))
     scaled, error = value / 10.0**exponent, se / 10.0**exponent
     if error < 1e-3:
@@ -136,7 +136,7 @@ def with_error(value: float, se: float) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    """Return the least and the greatest of some bits; one figure where they look the same."""
+    """Return the least and the greatest of some bits, or one figure where they look the same."""
     if not values:
         return _EMPTY
     low, high = f"{min(values):.2g}", f"{max(values):.2g}"
@@ -144,7 +144,7 @@ def _span(values: Sequence[float]) -> str:
 
 
 def _verdict(row: Sequence[Cell]) -> str:
-    """Return whether theory holds for all numbers of workers; nothing where there is no theory."""
+    """Return whether theory holds for all numbers of workers, or nothing where there is no theory."""
     wrong = [str(cell.workers) for cell in row if cell.agrees is False]
     if wrong:
         return f"[red]NO: n = {', '.join(wrong)}[/]"

@@ -2,7 +2,7 @@
 """The vectors that methods are compared on: one per worker, or one that all workers have.
 
 Gradients are those that `hopsum codec capture` recorded: 32 minibatches at the same parameters, one per worker.
-Random vectors are drawn anew for each worker, so that their mean is smaller than they are; the same seed draws the
+Random vectors are drawn anew for each worker, so that their mean is smaller than they are. The same seed draws the
 same ones, and fewer workers have the first of those that more have.
 """
 

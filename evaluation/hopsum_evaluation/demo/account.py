@@ -23,7 +23,7 @@ _PAUSE_S: Final = 0.05
 
 
 class LostFrames(NamedTuple):
-    """Frames that one place counted and the next did not, in the order of their way; below 0: a difference."""
+    """Frames that one place counted and the next did not, in the order of their way. Below 0 it is a difference."""
 
     before_interfaces: int
     """Up: workers sent them. The buffer of the switch's socket or the device's queue was full."""

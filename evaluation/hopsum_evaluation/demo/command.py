@@ -89,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo; 0 if every check holds."""
+    """Run the demo. Return 0 if every check holds."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
@@ -187,7 +187,7 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
 
 
 def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
-    """Show the steps of one training until every worker has sent its `last` message; return those by rank."""
+    """Show the steps of one training until every worker has sent its `last` message. Return those by rank."""
     task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
     found: dict[int, tuple[Any, ...]] = {}
     while len(found) < plan.workers:

@@ -27,7 +27,7 @@ class DemoReport:
     data: str
     seed: int
     quorum: int = 0
-    """Workers that complete a sum; all of them if left out."""
+    """Workers that complete a sum, all of them by default."""
     loss: float = 0.0
     """The share of frames that is lost, at every switch port in both directions."""
     peers: bool = True

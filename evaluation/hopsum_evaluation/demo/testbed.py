@@ -35,7 +35,7 @@ class DemoTestbed(Protocol):
     """The words for what runs."""
 
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
-        """Make the job for data sockets and side channels that are `bound`; return each rank's membership file."""
+        """Make the job for data sockets and side channels that are `bound`. Return each rank's membership file."""
         ...
 
     def read_counts(self) -> DemoCounts:
@@ -157,7 +157,7 @@ class NetworkTestbed:
         return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
 
     def _read_programs(self) -> tuple[dict[str, int], dict[str, int], int]:
-        """Return events, drops and replies of all switches with workers; a tree's first leaf counts its rounds."""
+        """Return events, drops and replies of all switches with workers. A tree's first leaf counts its rounds."""
         assert self._placed is not None
         described, events, drops, replies = self._network.topology, Counter[str](), Counter[str](), 0
         for switch, part in self._placed.parts.items():

@@ -154,7 +154,7 @@ def _digest(network: nn.Module) -> str:
 
 
 def _measure_nmse(agent: Agent, network: nn.Module) -> Nmse | None:
-    """Sum rank 0's last gradient on all ranks, several times; None if it is zero."""
+    """Sum rank 0's last gradient on all ranks, several times, or None if it is zero."""
     gradient = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
     dist.broadcast(gradient, 0)
     x: NDArray[np.float32] = gradient.numpy()

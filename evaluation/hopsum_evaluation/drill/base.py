@@ -92,7 +92,7 @@ class DrillContext:
 
     target: str
     folder: Path
-    """Empty; its owner removes it after the drill."""
+    """Empty. Its owner removes it after the drill."""
     seed: int = 1
     scale: float = 1.0
     note: Callable[[str], object] = str

@@ -68,7 +68,7 @@ def job_churn(context: DrillContext) -> DrillReport:
 
 
 def _restart_switch(testbed: DrillTestbed, training: TrainingJob, generation: int) -> float:
-    """Start the switch again, empty; return the seconds until the job that trains went on there."""
+    """Start the switch again, empty. Return the seconds until the job that trains went on there."""
     testbed.signal("switch", signal.SIGKILL)
     testbed.start_switch()
     restarted_s = testbed.happened("switch started again, empty")

@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run drills; 1 if one fails, or one of its checks is False."""
+    """Run drills. Return 1 if one fails, or one of its checks is False."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     console = Console(stderr=options.json)

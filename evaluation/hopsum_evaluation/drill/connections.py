@@ -60,7 +60,7 @@ def _proxy_of_workers(testbed: DrillTestbed) -> Proxy:
 
 
 def _die(testbed: DrillTestbed, training: TrainingJob, proxy: Proxy, who: str, job: str) -> float:
-    """Let the connections of a proxy die; return the seconds after which all that goes through them went on.
+    """Let the connections of a proxy die. Return the seconds after which all that goes through them went on.
 
     A job of this name begins a generation then, which the controller writes to the switch. Waits until a lease is over
     beyond that: a place that was lost shows by then.

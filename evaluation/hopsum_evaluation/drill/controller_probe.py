@@ -33,8 +33,7 @@ class Probe:
             self._token = operator.create(name, 1, SLOTS, lease_s=lease_s).token
 
     def generation(self, *, stay: bool = False) -> int:
-        """Join, and return the generation that begins. Then leave, which ends it, unless told to stay without a word.
-        """
+        """Join, and return the generation that begins. Then leave, which ends it, or stay without a word."""
         with Channel(ControllerAddress.of(self.address, tls=False)) as channel:
             member = self.join(channel)
             found = member.membership(PATIENCE_S).generation

@@ -34,8 +34,9 @@ def differences(config: ClusterConfig, stored: StoredState, device: Device) -> l
 
 
 def settled_differences(config: ClusterConfig, election_id: int) -> list[str]:
-    """The same for a database that no controller has open now. Who reads the switch is its primary client for that
-    time.
+    """Return the same for a database that no controller has open now.
+
+    The reader is the switch's primary client for that time.
     """
     store = StateStore(config.database)
     try:

@@ -45,7 +45,7 @@ TABLE: Final = tuple(range(16))
 
 
 class CrashPoint:
-    """Kills this process at one event; None: at none."""
+    """Kills this process at one event, or at none (None)."""
 
     def __init__(self) -> None:
         self.arm(None)
@@ -175,7 +175,7 @@ class TakeoverReport(NamedTuple):
 
 
 def run_controller(config_path: str, scene: str, workers: int, at: int | None, pipe: Connection) -> None:
-    """Be a controller: take over, send TakeoverReport, play the scene, send how many events it had; or die in it."""
+    """Be a controller: take over, send TakeoverReport, play the scene, send how many events it had, or die in it."""
     config = load_config(Path(config_path))
     pipeline, crash_point = PipelineConfig.load(*compiled_program()), CrashPoint()
     CrashingDevice.crash_point = CrashingStore.crash_point = crash_point

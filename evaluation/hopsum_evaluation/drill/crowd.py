@@ -24,7 +24,7 @@ from hopsum_wire.control.services import MEMBERSHIP_SERVICE, methods
 CALLS: Final = 200
 """Open calls whose message never comes."""
 CONNECTIONS: Final = 1500
-"""Idle ones to the service, and as many slow readers of the page: both at scale 1; a smaller run has its share."""
+"""Idle ones to the service, and as many slow readers of the page: both at scale 1. A smaller run has its share."""
 _LEASE_S: Final = 6.0
 _PACE_S: Final = 0.05
 _BEAT_S: Final = 1.0
@@ -73,7 +73,7 @@ def crowded(context: DrillContext) -> DrillReport:
 
 
 def _served(testbed: DrillTestbed, later: Probe, until_s: float) -> tuple[float, float]:
-    """Ask for jobs and begin generations until a time; return the seconds that the slowest of each took."""
+    """Ask for jobs and begin generations until a time. Return the seconds that the slowest of each took."""
     listed_s = joined_s = 0.0
     while True:
         began_s = testbed.now()
@@ -90,7 +90,7 @@ def _served(testbed: DrillTestbed, later: Probe, until_s: float) -> tuple[float,
 
 @contextmanager
 def _calls(address: str, count: int) -> Iterator[None]:
-    """Hold calls open, without a token and without a message, for the block; those that are refused come again."""
+    """Hold calls open, without a token and without a message, for the block. Those that are refused come again."""
     ending = threading.Event()
     path = methods(MEMBERSHIP_SERVICE)["Heartbeat"].path
 
@@ -170,7 +170,7 @@ def _connected(host: str, port: int, first: bytes) -> socket.socket:
 
 
 def _goes_on(each: socket.socket, first: bytes) -> bool:
-    """Say whether a connection is open; a slow reader sends its next byte. Close it otherwise."""
+    """Say whether a connection is open. A slow reader sends its next byte. Close it otherwise."""
     try:
         if first:
             each.send(b"a")

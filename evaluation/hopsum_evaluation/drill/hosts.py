@@ -42,7 +42,7 @@ def lost(context: DrillContext) -> DrillReport:
 
 
 def moved(context: DrillContext) -> DrillReport:
-    """Move a shard to a spare switch while the job runs; then kill a switch for good, and move its shard as well.
+    """Move a shard to a spare switch while the job runs. Then kill a switch for good, and move its shard as well.
 
     No worker is replaced, so no step is void, and the sums have the bits of a run without moves. A switch that the job
     has left is cleared as soon as it answers. Nobody waits for that.
@@ -84,7 +84,7 @@ def moved(context: DrillContext) -> DrillReport:
 
 
 def _move(testbed: DrillTestbed, training: TrainingJob, away: str, to: str) -> float:
-    """Move a shard, and wait for a step in the next generation; return for how many seconds training stood."""
+    """Move a shard, and wait for a step in the next generation. Return for how many seconds training stood."""
     before = training.generations()[-1]
     at_s = testbed.happened(f"a shard of train is to move from {away} to {to}")
     with testbed.operator() as operator:

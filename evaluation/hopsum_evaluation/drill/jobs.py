@@ -19,7 +19,7 @@ CYCLES: Final = 3
 
 
 def two(context: DrillContext) -> DrillReport:
-    """Kill and make a job again and again; another one on the same switch has the same bits as without a switch."""
+    """Kill and make a job again and again. Another one on the same switch has the same bits as without a switch."""
     with drill_testbed(context, "two-jobs", seats=SEATS, losses=LOSSES) as testbed:
         report = testbed.report
         steady = TrainingJob(testbed, "steady", 3)
@@ -46,7 +46,7 @@ def two(context: DrillContext) -> DrillReport:
 
 
 def _cycle(testbed: DrillTestbed, number: int) -> Mass:
-    """Make the other job, kill its workers in the middle of training, delete it; return what became of its mass."""
+    """Make the other job, kill its workers in the middle of training, delete it. Return what became of its mass."""
     training = TrainingJob(
         testbed, "other", 2, first_seat=3, codec="uhc", folder=f"other-{number}", elements=5000 + number
     )

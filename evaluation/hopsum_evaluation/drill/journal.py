@@ -32,7 +32,7 @@ PROBES: Final = 4
 class Probes:
     """Directions by which vectors are compared: ones, whose product is the sum, and random signs.
 
-    A difference in one element shows along all of them; one in several along each random one at least half the time.
+    A difference in one element shows along all of them. One in several along each random one at least half the time.
     """
 
     def __init__(self, elements: int, seed: int) -> None:
@@ -58,7 +58,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a journal; none where there is no file. A last line that was cut off is left out."""
+    """Return the whole lines of a journal, or none where there is no file. A last line that was cut off is left out."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -42,7 +42,7 @@ def split(context: DrillContext) -> DrillReport:
 
 
 def _shorter(testbed: DrillTestbed, training: TrainingJob) -> str:
-    """Cut rank 1 off for a third of its lease; return what became of it."""
+    """Cut rank 1 off for a third of its lease. Return what became of it."""
     network = veths(testbed)
     network.cut(1)
     cut_s = testbed.happened("links of rank 1 down")

@@ -19,7 +19,7 @@ MARGIN_S: Final = 2.0
 def others_know(training: TrainingJob, rank: int, at_s: float, within_s: float) -> float:
     """Return the seconds after which the last of the others knew that a rank had gone.
 
-    It knows by what the controller told it, or by an error; a wait for that rank's part of a sum is no knowledge.
+    It knows by what the controller told it, or by an error. A wait for that rank's part of a sum is no knowledge.
     Raises DrillError when they were more than `within_s`.
     """
     took_s = 0.0

@@ -78,7 +78,7 @@ def forks(context: DrillContext) -> DrillReport:
 
 
 def _raise(testbed: DrillTestbed, training: TrainingJob, order: WorkerOrder) -> tuple[float, float]:
-    """Let the rank raise; return the seconds until the others knew, and until it had closed its job, or ended."""
+    """Let the rank raise. Return the seconds until the others knew, and until it had closed its job, or ended."""
     told_s = testbed.now()
     process = training.process(RAISES)
     training.order(RAISES, order)

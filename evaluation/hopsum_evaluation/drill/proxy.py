@@ -35,7 +35,7 @@ class Proxy:
         """HOST:PORT to connect to."""
 
     def kill_connections(self) -> int:
-        """Let all present connections die in silence; return how many forwarded something until now."""
+        """Let all present connections die in silence. Return how many forwarded something until now."""
         found: Future[int] = Future()
         self._call(lambda: found.set_result(self._kill()))
         return found.result(_START_S)

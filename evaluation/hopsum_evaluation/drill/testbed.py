@@ -85,7 +85,7 @@ ports = [{ports}]
 
 
 class DrillTestbed:
-    """Switch and controller, running; made by `drill_testbed`. `report` is the drill's, to fill in."""
+    """Switch and controller, running, made by `drill_testbed`. `report` is the drill's, to fill in."""
 
     def __init__(self, context: DrillContext, report: DrillReport, network: TestbedNetwork, lease_s: float) -> None:
         self.context, self.report, self.network, self.lease_s = context, report, network, lease_s
@@ -94,7 +94,7 @@ class DrillTestbed:
         self.page = ""
         """HOST:PORT of the controller's page, where it has one."""
         self.processes: dict[str, ManagedProcess] = {}
-        """The processes by name; those that were started last under each name."""
+        """The processes by name: those that were started last under each name."""
         self._admin = secrets.token_urlsafe(24)
         self._started: list[ManagedProcess] = []
         self._began_s = time.monotonic()
@@ -144,7 +144,7 @@ class DrillTestbed:
         return f"shard{shard}" if shard else "leaf"
 
     def start_controller(self, *options: str) -> None:
-        """Start the controller over its database, with more options; returns when it serves."""
+        """Start the controller over its database, with more options. Returns when it serves."""
         command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config"]
         process = self.start("controller", [*command, str(self.context.folder / "cluster.toml"), *options])
         ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
@@ -240,13 +240,13 @@ def drill_testbed(
     """Run switch and controller for the block, then end all and check that nothing is left.
 
     Args:
-        seats: network namespaces for so many workers; on loopback if 0 and the target allows it.
+        seats: network namespaces for so many workers, or on loopback if 0 and the target allows it.
         losses: share of frames that switch ports lose each way.
         proxied: with a proxy between controller and switch.
         page: with the controller's page.
         shards: number of switches side by side.
 
-    Raises DrillError when they do not come up; with everything ended, as after whatever the block raises.
+    Raises DrillError when they do not come up, with everything ended, as after whatever the block raises.
     """
     report = DrillReport(name, context.target)
     network: TestbedNetwork = VethNetwork(seats, shards) if seats else LoopbackNetwork(shards)

@@ -4,7 +4,7 @@
 Loopback: everybody on 127.0.0.1, the switch's port 1 is a UDP socket. Needs no root.
 
 Veths: a middle with switches and controller, and a network namespace for each worker, with links to the middle. By
-eth0 a worker reaches one port of the switch and nothing else, and so by a further link each further switch; by eth1 it
+eth0 a worker reaches one port of the switch and nothing else, and so by a further link each further switch. By eth1 it
 reaches the controller, and through the middle its peers, by the same addresses that the switches know. All links go
 down and up together.
 """
@@ -65,7 +65,7 @@ class TestbedNetwork(Protocol):
 
 
 class LoopbackNetwork:
-    """Everybody on loopback, at ports that were free; a switch for each of `shards`."""
+    """Everybody on loopback, at ports that were free. A switch for each of `shards`."""
 
     def __init__(self, shards: int = 1) -> None:
         grpc, controller = free_port(), free_port()
@@ -102,7 +102,7 @@ class LoopbackNetwork:
 class VethNetwork:
     """Network namespaces and veths. The calling thread is in the middle until `close`.
 
-    Raises TopologyError without root or iproute2; nothing is left then.
+    Raises TopologyError without root or iproute2. Nothing is left then.
     """
 
     def __init__(self, seats: int, shards: int = 1) -> None:

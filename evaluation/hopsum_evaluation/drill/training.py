@@ -88,7 +88,7 @@ class DrillPlan:
         return Path(self.folder) / f"order{rank}"
 
     def take_order(self, rank: int) -> WorkerOrder | None:
-        """Return the order to a rank, and remove it; None without one."""
+        """Return the order to a rank, and remove it, or None without one."""
         path = self.order(rank)
         if not path.exists():
             return None
@@ -139,7 +139,7 @@ class DrillModel:
         return step.to_bytes(8, "big") + self.weights.tobytes()
 
     def load(self, state: bytes) -> int:
-        """Take what `dump` made; return the step."""
+        """Take what `dump` made. Return the step."""
         self.weights = np.frombuffer(state[8:], np.float32).copy()
         return int.from_bytes(state[:8], "big")
 

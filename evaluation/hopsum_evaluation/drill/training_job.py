@@ -73,7 +73,7 @@ class TrainingJob:
         return self.testbed.processes[self.name(rank)]
 
     def start(self, rank: int, *, bare: bool = False) -> None:
-        """Start a worker's process; a bare one connects without a `with` statement."""
+        """Start a worker's process. A bare one connects without a `with` statement."""
         command = [sys.executable, "-m", "hopsum_evaluation.drill.worker", str(self._plan_path), str(rank)]
         command += ["--bare"] * bare
         if rank in self._controllers:

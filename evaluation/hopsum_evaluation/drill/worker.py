@@ -2,9 +2,9 @@
 """A worker's process: `python -m hopsum_evaluation.drill.worker PLAN.json RANK`. It trains, and writes its journal.
 
 Trains until the file `goal` says how many steps there are, waits for the file `leave`, and leaves its job. Where other
-workers were replaced it lets them have its state, and goes on; given up itself, it joins anew. Another error ends it,
-with status 3. Between two steps it follows the orders of the drill (`WorkerOrder`). The library's logs go into the
-journal.
+workers were replaced it lets them have its state, and goes on. A worker that is itself evicted joins anew. Another
+error ends it, with status 3. Between two steps it follows the orders of the drill (`WorkerOrder`). The library's logs
+go into the journal.
 
     --bare      connect without a `with` statement
     --url URL   connect there, in place of the plan's URL
@@ -70,7 +70,7 @@ class DrillWorker:
         self._begin()
 
     def run(self) -> int:
-        """Train; return the process's exit status."""
+        """Train. Return the process's exit status."""
         while True:
             try:
                 with self._opened() as job:
@@ -101,7 +101,7 @@ class DrillWorker:
         return nullcontext(job) if self._bare else job
 
     def _live(self, job: Communicator) -> int:
-        """Train from the state of the others, where there is one, to the goal; return the exit status."""
+        """Train from the state of the others, where there is one, to the goal. Return the exit status."""
         if job.is_newcomer:
             self._step = self._model.load(job.fetch_state(self._plan.membership_wait_s))
         self._journal.write(
@@ -193,7 +193,7 @@ def _generation(job: Any) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one worker; return its exit status."""
+    """Run one worker. Return its exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("plan", type=Path, help="file of the drill's plan")
     parser.add_argument("rank", type=int, help="rank of this worker")

@@ -148,7 +148,7 @@ def costs_of(options: argparse.Namespace) -> Costs:
 
 
 def require_plot(path: Path | None) -> None:
-    """Raise PlanError unless a figure can be written there; None: none is."""
+    """Raise PlanError unless a figure can be written there. None stands for no figure."""
     if path is None:
         return
     if not find_spec("matplotlib"):

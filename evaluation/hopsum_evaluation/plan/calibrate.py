@@ -3,8 +3,8 @@
 
 What `hopsum bench codec` measures of codecs, on one core. As root and with iproute2 also the network's, from unshaped
 all-reduces of `hopsum bench allreduce`. Processor time counts, which other load on the machine disturbs less than
-seconds; for gloo's rings seconds, since not all of their processor time is charged to somebody. What cannot be measured
-here keeps the shipped figure and its origin.
+seconds. For gloo's rings seconds count, since not all of their processor time is charged to somebody. What cannot be
+measured here keeps the shipped figure and its origin.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def require_writable(path: Path) -> None:
-    """Raise PlanError unless a file can be written there; nothing is changed."""
+    """Raise PlanError unless a file can be written there. Nothing is changed."""
     if path.is_dir() or not path.parent.is_dir():
         raise PlanError(f"--calibrate {path}: a file in an existing folder is needed")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -100,7 +100,10 @@ def network_unavailable() -> str | None:
 
 
 def codec_costs(elements: int, runs: int, seed: int) -> dict[str, Cost]:
-    """Return what codecs cost on one core, vectors of N(0, 1), lossless' sparse; and to put a mean in its place."""
+    """Return the costs of codecs on one core, and the cost of putting a mean in its place.
+
+    Vectors are of N(0, 1), those of lossless sparse.
+    """
     x = np.random.default_rng(seed).standard_normal(elements, dtype=np.float32)
     copy = np.empty_like(x)
     actions: dict[str, Callable[[], object]] = {"place": lambda: np.copyto(copy, x)}

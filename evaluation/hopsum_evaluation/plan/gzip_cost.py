@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class GzipCost(NamedTuple):
-    """Of the recorded gradients, float32, one thread; processor time, the shortest of a few runs."""
+    """Of the recorded gradients, float32, one thread: processor time, the shortest of a few runs."""
 
     size_bytes: int
     compressed_bytes: int

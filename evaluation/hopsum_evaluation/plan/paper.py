@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compute, measure gzip, print and plot; 0 unless a statement is not reproduced with this C."""
+    """Compute, measure gzip, print and plot. Return 0 unless a statement is not reproduced with this C."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:

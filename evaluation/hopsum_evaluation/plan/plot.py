@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figure of `hopsum plan`: how much faster a step is than with ring fp32, against link rate or workers.
 
-A panel for each aggregator, with the ring in fp16 in all of them; a codec has a colour. Dotted: a step that is all
+A panel for each aggregator, with the ring in fp16 in all of them. A codec has a colour. Dotted: a step that is all
 computing, which nothing exceeds. A ring marks the job that was asked about.
 """
 
@@ -48,7 +48,7 @@ Point = tuple[float, float]
 
 
 def write_plot(found: Forecast, against: str, path: Path) -> None:
-    """Write the figure; `against`: "rate" or "workers". Raises PlanError when the file cannot be written."""
+    """Write the figure. `against` is "rate" or "workers". Raises PlanError when the file cannot be written."""
     figure = draw(found, against)
     try:
         figure.savefig(path, dpi=_DPI)

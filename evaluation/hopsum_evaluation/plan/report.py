@@ -115,7 +115,7 @@ def _table(found: Forecast, wide: bool) -> Table:
 
 
 def choices_table(choices: Sequence[CodecChoice], workers: int, bits_per_s: float) -> Table:
-    """Return the choices of codec thc with their bits and errors; those on the Pareto front have a star."""
+    """Return the choices of codec thc with their bits and errors. Those on the Pareto front have a star."""
     title = f"thc for {workers} workers: bits of an element against the error of the mean; *: no other beats both"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)

@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, compare, print; 0 if every prediction is within the goal. Raises PlanError for bad arguments."""
+    """Measure, compare, print. Return 0 if every prediction is within the goal. Raises PlanError for bad arguments."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if reason := unavailable():

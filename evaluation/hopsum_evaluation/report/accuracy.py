@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `accuracy`: seconds to a test accuracy, or perplexity, on shaped links, beside gloo; needs root."""
+"""Section `accuracy`: seconds to a test accuracy, or perplexity, on shaped links, beside gloo. It needs root."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _by_repeat(runs: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]
 
 
 def _seconds_ratio(ratio: _Ratio, pair: dict[str, dict[str, Any]]) -> float:
-    """Return the seconds to the target, fastest of the others over ours; not a number where one side was not there."""
+    """Return the seconds to the target, the fastest other scheme over ours. Not a number where one side is missing."""
     model = MODELS[ratio.model]
     ours_s = seconds_to_target(model, pair[ratio.ours])
     other_s = min(seconds_to_target(model, pair[scheme]) for scheme in ratio.others if scheme in pair)

@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Choose, train, print, and return 0; 1 where it cannot run."""
+    """Choose, train, print, and return 0. Return 1 where it cannot run."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.seeds < 1 or not 2 <= options.workers <= 16 or not 0 < options.scale <= 1:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _begin(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Choose hopsum's setting and write it down; return the document. Raises PlanError, OSError."""
+    """Choose hopsum's setting and write it down. Return the document. Raises PlanError, OSError."""
     costs = shipped_costs() if options.costs is None else costs_from_json(options.costs.read_text(), str(options.costs))
     elements = parameters(options.model)
     planned = planned_settings(elements, options.workers, options.rate, options.placement, costs)

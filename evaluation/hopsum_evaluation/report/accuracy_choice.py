@@ -38,9 +38,9 @@ class PlannedSetting:
 def planned_settings(
     elements: int, workers: int, bits_per_s: float, placement: str, costs: Costs
 ) -> list[PlannedSetting]:
-    """Return the options of thc, the chosen one first, then by predicted all-reduce; those not allowed last.
+    """Return the options of thc, the chosen one first, then by predicted all-reduce.
 
-    Raises PlanError.
+    Options that are not allowed come last. Raises PlanError.
     """
     vectors = 1 + ceil(max(0, 4 * elements - _FIRST_BUCKET) / _BUCKET)
     cores = len(os.sched_getaffinity(0))

@@ -20,7 +20,7 @@ def seconds_to_target(model: AccuracyModel, run: Mapping[str, Any]) -> float:
 
 
 def curves(model: AccuracyModel, name: str, runs: Sequence[dict[str, Any]], rate: str) -> Plot:
-    """Return the measure over the seconds of training, a line for each scheme; means of the seeds."""
+    """Return the measure over the seconds of training, a line for each scheme: means over the seeds."""
     series = []
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run["points"] for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]

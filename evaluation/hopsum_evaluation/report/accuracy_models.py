@@ -27,7 +27,7 @@ CNN_CHANNELS, CNN_WIDTH = 32, 960
 CONTEXT = 64
 """Characters that the transformer sees at once."""
 SYMBOLS = 128
-"""ASCII; a question mark stands for any other character."""
+"""ASCII. A question mark stands for any other character."""
 LAYERS, HEADS, WIDTH = 4, 4, 128
 _TEST_SHARE = 10
 _TEST_WINDOWS = 128

@@ -27,7 +27,7 @@ class AccuracyModel:
     target: float
     """The target of the measure."""
     rises: bool
-    """True where training raises the measure, to the target and beyond; False where it lowers it."""
+    """True where training raises the measure, to the target and beyond, False where it lowers it."""
     percent: bool = False
     """True where the measure is a share."""
 
@@ -74,7 +74,7 @@ class CourseLength(NamedTuple):
 
 
 FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
-"""The full courses by model; `every` as in Course."""
+"""The full courses by model. `every` is as in Course."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ class TrainingRun(NamedTuple):
     """One training on one rank."""
 
     points: list[tuple[int, float, float]]
-    """Steps, seconds of training so far, the model's measure; of rank 0."""
+    """Steps, seconds of training so far, the model's measure, of rank 0."""
     step_s: float
     """Mean of the steps after the first."""
     compute_s: float
-    """The seconds of a step without its all-reduce, all workers at the same time; median."""
+    """The seconds of a step without its all-reduce, all workers at the same time, as the median."""
     reduce_s: float | None
-    """The seconds of the all-reduce alone; median. None where it has no form of its own."""
+    """The seconds of the all-reduce alone, as the median. None where it has no form of its own."""
     step_cpu_s: float
     """The processor time of rank 0's process in a step, all threads, mean of the steps after the first."""
 

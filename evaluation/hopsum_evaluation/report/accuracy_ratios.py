@@ -19,7 +19,7 @@ BEST: Final = "best"
 
 
 class Ratio(NamedTuple):
-    """The mean of several seeds, and where it lies with 95 %; not a number where a training missed the target."""
+    """The mean of several seeds, and where it lies with 95 %, or not a number where a training missed the target."""
 
     mean: float
     low: float | None = None
@@ -30,7 +30,7 @@ class Ratio(NamedTuple):
 def time_ratios(model: AccuracyModel, runs: Sequence[Mapping[str, Any]], ours: str) -> dict[str, Ratio]:
     """Return how many times longer each other scheme takes to the target than ours, and the fastest of them (BEST).
 
-    A scheme that missed the target with some seed has no number; for BEST the others count that reached it.
+    A scheme that missed the target with some seed has no number. For BEST the other schemes count that reached it.
     """
     pairs = _by_seed(runs, ours)
     others = dict.fromkeys(scheme for pair in pairs for scheme in pair if scheme != ours)
@@ -62,7 +62,7 @@ def reached_s(model: AccuracyModel, runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _by_seed(runs: Sequence[Mapping[str, Any]], ours: str) -> list[dict[str, Mapping[str, Any]]]:
-    """Return the runs of each seed by scheme; only of seeds with a run of ours."""
+    """Return the runs of each seed by scheme, only for seeds with a run of ours."""
     found: dict[int, dict[str, Mapping[str, Any]]] = defaultdict(dict)
     for run in runs:
         found[run["repeat"]][run["scheme"]] = run

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainings of section `accuracy`: links, a switch, a pool of workers; in a process of their own.
+"""The trainings of section `accuracy`: links, a switch, a pool of workers, in a process of their own.
 
 gRPC's threads live in the network namespace where they were started, and a process has one set of them: so the
 sections that need namespaces do not share a process.
@@ -40,7 +40,7 @@ class Trainings:
     workers: int
     courses: Sequence[Course]
     seeds: Sequence[int]
-    """One per repeat; as many as any rate of a course needs."""
+    """One per repeat, as many as any rate of a course needs."""
     placement: str = "fabric"
     """The place of the switches, as `hopsum bench allreduce` has it."""
 
@@ -102,7 +102,7 @@ def _run(trainings: Trainings, pipe: Connection) -> None:
 
 
 def run(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
-    """Do all trainings, schemes taking turns; return their figures. Each run's are kept as soon as it is over.
+    """Do all trainings, schemes taking turns. Return their figures. Each run's are kept as soon as it is over.
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
     """
@@ -160,7 +160,7 @@ def _turned(schemes: Sequence[str], repeat: int) -> Sequence[str]:
 
 
 def gather_trained(pool: WorkerPool) -> list[TrainingRun]:
-    """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
+    """Wait until all workers are done with a training, however long it takes while they go on. Return what they found.
 
     Raises WorkerDiedError.
     """

@@ -117,7 +117,7 @@ def _train(
 
 
 def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
-    """Take one step; return its seconds."""
+    """Take one step. Return its seconds."""
     start = time.perf_counter()
     optimiser.zero_grad()
     loss(ddp, batch).backward()  # type: ignore[no-untyped-call]

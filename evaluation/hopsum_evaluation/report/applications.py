@@ -36,7 +36,7 @@ def estimated(method: MeanMethod, seed: int) -> Mean:
 
 
 def shares(points: Matrix, clients: int, rng: np.random.Generator) -> list[Matrix]:
-    """Return equal shares of shuffled points, float64[points, dimensions] each; a rest is left out."""
+    """Return equal shares of shuffled points, float64[points, dimensions] each. A remainder is left out."""
     each = len(points) // clients
     order = rng.permutation(len(points))[: each * clients]
     return [points[part] for part in np.split(order, clients)]

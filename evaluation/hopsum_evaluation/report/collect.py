@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One JSON object of a run: what every section found, and where; a report read again; its claims judged."""
+"""One JSON object of a run: what every section found, and where, a report that is read again, its claims judged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def collect(
     save: Callable[[dict[str, Any]], None] = lambda report: None,
     earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run the wanted sections in their usual order, with a progress bar each; return the report.
+    """Run the wanted sections in their usual order, with a progress bar each. Return the report.
 
     A section that cannot run has the reason in place of figures. The others go on.
 
@@ -119,7 +119,7 @@ def _run(name: str, settings: Settings, tell: Any) -> Result:
 
 
 def manifest_hash() -> str | None:
-    """Return the SHA-256 of the manifest of the compiled P4 program; None outside a source tree."""
+    """Return the SHA-256 of the manifest of the compiled P4 program, or None outside a source tree."""
     path = Path(__file__).resolve().parents[3] / "p4" / "build" / "manifest.json"
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 

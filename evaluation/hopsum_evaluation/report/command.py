@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, write, and return 0; 1 where files cannot be read or written."""
+    """Run, write, and return 0. Return 1 where files cannot be read or written."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.seed < 0 or (options.markdown is not None and options.source is None):

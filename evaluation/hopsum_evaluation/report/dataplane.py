@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `dataplane`: codes per second of the switches, and of a program that works lane by lane; `hopsum bench`."""
+"""Section `dataplane`: codes per second of the switches and of a lane-by-lane program, see `hopsum bench`."""
 
 from __future__ import annotations
 

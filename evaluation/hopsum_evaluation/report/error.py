@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `error`: what every codec makes of the mean, against bits and workers; built on `hopsum codec compare`."""
+"""Section `error`: what every codec makes of the mean, against bits and workers.
+
+It is built on `hopsum codec compare`.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 
 def interval(samples: Sequence[float]) -> Interval:
-    """Return the interval of at least two finite samples, by Student's t; of equal samples it is a point.
+    """Return the interval of at least two finite samples, by Student's t. For equal samples it is a point.
 
     Raises:
         ValueError: fewer samples, or one that is not finite.

@@ -16,7 +16,7 @@ _STEPS: Final = 5
 
 
 def measure_iterations(settings: Settings, repeats: int) -> dict[str, Any] | None:
-    """Return seconds of a step of section accuracy's `cnn` in one thread, one figure per repeat; None without torch."""
+    """Return seconds of a step of section accuracy's `cnn` in one thread, one per repeat, or None without torch."""
     if find_spec("torch") is None or find_spec("sklearn") is None:
         return None
     import torch
@@ -61,6 +61,6 @@ def _seconds_of(step: Callable[[], None]) -> float:
 def iteration_speedup(
     compute_s: float, parameters: int, elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float
 ) -> float:
-    """Return the time of a step with a dense float32 gradient over one with codec and bytes; nothing overlaps."""
+    """Return the time of a step with a dense float32 gradient over one with codec and bytes. Nothing overlaps."""
     dense_s = 32 * parameters / link_bits_per_s
     return (compute_s + dense_s) / (compute_s + parameters / elements_per_s + dense_s * bytes_of_dense)

@@ -20,7 +20,7 @@ _TEST_SHARE: Final = 5
 
 
 class Learner:
-    """The images, and the gradient of the loss; the same for everybody."""
+    """The images, and the gradient of the loss. They are the same for all workers."""
 
     def __init__(self) -> None:
         try:

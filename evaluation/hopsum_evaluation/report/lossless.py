@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `lossless`: the claims of LHC; speed by `hopsum bench lossless`, and what peels, by `peeling`."""
+"""Section `lossless`: the claims of LHC: speed by `hopsum bench lossless`, and what peels, by `peeling`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def our_share_left(members: int, gamma: float, density: float, rng: np.random.Ge
 
 
 def our_threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
-    """Return the least gamma, in steps, at which a sketch of these members peels; found by bisection."""
+    """Return the least gamma, in steps, at which a sketch of these members peels, found by bisection."""
     places, kernels, key = _places(members, density, rng), NumpySketch(), int(rng.integers(1 << 62))
     low, high = round(1.0 / step), round(1.6 / step)
     while high - low > 1:

@@ -25,7 +25,7 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     reach: Sequence[float] = ()
-    """Half of the interval of each point; none if empty."""
+    """Half of the interval of each point. An empty list stands for none."""
     reference: bool = False
     """Dashed, without points: a formula, a bound, a published value."""
 
@@ -58,13 +58,13 @@ class Shown:
     tables: Sequence[ShownTable] = ()
     plots: Sequence[Plot] = ()
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The samples by claim, one per seed; none for what was not run."""
+    """The samples by claim, one per seed, or none for what was not run."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """The reasons by claim why it has no samples, or one that is not finite, should that be so."""
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """Return a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9; a hyphen for none."""
+    """Return a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9, or a hyphen for none."""
     if value is None or not isfinite(value):
         return "-" if value is None else str(value)
     if value == 0:

@@ -27,7 +27,7 @@ class Case:
     """One training."""
 
     scheme: str
-    """fp32: exact means; ours; published: see `lossy`."""
+    """fp32: exact means. `ours` and `published`: see `lossy`."""
     workers: int
     steps: int
     bits: int = 4
@@ -63,7 +63,7 @@ def make_case_codec(case: Case) -> LookupTableCodec:
 
 
 def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> TrainingOutcome:
-    """Train from the repeat's parameters on its batches; those streams are the same for all cases."""
+    """Train from the repeat's parameters on its batches. Those streams are the same for all cases."""
     workers = range(case.workers)
     first = learner.start(settings.rng("data", "parameters", repeat))
     parameters, speed = [first.copy() for _ in workers], [np.zeros_like(first) for _ in workers]

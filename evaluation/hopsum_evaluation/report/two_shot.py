@@ -23,7 +23,7 @@ class TwoShotExchange:
     """A process group and a thread of its own, which all ranks make at the same point."""
 
     def __init__(self, bits: int, workers: int) -> None:
-        """Make the group of all `workers`; `bits`: 4 or 8, of a code."""
+        """Make the group of all `workers`. `bits` of a code are 4 or 8."""
         self.bits, self.workers = bits, workers
         self._group = dist.new_group(backend="gloo")
         self.thread = ThreadPoolExecutor(1, "two-shot")
@@ -39,7 +39,7 @@ class TwoShotExchange:
 
         Args:
             x: float32[n], n the same on all ranks.
-            left: float32[part_elements(n)], what the rounding of means left here so far; changed in place.
+            left: float32[part_elements(n)], what the rounding of means left here so far, changed in place.
         """
         blocks = quantise(padded(x, self.workers), self.bits)
         sent = torch.from_numpy(blocks.reshape(self.workers, -1, blocks.shape[1]))  # a part for each rank

@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; 0 if every sum, every replica and every counter is right."""
+    """Run the command. Return 0 if every sum, every replica and every counter is right."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if not 1 <= options.workers <= 15:

@@ -2,8 +2,8 @@
 """Throughput of codec thc on tensors: `python -m hopsum_evaluation.torch.bench --json`.
 
 On CUDA each phase is timed with events over 256 M elements or more, far beyond any cache, once to warm up and then in
-turn with the others; medians. Beside it stands what a copy of as many bytes takes on the same device, half of them
-read and half written. On the CPU it measures plain torch operations on a small vector, with the clock.
+turn with the others. Figures are medians. Beside it stands what a copy of as many bytes takes on the same device,
+half of them read and half written. On the CPU it measures plain torch operations on a small vector, with the clock.
 
 `kernel` phases launch on checked arguments. `codec` phases are the methods a program calls: they include ranges to
 scales, counts of contributors, the checks, and waiting for the device. Before anything is timed, payloads and mean of
@@ -81,7 +81,7 @@ class Inputs:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and return 0; 1 if the sample differs."""
+    """Measure, print, and return 0. Return 1 if the sample differs."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = options.elements or (CUDA_ELEMENTS if options.device.startswith("cuda") else CPU_ELEMENTS)
@@ -128,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def compare_sample(inputs: Inputs) -> str:
-    """Return what differs of the sample's first and last blocks from another backend; nothing should."""
+    """Return what differs of the sample's first and last blocks from another backend. Nothing should differ."""
     codec, blocks = inputs.codec, len(inputs.own)
     mean = codec.decode(inputs.sums, inputs.contributors, inputs.shared, inputs.x.numel(), inputs.context)
     if codec.device.type == "cpu":
@@ -198,7 +198,7 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
 
 
 def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
-    """Time phases and copies of as many bytes in turn; return elements and bytes per second, and shares of a copy."""
+    """Time phases and copies of as many bytes in turn. Return elements and bytes per second, and shares of a copy."""
     listed = phases(inputs)
     elements, device = inputs.x.numel(), inputs.codec.device
     sizes = sorted({phase.bytes_per_element for phase in listed})

@@ -76,7 +76,7 @@ class PublishedWorker:
 
         Args:
             gradient: only read.
-            max_norm: the largest norm over the workers, of gradient plus error; this worker's own if left out.
+            max_norm: the largest norm over the workers, of gradient plus error, this worker's own by default.
             feedback: whether `error` is added first and takes what these codes lose.
         """
         x = gradient + self.error if feedback else gradient
@@ -101,7 +101,7 @@ class PublishedWorker:
         return self._rotate(y).mul_(self._signs)
 
     def _rotate(self, y: torch.Tensor) -> torch.Tensor:
-        """Return H y / 32, block by block; y is overwritten."""
+        """Return H y / 32, block by block. y is overwritten."""
         width = 1
         while width < BLOCK:
             pairs = y.view(-1, 2, width)

@@ -11,7 +11,7 @@ A phase may be encoded and taken in parts, with the same bytes: after `encode_in
 next payloads, and `take_part` takes the first results before the last ones are there.
 
 Laws, held by tests: what a vector does not deliver is in its error feedback. Decode of one contributor is its
-contribution. The mean is unbiased where nothing is truncated; lane sums never overflow. Equal arguments give
+contribution. The mean is unbiased where nothing is truncated. Lane sums never overflow. Equal arguments give
 equal bytes, whatever the backend.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Tensors = Sequence[tuple[str, int]]
 """Names and elements of the tensors that a vector is made of, in order: for messages."""
 OnNonfinite = Literal["raise", "skip"]
-"""The treatment of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
+"""The treatment of a vector with NaN or infinity on some rank: an error, or no mean, on all ranks alike."""
 ON_NONFINITE: Final = ("raise", "skip")
 TABLE_NAMES: Final = {Op.LOOKUP_ADD8: "table", Op.LOOKUP_ADD16: "table16", Op.LOOKUP_ADD6: "table6"}
 """The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
@@ -71,7 +71,7 @@ class ReductionContext:
     seed: int
     """Shared by the job."""
     step: int
-    """Number of the all-reduce, the same on all ranks; a number used twice repeats its randomness."""
+    """Number of the all-reduce, the same on all ranks. A number used twice repeats its randomness."""
     rank: int
 
 
@@ -82,7 +82,7 @@ class CollectivePhase(NamedTuple):
     payloads: NDArray[np.uint8]
     """uint8[chunks, up_bytes(op)]"""
     lanes: int
-    """Lanes in use, over all chunks (bits for OR); only the last chunk may be partly filled."""
+    """Lanes in use, over all chunks (bits for OR). Only the last chunk may be partly filled."""
     last: bool = False
     """Whatever its results, no phase follows: those of the next vector may. The same on all ranks."""
 
@@ -99,9 +99,12 @@ class Reduction(Protocol):
 
     elements: int
     phase: CollectivePhase | None
-    """The phase to sum next; None when the all-reduce is over."""
+    """The phase to sum next, or None when the all-reduce is over."""
     mean: NDArray[np.float32] | None
-    """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
+    """float32[elements] once it is over, the caller's, `out` if that was given.
+
+    None before, and where there is no mean.
+    """
     contributors: NDArray[np.uint64]
     """[blocks], bitmap of the workers in the mean of each. It is empty before, and if it was skipped.
 
@@ -125,8 +128,8 @@ class Reduction(Protocol):
 
         Raises:
             CollectiveError: there is no mean, on all ranks alike. The reduction is over and the feedback free.
-            CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all;
-                nothing was changed.
+            CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all.
+                Nothing was changed.
         """
 
     @property
@@ -169,7 +172,7 @@ class Codec(Protocol):
     op: Op
     """The switch's operation on most of the chunks."""
     lookup: tuple[int, ...] | None
-    """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
+    """The table of that op that the job's switch needs, 16 integers, or None where it needs none."""
     code_group: int
     """Codes that the job's switch takes as a group, see `hopsum_wire.payload`. Without `lookup` it says nothing."""
     phases: int
@@ -188,13 +191,13 @@ class Codec(Protocol):
         """Begin an all-reduce.
 
         Args:
-            x: float32[elements], contiguous; only read. It must stay as it is until the reduction is over.
+            x: float32[elements], contiguous. It is only read. It must stay as it is until the reduction is over.
             context: the same seed and step on all ranks.
             feedback: adds what earlier all-reduces left behind, and is committed when this one is over.
             tensors: what messages about x may name.
-            on_nonfinite: the same on all ranks. "raise": `take` raises NonFiniteError on all of them; "skip": the
-                reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
-            out: becomes the mean, like x; may be x itself. Only written at the end, and left as it is where there is
+            on_nonfinite: the same on all ranks. "raise": `take` raises NonFiniteError on all of them. With "skip"
+                the reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
+            out: becomes the mean, like x. It may be x itself. Only written at the end, and left as it is where there is
                 no mean, unless the last results are refused, or results were taken in parts.
 
         Raises:
@@ -279,7 +282,7 @@ def contributor_counts(
     """Return the number of workers in each sum, int32[chunks].
 
     Args:
-        lost: bool[chunks], where there is no sum; only there may nobody be in it.
+        lost: bool[chunks], where there is no sum. Only there a sum may have no contributors.
 
     Raises:
         CodecError: a sum of nobody, or of a worker that the job does not have.

@@ -49,7 +49,7 @@ class ErrorFeedback:
 
     def __init__(self, elements: int) -> None:
         self.residual = np.zeros(elements, np.float32)
-        """float32[elements]; set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
+        """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
         the old one serves other error feedbacks: copy what is to be kept."""
         self._pending: NDArray[np.float32] | None = None
         self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
@@ -70,7 +70,10 @@ class ErrorFeedback:
         return self._pending
 
     def commit(self, delivered: NDArray[np.float32] | None) -> None:
-        """Keep of the compensated vector what was not delivered; None: nothing was. Raises CodecError without one."""
+        """Keep of the compensated vector what was not delivered.
+
+        None stands for nothing. Raises CodecError without one.
+        """
         if self._pending is None:
             raise CodecError("nothing to commit: no vector was compensated")
         if delivered is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counter-based randomness: any random bit follows from a key and a place, so that no order of work changes it.
 
-`block_keys` gives every block 64 bits of its own (splitmix64); `lane_bits` expands them to one uint32 per lane
+`block_keys` gives every block 64 bits of its own (splitmix64). `lane_bits` expands them to one uint32 per lane
 with two rounds of multiply and xor-shift, the second half of the key entering between the rounds. Backends
-repeat these functions exactly; a multiplication here is modulo 2^32 or 2^64.
+repeat these functions exactly. A multiplication here is modulo 2^32 or 2^64.
 """
 
 from __future__ import annotations

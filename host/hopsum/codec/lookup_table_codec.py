@@ -2,7 +2,7 @@
 """The base of `thc` and `uhc`: rotated coordinates, rounded without bias to the values of a table, summed in lanes.
 
 A block of 1024 elements (lanes of 8 bits) or 512 (lanes of 16 bits) is one chunk. Rotated, its coordinates are
-nearly N(0, r^2) whatever the block was; divided by the range r they are truncated at +-t, and rounded without bias
+nearly N(0, r^2) whatever the block was. Divided by the range r they are truncated at +-t, and rounded without bias
 to the table's values. The inverse rotation turns the sum of the values into the mean.
 
     rotation="block"   random signs and a Hadamard matrix per block, new ones in every all-reduce
@@ -101,14 +101,14 @@ class LookupTableCodec(RangeCodec):
         result_bits: int | None = None,
         digits: int | None = None,
     ) -> None:
-        """Make the codec of a job; all ranks with the same arguments.
+        """Make the codec of a job. All ranks give the same arguments.
 
         Args:
             table: of up to 16 values, which the switch looks up, or T[z] = z.
             code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
             paired: whether two codes of up to 4 values share a symbol (pairs.py). Lanes have 8 bits then.
-            result_bits: of a sum in RESULT; those of the lane if left out, or 6.
-            digits: elements of a lane of 32 bits, in place of lanes of `lane_bits`; T[z] = z then.
+            result_bits: of a sum in RESULT, those of the lane by default, or 6.
+            digits: elements of a lane of 32 bits, in place of lanes of `lane_bits`. T[z] = z then.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
@@ -371,7 +371,7 @@ class LookupTableCodec(RangeCodec):
         return found
 
     def _room_for_codes(self, chunks: slice) -> NDArray[np.uint8]:
-        """Return room for the codes of blocks before they share chunks; a block that is not there has codes 0."""
+        """Return room for the codes of blocks before they share chunks. A missing block has codes 0."""
         return np.zeros(((chunks.stop - chunks.start) * self.chunk_blocks, self._form.up_bytes), np.uint8)
 
     def _result(self, elements: int) -> NDArray[np.float32]:
@@ -404,7 +404,10 @@ class LookupTableCodec(RangeCodec):
         return (unit / used).astype(np.float32), shifts
 
     def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero, or nobody is in."""
+        """Return the factor of rotated-back integers.
+
+        It is 0 where the shared range is zero or no worker is in the sum.
+        """
         size = math.sqrt(self.block_elements) if self._form.rotated else 1.0
         unit = self.bound / (size * self.granularity)
         used = np.where((shared < TINY) | (counts == 0), 0.0, shared)

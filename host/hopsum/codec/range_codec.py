@@ -103,10 +103,10 @@ class RangeCodec(ABC):
         first_block: int = 0,
         out: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Return UPDATE payloads, uint8[chunks, up_bytes(op)]; a chunk has `chunk_blocks` blocks.
+        """Return UPDATE payloads, uint8[chunks, up_bytes(op)]. A chunk has `chunk_blocks` blocks.
 
         Args:
-            x: float32, prepared, contiguous and finite; only read.
+            x: float32, prepared, contiguous and finite. It is only read.
             own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
                 too late for the quorum) is made to fit. The rest of it is quantisation error.
             shared: not skipped.
@@ -132,8 +132,8 @@ class RangeCodec(ABC):
 
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
-            contributors: [blocks], bitmap of the workers in each sum; divides by their number.
-            lost: bool[blocks], where the mean is 0, and nobody may be in the sum; None: nowhere.
+            contributors: [blocks], bitmap of the workers in each sum. Sums are divided by their number.
+            lost: bool[blocks], where the mean is 0, and nobody may be in the sum. None stands for nowhere.
             first_block: as for `encode`.
         """
 
@@ -151,7 +151,7 @@ class RangeCodec(ABC):
         """Return what these UPDATE payloads add to the sum, float32[elements], a new array.
 
         Args:
-            included: bool[blocks], which of them are in a sum; all if left out. The others add nothing.
+            included: bool[blocks], which of them are in a sum, all by default. The others add nothing.
             first_block: as for `encode`.
         """
 
@@ -165,8 +165,8 @@ class RangeCodec(ABC):
         *,
         first_block: int = 0,
     ) -> None:
-        """Subtract the contribution of these payloads from x, in place; arguments as for `contribution`."""
-        x -= self.contribution(payloads, shared, x.size, context, included, first_block=first_block)
+        """Subtract the contribution of these payloads from x, in place. Arguments are those of `contribution`."""
+        x -= self.contribution(payloads, shared, x.size, context, included)
 
 
 class RangeReduction(VectorReduction):
@@ -193,12 +193,7 @@ class RangeReduction(VectorReduction):
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
         self._blind: NDArray[np.bool_] | None = None
-        """Blocks whose ranges are lost, bool[blocks]; None: none."""
-        self._part_chunks = 0
-        self._encoded = 0
-        self._taken: list[NDArray[np.uint64]] = []
-        """By part that was taken early, the contributors of its chunks."""
-        self._taken_chunks = 0
+        """Blocks whose ranges are lost, bool[blocks], or None without any."""
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def take(

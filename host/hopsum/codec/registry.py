@@ -55,7 +55,7 @@ def codec_names() -> tuple[str, ...]:
 
 
 def is_codec(name: str) -> bool:
-    """Return whether a codec of this name is registered, or offered by an installed package; register it then."""
+    """Return whether a codec of this name is registered, or offered by an installed package, and register it."""
     if name not in CODECS:
         for entry in entry_points(group=ENTRY_POINTS, name=name):
             register_codec(name, entry.load())

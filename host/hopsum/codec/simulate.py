@@ -56,7 +56,7 @@ def simulate_switch(
         op: any of the switch program's.
         payloads: one uint8[chunks, up_bytes(op)] per rank.
         table: for ops that look up.
-        present: bool[ranks, chunks], which contributions arrive; all if left out. Somebody is in every chunk.
+        present: bool[ranks, chunks], which contributions arrive, all by default. Somebody is in every chunk.
         code_group: of the codec that made them.
     """
     stacked = np.stack(payloads)
@@ -92,8 +92,8 @@ def simulate_allreduce(
         vectors: one per rank.
         seed, step: of the Context.
         feedback: one per rank.
-        present: bool[ranks, chunks] of the last phase, which contributions arrive; or a function that says so of
-            each phase, by its number; all if left out.
+        present: bool[ranks, chunks] of the last phase, which contributions arrive, or a function that says so for
+            each phase, by its number. The default is all.
     """
     reductions = [
         codec.start(

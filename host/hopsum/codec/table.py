@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookup tables: code z stands for the value -t + 2 t T[z]/g of a coordinate with distribution N(0, 1).
 
-A coordinate beyond t is truncated; one between two values of the table is rounded to one of them, without
+A coordinate beyond t is truncated. One between two values of the table is rounded to one of them, without
 bias. The best table minimises the integral of (q_hi(a) - a)(a - q_lo(a)) phi(a) over -t < a < t, where q_lo and
 q_hi are a's neighbours (Li et al., "THC", NSDI 2024).
 

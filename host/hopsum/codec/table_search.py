@@ -69,7 +69,7 @@ def best_table(
     Args:
         workers: of the job, at least 1.
         lane_bits: of a lane in which the switch adds table values, 1 to 32.
-        bits: of a code, 1 to 8; None: the best of 1 to 4 that fit.
+        bits: of a code, 1 to 8. None takes the best of 1 to 4 that fit.
         error_feedback: whether the workers keep what truncation takes away and send it later.
 
     Raises:
@@ -196,7 +196,7 @@ def _best_of_granularity(granularity: int, bits: int, workers: int) -> LookupTab
 
 
 def _first_of_least(errors: Sequence[float]) -> int:
-    """Return the index of the least error; of those equal to it the first."""
+    """Return the index of the least error. Of equal ones it is the first."""
     limit = min(errors) * (1 + _EQUAL)
     return next(index for index, error in enumerate(errors) if error <= limit)
 

@@ -2,7 +2,7 @@
 """The best table as a shortest path over the integers 0..g with 2^bits - 1 steps, solved exactly.
 
 A step from l to h costs C(l, h), the integral of (h - a)(a - l) phi(a) over the gap. Everything that is added up
-here is positive, so a cost is right to about 1e-14 of itself however fine the grid is; closed forms by Phi and phi
+here is positive, so a cost is right to about 1e-14 of itself however fine the grid is. Closed forms by Phi and phi
 would cancel.
 
 C satisfies the quadrangle inequality C(a,c) + C(b,d) <= C(a,d) + C(b,c) for a <= b <= c <= d, point by point of
@@ -33,10 +33,10 @@ _FINE_NODES: Final = 16
 
 
 def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, ...]:
-    """Return the best table of `entries` values; of equal ones the one whose values, from the end, are least.
+    """Return the best table of `entries` values. Of equal ones it is the table whose values, from the end, are least.
 
     Args:
-        granularity: entries - 1 to MAX_GRANULARITY; entries at least 2.
+        granularity: entries - 1 to MAX_GRANULARITY. There are at least 2 entries.
         bound: t, positive.
     """
     costs = grid_costs(granularity, bound)
@@ -83,7 +83,7 @@ def relax_narrowed(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDA
 
 @lru_cache(maxsize=2)
 def grid_costs(granularity: int, bound: float) -> NDArray[np.float64]:
-    """Return C(l, h) for all grid points as float64[g + 1, g + 1], read-only; inf where h <= l.
+    """Return C(l, h) for all grid points as float64[g + 1, g + 1], read-only, with inf where h <= l.
 
     A grid point further on, every point of the gap costs its distance to l more, times one grid step.
     """

@@ -8,7 +8,7 @@ coordinates are small against the range has only a few values left of the table.
 codes, 0.8 % of the bytes up.
 
 Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down. In lanes of 8 bits more than
-17 workers need codes of fewer than 4 bits, 8, 4 or 2 values; the wire carries them as 4-bit codes all the same.
+17 workers need codes of fewer than 4 bits, 8, 4 or 2 values. The wire carries them as 4-bit codes all the same.
 `bits=2` puts two codes of 2 bits into a symbol, and two sums into a lane (pairs.py).
 `result_bits=6` makes results three quarters as long: the table's sum stays below 64 for all workers, and the switch
 packs four lanes into three bytes (`hopsum_wire.payload`).
@@ -51,7 +51,7 @@ class Thc(LookupTableCodec):
         result_bits: int | None = None,
         digits: int | None = None,
     ) -> None:
-        """Make the codec of a job; all ranks with the same arguments.
+        """Make the codec of a job. All ranks give the same arguments.
 
         Args:
             table: of up to 16 values, of up to 4 with `bits=2`. The best one that fits the workers and lanes if left

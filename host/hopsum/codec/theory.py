@@ -49,7 +49,7 @@ def expected_nmse_of_values(
         bound: where coordinates are truncated, in units of the range.
         block: elements that are rotated together, a power of two.
         rotated: whether they are. Else coordinates are elements.
-        per_block: whether the range is the root mean square of each block; else that of x.
+        per_block: whether the range is the root mean square of each block, or of x.
     """
     blocks = np.zeros((-(-x.size // block), block))
     blocks.reshape(-1)[: x.size] = x
@@ -94,7 +94,7 @@ def _coordinate_errors(
 
 
 def _rotate(v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return H v / sqrt(columns) for each row; H is its own inverse."""
+    """Return H v / sqrt(columns) for each row. H is its own inverse."""
     rows, columns = v.shape
     stride = 1
     while stride < columns:

@@ -67,16 +67,17 @@ class Uhc(LookupTableCodec):
         code_group: int = LANE_GROUP_CODES,
         result_bits: int | None = None,
     ) -> None:
-        """Make the codec of a job; all ranks with the same arguments.
+        """Make the codec of a job. All ranks give the same arguments.
 
         Args:
             bits: of a code, 1 to 8.
             lane_bits: 8 or 16. Left out: the narrower that fits.
-            truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
+            truncated: expected fraction of coordinates beyond t, 0 to 0.8. The default is the best for bits and
+                workers.
             rotation: "block", "full" or "none". See lookup_table_codec.py.
             scale: "block" or "tensor". See lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
-            result_bits: of a sum in a result; those of the lane if left out, or 6 where the sum of `workers` values of
+            result_bits: of a sum in a result, those of the lane by default, or 6 where the sum of `workers` values of
                 at most 4 bits is at most 63.
 
         Raises:

@@ -5,5 +5,5 @@ control.proto   the messages            control_pb2   made from it by tools/gene
 services        its services as values  values        a message as plain values
 places          addresses of a controller
 
-Importing this package imports no protobuf; control_pb2 and services do.
+Importing this package imports no protobuf. `control_pb2` and `services` do.
 """

@@ -112,7 +112,7 @@ def _member(member: Values, moved: Mapping[str, float], speed: Mapping[str, floa
 
 
 def _ratio(sums: Mapping[str, float], name: str) -> float | None:
-    """Return the bytes of the vectors as float32 over the bytes on the wire; None where nobody told these."""
+    """Return the bytes of the vectors as float32 over the bytes on the wire, or None where these are not known."""
     counted_bytes = sums.get(name, 0.0)
     return FP32_BYTES * sums.get("elements", 0.0) / counted_bytes if counted_bytes > 0 else None
 

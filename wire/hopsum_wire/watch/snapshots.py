@@ -48,7 +48,7 @@ class Stall:
     """A job of which agents send again and nothing is completed."""
 
     behind: tuple[int, ...]
-    """Ranks that have sent nothing in the meantime; none where all send."""
+    """Ranks that have sent nothing in the meantime, or none where all send."""
     waiting: tuple[int, ...]
     """Ranks that send again."""
     gone: tuple[int, ...]

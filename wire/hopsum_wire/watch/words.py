@@ -13,7 +13,7 @@ _TWO: Final = 2
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long something is over, "6 min ago"; "at an unknown time" for None."""
+    """Return how long something is over, "6 min ago", or "at an unknown time" for None."""
     if seconds is None:
         return "at an unknown time"
     for size, unit in _UNITS:

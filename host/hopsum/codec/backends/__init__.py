@@ -32,7 +32,7 @@ def compiled_is_wanted() -> bool:
 
 
 def load_kernels(backend: str, threads: int = 1) -> Kernels:
-    """Return a backend by name, on so many threads; "auto" is numba where it can be imported, else numpy.
+    """Return a backend by name, on so many threads. "auto" is numba where it can be imported, else numpy.
 
     Raises:
         CodecError: unknown backend, one whose package is not installed, or no thread at all.

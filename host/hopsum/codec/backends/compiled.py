@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, compiled_decode, compiled_digits,
-compiled_parts.
+"""The numba backend. This module has the kernels of ranges and of fixed.
 
-vectors has the same kernels as vector code for ranges and for rotated blocks of 1024; vector_choice chooses.
+`compiled_thc`, `compiled_decode`, `compiled_digits` and `compiled_parts` have those of thc and uhc. `vectors` has the
+same kernels as vector code for ranges and for rotated blocks of 1024, and `vector_choice` chooses.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
 They are compiled when this module is imported, a quarter of a minute once per machine, and come from numba's cache

@@ -55,7 +55,10 @@ def _unpack(payload: Any, group: Any, codes: Any) -> None:
 
 @inner
 def to_codes(payload: Any, group: Any, codes: Any) -> None:
-    """Unpack codes in groups of so many; 0: lanes. Groups that programs have are constants, as in `_to_payload`."""
+    """Unpack codes in groups of so many.
+
+    0 stands for lanes. Groups that programs have are constants, as in `_to_payload`.
+    """
     if group == 512:
         _unpack(payload, 512, codes)
     elif group == 128:
@@ -85,7 +88,7 @@ def look_up(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: An
 
 @inner
 def _rotate_back(a: Any, b: Any, wide: Any, lanes: Any, key: Any) -> None:
-    """Leave H^T a in wide, of at least 32 bits, and the signs in lanes; a and b have a's type."""
+    """Leave H^T a in wide, of at least 32 bits, and the signs in lanes. A and b have a's type."""
     join_halves(a, b)
     join_halves(b, a)
     join_halves(a, b)

@@ -153,7 +153,10 @@ def _pack(codes: Any, group: Any, out: Any) -> None:
 
 @inner
 def to_payload(codes: Any, group: Any, out: Any) -> None:
-    """Pack codes in groups of so many; 0: lanes. Groups that programs have are constants: other loops are slow."""
+    """Pack codes in groups of so many.
+
+    0 stands for lanes. Groups that programs have are constants: other loops are slow.
+    """
     if group == 512:
         _pack(codes, 512, out)
     elif group == 128:
@@ -177,7 +180,7 @@ ENCODE = (
 
 
 def _make_encode(elements: int) -> Any:
-    """Return the kernel that encodes blocks of so many elements; a constant, since other loops are slow."""
+    """Return the kernel that encodes blocks of so many elements: a constant, since other loops are slow."""
 
     @kernel(*ENCODE)
     def encode(

@@ -47,7 +47,7 @@ def fetch_add(_: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 def read(dtype: Any, axes: int) -> Any:
-    """Return the type of an array that is read; writable ones convert to it."""
+    """Return the type of an array that is read. Writable arrays convert to it."""
     return types.Array(dtype, axes, "C", readonly=True)
 
 

@@ -64,8 +64,8 @@ class Form(NamedTuple):
     """The format of a block of thc or uhc on the wire."""
 
     lane_bits: int = 8
-    """8, 16 or 32; decides the size of blocks. A lane of 32 bits carries digits of several blocks (digits.py), and what
-    kernels see of a block is a byte for each element: its digits, or sums of them."""
+    """8, 16 or 32. It decides the size of blocks. A lane of 32 bits carries digits of several blocks (digits.py), and
+    what kernels see of a block is a byte for each element: its digits, or sums of them."""
     packed: bool = True
     """True: payloads are 4-bit codes to look up. False: payloads are lanes, and codes are values."""
     rotated: bool = True
@@ -80,7 +80,7 @@ class Form(NamedTuple):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes of a block's UPDATE payload; those of a RESULT are 1024. Of digits: bytes of a block, either way."""
+        """Bytes of a block's UPDATE payload. Those of a RESULT are 1024. Of digits: bytes of a block, either way."""
         if self.lane_bits == DIGIT_LANE_BITS:
             return self.block_elements
         return self.block_elements // 2 if self.packed else THC_BLOCK
@@ -230,7 +230,7 @@ class Kernels(Protocol):
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:
-        """Fill lanes uint32[blocks, 256], big-endian in memory, from float32[blocks, 256]; clamps to +-limit."""
+        """Fill lanes uint32[blocks, 256], big-endian in memory, from float32[blocks, 256]. It clamps to +-limit."""
 
     def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
         """Fill float32[blocks, 256] from lanes uint32[blocks, 256] that are big-endian in memory."""

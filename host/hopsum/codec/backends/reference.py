@@ -28,7 +28,7 @@ class NumpyKernels:
     threads = 1
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add squares in 16 lanes over B/16 rows, then halve the lanes; a square of a float32 is exact in float64."""
+        """Add squares in 16 lanes over B/16 rows, then halve the lanes. A square of a float32 is exact in float64."""
         out = np.empty(len(x), np.float32)
         for run in _runs(len(x)):
             lanes = np.zeros((run.stop - run.start, 16))

@@ -35,7 +35,7 @@ def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
     """Run jobs on up to `threads` threads, this one among them, and return when all have ended.
 
     Jobs start in order, each on whichever thread is free. Pools are made on first use, one per number of threads,
-    and shared by all callers; a job may call this function again.
+    and shared by all callers. A job may call this function again.
 
     Raises:
         An exception that a job raised, after all that had started ended. Some jobs may not have run then.

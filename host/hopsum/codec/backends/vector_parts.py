@@ -5,7 +5,7 @@ The code has vector types and `shufflevector`: LLVM splits or widens each operat
 function, `look_up`, is an instruction that LLVM has by processor only. No instruction has a fast-math flag, and no call
 asks for a fused multiply-add, so that every processor rounds alike.
 
-A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`; llvmlite ships no types.
+A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`. Llvmlite ships no types.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _align(data: Value) -> int:
 
 
 def shuffle(builder: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
-    """Return lanes of two vectors by number; those of the second follow those of the first."""
+    """Return lanes of two vectors by number. Those of the second follow those of the first."""
     return builder.shuffle_vector(first, second, ir.Constant(vector(_INDEX, len(lanes)), list(lanes)))
 
 

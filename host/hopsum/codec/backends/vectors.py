@@ -9,8 +9,8 @@ and the ten stages are sums and differences of whole vectors:
     three stages    strides 16 to 64, in 16 bits as before: a sum of up to 255 grows to 255 * 2^7 < 2^15
     three stages    strides 128 to 512, in 32 bits, with the signs, the factor and the store
 
-Encoding goes the other way in 32 bits, 8 coordinates at a time: load, scale and sign with the strides 128 to 512; the
-strides 16 to 64; stride 8 between halves of rows of 16; and the last three across 8 rows that are transposed, which is
+Encoding goes the other way in 32 bits, 8 coordinates at a time: load, scale and sign with the strides 128 to 512, the
+strides 16 to 64, stride 8 between halves of rows of 16, and the last three across 8 rows that are transposed, which is
 the wire's order. Rounding takes 32 coordinates at a time: a byte look-up (vector_parts.look_up) finds the value of the
 table at or below a coordinate, and one comparison decides between that value and the next one. Where the processor has
 no byte look-up, and for the identity table, rounding stays with the loops. Packing is elementwise, and does so as well.
@@ -259,7 +259,7 @@ def _round_up(
 ) -> Any:
     """Round the coordinates of a block, int32[1024], up or down to the table's values, and write the codes.
 
-    strides, low and high make the random bits, as in `fractions`; by_level and steps are those of `_fill_table`.
+    strides, low and high make the random bits, as in `fractions`. `by_level` and `steps` are those of `_fill_table`.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

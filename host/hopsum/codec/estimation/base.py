@@ -48,7 +48,7 @@ class Estimator(Protocol):
         """Return the message of one worker.
 
         Args:
-            x: float32[elements], contiguous and finite; only read.
+            x: float32[elements], contiguous and finite. It is only read.
             context: randomness of this worker in this step. Decode takes the same.
 
         Raises:
@@ -109,5 +109,5 @@ def require_payload(payload: bytes, expected: int, name: str, elements: int) -> 
 
 
 def finite_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return values as float32; what rounding carried beyond the largest float32 becomes the largest one."""
+    """Return values as float32. What rounding carried beyond the largest float32 becomes the largest one."""
     return np.clip(values, -LARGEST, LARGEST).astype(np.float32)

@@ -95,7 +95,7 @@ class EntropyCoder:
 
 
 def _separators(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
-    """Return, in runs, the string of a histogram: for each level its count in zeros; ones between levels."""
+    """Return, in runs, the string of a histogram: for each level its count in zeros, with ones between levels."""
     places = np.cumsum(counts[:-1] + 1) - 1
     for run in runs(int(counts.sum()) + len(places)):
         part = np.zeros(run.stop - run.start, np.int32)

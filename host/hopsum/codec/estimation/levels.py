@@ -30,7 +30,7 @@ class Levels:
     count: int
 
     def round(self, x: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.uint16]:
-        """Return codes, uint16[n], of elements between the lowest and the highest level; u: see `rng.uniforms`."""
+        """Return codes, uint16[n], of elements between the lowest and the highest level. For u see `rng.uniforms`."""
         if not self.step:
             return np.zeros(x.shape, np.uint16)
         place = (x.astype(np.float64) - self.low) / self.step
@@ -53,7 +53,7 @@ def packed_bytes(elements: int, width: int) -> int:
 
 
 def pack(codes: NDArray[Any], width: int) -> bytes:
-    """Return codes of `width` bits each (0 to 32), most significant bit first; zero bits fill the last byte."""
+    """Return codes of `width` bits each (0 to 32), most significant bit first. Zero bits fill the last byte."""
     kind = _holder(width)
     parts = []
     for run in runs(codes.size):

@@ -2,12 +2,12 @@
 """`srk`: `sk` after a random rotation of the whole vector (Suresh et al. 2017, pi_srk).
 
 The vector, padded with zeros to D elements, a power of two, is rotated by R = H diag(signs) / sqrt(D), H the
-Hadamard matrix, signs shared by all ranks; the receiver rotates back. A worker sends, besides the codes, the
+Hadamard matrix, signs shared by all ranks. The receiver rotates back. A worker sends, besides the codes, the
 smallest and largest coordinate as float32 and an exponent of 16 bits.
 
 Error: a coordinate of R X is a sum of X_j with random signs / sqrt(D), so P(it exceeds t) <= exp(-t^2 D / 2 |X|^2),
-and by the union bound the expected square of the positive part of the largest is at most (2 ln D + 2) |X|^2 / D;
-likewise of the smallest. Hence E (max - min)^2 <= 4 (2 ln D + 2) |X|^2 / D, and with the error of `sk` on D
+and by the union bound the expected square of the positive part of the largest is at most (2 ln D + 2) |X|^2 / D.
+The same holds for the smallest. Hence E (max - min)^2 <= 4 (2 ln D + 2) |X|^2 / D, and with the error of `sk` on D
 coordinates MSE <= (2 ln D + 2) / (n (k - 1)^2) F. Dropping the padding makes it no larger.
 
 The rotation is float32, left unnormalised and made in a fixed order of additions, hence equal on all machines.

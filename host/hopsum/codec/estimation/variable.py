@@ -41,7 +41,7 @@ class Svk:
     unbiased = True
 
     def __init__(self, levels: int | None = None) -> None:
-        """Make the estimator with 2 to 65536 levels; None takes ceil(sqrt(elements)) + 1 for each vector.
+        """Make the estimator with 2 to 65536 levels. None takes ceil(sqrt(elements)) + 1 for each vector.
 
         Raises:
             CodecError: another number of levels, or constriction is not installed.

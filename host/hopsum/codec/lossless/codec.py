@@ -44,11 +44,12 @@ class Lossless:
         repeats: int = _REPEATS,
         kernels: Kernels | None = None,
     ) -> None:
-        """Make the codec of a job; all ranks with the same options.
+        """Make the codec of a job. All ranks give the same options.
 
         Args:
             workers: of the job.
-            gamma: cells of the sketch per non-zero element of the union; 0: no sketch, the union is packed.
+            gamma: cells of the sketch per non-zero element of the union. With 0 there is no sketch, and the union is
+                packed.
             block_elements: consecutive elements that share their hashes, a power of two up to 65536.
             index: "bitmap", "bloom", or "auto": a filter where it is expected to save an eighth of the bytes.
             attempts: sizes to try per sketch until it peels, each a sixteenth of gamma larger.

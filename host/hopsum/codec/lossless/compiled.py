@@ -56,7 +56,7 @@ def _move(words: Any, bits: Any, column: Any, third: Any, word: Any) -> None:
 
 @inner
 def _take(words: Any, cell: Any, members: Any, third: Any, shift: Any, key: Any) -> Any:
-    """Remove the only edge of a cell from its three cells; return its entry of `order`."""
+    """Remove the only edge of a cell from its three cells. Return its entry of `order`."""
     edge = i64(words[cell] >> u64(24))
     member = u64(members[edge])
     column = i64(member & ((u64(1) << u64(shift)) - u64(1)))

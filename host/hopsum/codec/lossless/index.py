@@ -46,7 +46,7 @@ def choose_index(kind: str, elements: int, union: float, gamma: float, key: int)
     """Return the filter to use, or None: a bitmap.
 
     Args:
-        kind: "bitmap"; "bloom", the best filter; "auto", this where it saves an eighth of all bytes.
+        kind: "bitmap", "bloom", the best filter, or "auto", which is the filter where it saves an eighth of all bytes.
         elements: of the vector.
         union: elements to expect in the index, more than 0.
         gamma: cells that an element costs.
@@ -74,6 +74,6 @@ def _filter_bits(union: float, hashes: int) -> int:
 
 
 def _bloom_bits(elements: int, union: float, gamma: float, hashes: int) -> float:
-    """Return the bits that a filter and its false positives cost; each probe halves these."""
+    """Return the bits that a filter and its false positives cost. Each probe halves these."""
     false = (elements - union) / (1 << hashes)
     return _filter_bits(union, hashes) + _LANE_BITS * gamma * false

@@ -27,8 +27,11 @@ MAX_EDGES: Final = 1 << 24
 
 
 class Bloom(NamedTuple):
-    """A Bloom filter. Probe i of an element e: (low + i * (high | 1)) mod 2^32 * bits / 2^32, rounded down, where low
-    and high are the halves of splitmix64(key + e). Bit 0 is the highest of byte 0."""
+    """A Bloom filter.
+
+    Probe i of an element e: (low + i * (high | 1)) mod 2^32 * bits / 2^32, rounded down, where low and high are the
+    halves of splitmix64(key + e). Bit 0 is the highest of byte 0.
+    """
 
     bits: int
     """1 to 2^32."""

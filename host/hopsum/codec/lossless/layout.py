@@ -2,7 +2,7 @@
 """The cells of an element in a sketch: three of them, each with a sign.
 
 A sketch has three thirds of `third` cells each. All elements of a block of 2^block_shift consecutive elements share
-one hash, 64 bits h = splitmix64(key + block); in third j the block lies from cell start_j on, around its end:
+one hash, 64 bits h = splitmix64(key + block). In third j the block lies from cell start_j on, around its end:
 
     start_j = (bits 20 j to 20 j + 19 of h) * third / 2^20, rounded down
     cell_j  = j * third + (start_j + column) mod third           column: place of the element in its block
@@ -37,7 +37,7 @@ class SketchLayout(NamedTuple):
     third: int
     """Cells of a third, at least 1."""
     block_shift: int
-    """log2 of the elements that share their hashes; 2^block_shift <= third."""
+    """log2 of the elements that share their hashes. 2^block_shift <= third."""
     key: int
 
     @classmethod

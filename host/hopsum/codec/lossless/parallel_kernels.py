@@ -16,7 +16,7 @@ from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom, SketchKernels
 from hopsum.codec.lossless.sizing import SketchPlan
 
 _RUN: Final = 1 << 20
-"""Elements, or members, of a job; a multiple of RANGE_BLOCK."""
+"""Elements, or members, of a job, a multiple of RANGE_BLOCK."""
 _ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 

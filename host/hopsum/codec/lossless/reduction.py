@@ -6,7 +6,7 @@
     phase 3, ADD32   the cells of the sketches, then the packed members (sizing.py), as big-endian integers
 
     state    input                                   next     also
-    RANGES   take(some run infinite)                 SKIPPED  on all ranks alike; residual as before; maybe an error
+    RANGES   take(some run infinite)                 SKIPPED  on all ranks alike, residual as before; maybe an error
     RANGES   take(nobody has a non-zero element)     DONE     the mean is 0
     RANGES   take(otherwise)                         INDEX
     INDEX    take(no member)                         DONE     the mean is 0
@@ -85,7 +85,7 @@ class LosslessReduction(VectorReduction):
     ) -> None:
         """Take a vector. See `Codec.start`."""
         self.plan: SketchPlan | None = None
-        """The contents of the sums' lanes; None before the index is known."""
+        """The contents of the sums' lanes, or None before the index is known."""
         self.members = np.zeros(0, np.uint32)
         """Elements of the index, ascending. It is empty before the index is known."""
         self._options = options

@@ -40,12 +40,12 @@ _MOST_GAMMA: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Options of the sketches; the same on all ranks."""
+    """Options of the sketches. They are the same on all ranks."""
 
     gamma: float = GAMMA
-    """Cells per member of the first attempt; 0 packs everything."""
+    """Cells per member of the first attempt. 0 packs everything."""
     block_elements: int = BLOCK_ELEMENTS
-    """Consecutive elements that share their hashes, a power of two; fewer in small sketches."""
+    """Consecutive elements that share their hashes, a power of two. It is smaller in small sketches."""
     attempts: int = ATTEMPTS
     """Sizes to try per segment."""
 
