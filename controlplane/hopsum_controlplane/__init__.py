@@ -10,7 +10,7 @@
     devices      one driver file per target             drop_simulator  losses on purpose at a switch
     trees        one job over a spine and its leaves
 
-Importing this package imports neither grpc nor protobuf; opening a device does.
+Importing this package imports neither grpc nor protobuf. Opening a device does.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class AdoptionStatus(enum.Enum):
 class Adoption:
     """One job of the database as it was found.
 
-    RUNNING: complete, it goes on, and so do its counters; `changed` entries were restored. LOST, because of `reason`:
+    RUNNING: complete, it goes on, and so do its counters. `changed` entries were restored. LOST, because of `reason`:
     by rule E1 its generation is over, what was left of it is gone from the switch, its slots are free.
     """
 

@@ -119,7 +119,7 @@ class Audit:
 class RepairResult:
     """The outcome of `SwitchController.repair`.
 
-    Entries were `removed` and `restored`; jobs were found `lost`; `ended` are these and those whose end was due.
+    Entries were `removed` and `restored`. Jobs were found `lost`. `ended` are these and those whose end was due.
     """
 
     removed: tuple[Entity, ...] = ()
@@ -138,7 +138,7 @@ class DesiredJob:
 
 
 def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
-    """Read everything that is compared, by key; half-words too if `thorough`, and they are by far the most.
+    """Read everything that is compared, by key. With `thorough` that includes half-words, which are by far the most.
 
     Raises ControlPlaneError when the switch does not answer.
     """

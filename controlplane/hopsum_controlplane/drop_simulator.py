@@ -21,7 +21,7 @@ class DropStats(NamedTuple):
 
 
 def set_loss(device: Device, port: int, ingress_probability: float, egress_probability: float) -> None:
-    """Make a port lose frames on the way in and out; 0 removes the entry of that direction.
+    """Make a port lose frames on the way in and out. 0 removes the entry of that direction.
 
     Raises ControlPlaneError when port or probability are none, with nothing written, or the switch refuses.
     """
@@ -45,7 +45,7 @@ def clear_losses(device: Device) -> None:
 
 
 def read_drop_stats(device: Device) -> dict[int, DropStats]:
-    """Read what was lost, by port; ports without loss are left out."""
+    """Read what was lost, by port. Ports without loss are left out."""
     cells = [device.read_counter(direction.counter) for direction in Direction]
     lost = (DropStats(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
     return {port: both for port, both in enumerate(lost) if any(both)}

@@ -134,7 +134,7 @@ def _all_bits(key: ProgramField) -> bytes:
 
 
 def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, bytes]]:
-    """Encode every field's value; all of them and no other must be given."""
+    """Encode every field's value. All fields and no others must be given."""
     named = [(fields[name], value) for name, value in values.items()]
     if len(named) < len(fields):
         missing = [field.name for field in fields if field.name not in values]

@@ -24,7 +24,7 @@ def _show_value(value: int) -> str:
 class TableEntry:
     """One entry of a table: `match` by key name, `params` by parameter name.
 
-    Keys are matched exactly; ternary ones too, with all of their bits, so that no two entries match one packet.
+    Keys are matched exactly, ternary ones too with all of their bits: no two entries match one packet.
     """
 
     table: str
@@ -126,7 +126,7 @@ Update = Insert | Modify | Delete
 
 
 class CounterValue(NamedTuple):
-    """One cell of a counter; the unit that the program does not count is 0."""
+    """One cell of a counter. A unit that the program does not count is 0."""
 
     packets: int
     bytes: int

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries that stand and fall together: written in steps, removed in the reverse order, with a memory of
-both.
+"""Entries that are installed together: written in steps, removed in the reverse order, with a memory of both.
 
 Rules:
-- a step is one batch; the next is written only when the switch has confirmed the one before;
-- whatever was written, or may have been, is remembered until its removal is confirmed;
-- an entry that is not there any more counts as removed;
+- a step is one batch. The next is written only when the switch has confirmed the one before.
+- whatever was written, or may have been, is remembered until its removal is confirmed.
+- an entry that is not there any more counts as removed.
 - an entry that the switch refused is not ours: somebody else's stands under that key, and is never removed.
 """
 
@@ -43,7 +42,10 @@ class EntryTransaction:
         self._steps = [[entity for entity in step if entity.key() not in keys] for step in self._steps]
 
     def write(self, step: Sequence[Entity]) -> None:
-        """Insert a step. Raises as Device.write does; `remove` then takes away what stands nevertheless."""
+        """Insert a step.
+
+        Raises as Device.write does. Then `remove` removes the entries that were installed nevertheless.
+        """
         if not step:
             return
         self._steps.append(list(step))  # first, so that an interrupted write is remembered too
@@ -57,7 +59,7 @@ class EntryTransaction:
             raise
 
     def remove(self) -> None:
-        """Remove all, the last step first. Raises as Device.write does; call again to go on from there."""
+        """Remove all, the last step first. Raises as Device.write does. Call again to go on from there."""
         while self._steps:
             step = self._steps[-1]
             if step:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class ControlPlaneError(Exception):
     """Something that the control plane was asked for did not happen.
 
-    `what` names it with its numbers, `where` the switch (address and device id; empty when none is involved),
+    `what` names it with its numbers, `where` the switch (address and device id, empty when none is involved),
     `hint` what the caller does next.
     """
 
@@ -69,9 +69,8 @@ class FailedUpdate(NamedTuple):
 class WriteError(ControlPlaneError):
     """A batch was not written as a whole.
 
-    `failures` are the updates that the switch named as refused; the others of the batch stand. When it is
-    empty the batch ended without an answer (deadline, connection lost): each of its updates may or may not
-    stand.
+    `failures` are the updates that the switch named as refused. The other updates of the batch are installed. When it
+    is empty the batch ended without an answer (deadline, connection lost): each of its updates may or may not stand.
     """
 
     def __init__(

@@ -10,10 +10,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace the file at `path` by `text` (UTF-8), so that a reader sees the old content or the new and
-    never a part.
+    """Replace the file at `path` by `text` (UTF-8). A reader sees the old content or the new, never a part.
 
-    The content is on disk before the name points to it. Raises OSError; the old file is then untouched.
+    The content is on disk before the name points to it. Raises OSError. Then the old file is untouched.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

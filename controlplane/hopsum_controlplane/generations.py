@@ -30,7 +30,7 @@ class GenerationAllocator:
 
     @property
     def last(self) -> int:
-        """Return the highest generation known to be taken; 0 is none."""
+        """Return the highest generation known to be taken, or 0 for none."""
         return self._last
 
     def observe(self, generation: int) -> None:

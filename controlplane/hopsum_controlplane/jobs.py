@@ -86,10 +86,10 @@ class JobSpec:
     lanes.check_table), None for a job without that operation. `quorum` workers complete a round: all of them if None.
     `digits` are the elements that share a lane of ADD32 and the largest value that a worker adds to one (see
     lanes.check_digits), None where lanes carry one element.
-    A packet with FLUSH completes its round with `min_quorum` in it; the default 1 leaves it to the workers, who send no
+    A packet with FLUSH completes its round with `min_quorum` in it. The default 1 leaves it to the workers, who send no
     FLUSH unless they have a deadline.
-    `observers` may ask what a slot holds (PROBE) and nothing else; their ranks are 64 and above.
-    In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both; quorums
+    `observers` may ask what a slot holds (PROBE) and nothing else. Their ranks are 64 and above.
+    In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both. Quorums
     count its children, which are workers and leaves.
     """
 
@@ -240,7 +240,7 @@ class Job:
     event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
     many codes the switch's program takes as a group, see `hopsum_wire.payload`: its workers pack them so. `ops` are
     the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this
-    generation know each other on their side channels, hexadecimal; empty in databases of before.
+    generation know each other on their side channels, hexadecimal. It is empty in older databases.
     """
 
     spec: JobSpec
@@ -267,7 +267,10 @@ class Job:
         code_group: int = LANE_GROUP_CODES,
         ops: tuple[Op, ...] = ALL_OPS,
     ) -> Job:
-        """Return the job that this specification becomes at this place; the last three as a target declares them."""
+        """Return the job that this specification becomes at this place.
+
+        The last three are as a target declares them.
+        """
         window = min(spec.slots, max_window or spec.slots)
         group = job_index + 1
         return cls(spec, switch, generation, job_index, region, group, window, code_group=code_group, ops=ops)

@@ -26,7 +26,7 @@ from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint, format
 
 Address = tuple[str, int]
 SideChannels = Mapping[int, Address] | bool | Literal["auto"]
-"""(IPv4 address, TCP port) by rank; True: those of the UDP port; "auto": that if quorum < workers; False: none."""
+"""(IPv4 address, TCP port) by rank. True: those of the UDP port. "auto": that if quorum < workers. False: none."""
 _MAX_TCP_PORT = MAX_UDP_PORT
 
 
@@ -41,11 +41,11 @@ def job_membership(
     """Return the membership of a job.
 
     Args:
-        send_to: by rank, the (IPv4, UDP port) that it sends to; the switch's service for the others.
-        side_channels: (IPv4 address, TCP port) of every rank; True: that of its UDP port; False: none; "auto": as True
+        send_to: by rank, the (IPv4, UDP port) that it sends to, the switch's service for the others.
+        side_channels: (IPv4 address, TCP port) of every rank. True: that of its UDP port. False: none. "auto": as True
             if sums may be without a worker, quorum < workers.
         resume: the continuation of the stream of the generations before.
-        leaves: by rank, the number of the leaf that it is below; none of the workers that a root has itself.
+        leaves: by rank, the number of the leaf that it is below, none of the workers that a root has itself.
 
     Raises:
         ControlPlaneError: side channels of some workers only, of others than the job has, or where none can be.
@@ -92,7 +92,7 @@ def write_membership(
 ) -> None:
     """Write the membership of a job atomically, so that a worker that polls for the file reads all of it.
 
-    `send_to` and `side_channels` as for `job_membership`, which says what is refused; nothing is written then. Raises
+    `send_to` and `side_channels` as for `job_membership`, which says what is refused. Then nothing is written. Raises
     ControlPlaneError also when the file cannot be written.
     """
     write_file(job_membership(job, send_to, side_channels), path)

@@ -50,7 +50,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its keys in order; `size` is the number of entries that it was compiled for.
+    """A table with its keys in order. `size` is the number of entries that it was compiled for.
 
     `entry_actions` are the ids of the actions that entries may have, without those of defaults alone.
     """

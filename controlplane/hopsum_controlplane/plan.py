@@ -20,8 +20,8 @@ _SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.P
 class Plan:
     """The entries of one job: `support` stands before `admission` comes, and until it has gone.
 
-    `tables` come before both and go after both. A packet that was admitted looks up in later passes through Tofino;
-    should that fail, its result finds no `rewrite` either, and goes nowhere.
+    `tables` come before both and go after both. A packet that was admitted looks up in later passes through Tofino.
+    Should that fail, its result finds no `rewrite` either, and goes nowhere.
     """
 
     support: tuple[Entity, ...]
@@ -50,6 +50,6 @@ def decides_sums(entity: Entity) -> bool:
     """Return whether what is summed depends on the entry: who is admitted, as whom, where to, by which table.
 
     The others only say where results go. With one of those wrong for a while no slot holds anything that it should
-    not; with one of these it may, and rule S5 wants them constant in a generation.
+    not. With one of these it may, and rule S5 wants them constant in a generation.
     """
     return isinstance(entity, TableEntry) and (entity.table in _SUMMING_TABLES or lookup.is_half_word(entity))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts for builders and audits about the program that a switch runs; `program_reader` reads them from P4Info.
+"""Facts for builders and audits about the program that a switch runs. `program_reader` reads them from P4Info.
 
 The programs have the same controls, tables and keys, but for two things:
 
 - lookup: v1model's broadcasts a polynomial to all lanes of a vector. Tofino's has tables of half-words, each of which
   turns two codes into two lanes: as many as half a pass consumes, in ingress and once more in egress. Under one number,
-  `table_id`, all of them have the same entries, and table `lookup` gives the number to a job's generation;
+  `table_id`, all of them have the same entries, and table `lookup` gives the number to a job's generation.
 - trees of switches: a program without the tables `leaves`, `parents` and `parent_rewrite` is a root only.
 """
 
@@ -37,8 +37,8 @@ class Program:
     """A program as builders see it.
 
     `job_tables` hold what belongs to generations, besides half-words. `half_words` are empty where the lookup is a
-    polynomial; where they are not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers
-    pack as a group, see `hopsum_wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
+    polynomial. Where they are not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers
+    pack as a group, see `hopsum_wire.payload`, `lookups` how many jobs may have a lookup table at the same time.
     """
 
     job_tables: tuple[str, ...] = (*BASE_TABLES, *TREE_TABLES)

@@ -11,7 +11,7 @@ A job's life on the switch (rules S1, S5, E1, R3):
 
 The `jobs` entry is the switch of life: everything else stands before it comes and until it has gone. Slots
 and job index are free again only when the switch has confirmed that all entries of their generation are gone, so
-no region ever has two generations; a generation is never used again, whatever happened.
+no region ever has two generations. A generation is never used again, whatever happened.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class SwitchController:
     """The one controller of `device`, whose service has the address `switch`. Not thread-safe.
 
     Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
-    the address of the service; `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
-    stand there, unless `remove_existing`: then they are ended; or unless `keep_existing`: then generations that the
+    the address of the service. `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
+    stand there, unless `remove_existing`: then they are ended. With `keep_existing` generations that the
     switch serves go on, their places stay taken, and `foreign` has them. Entries with the keys in `removable` are
     removed all the same: the caller knows that they are to go. It also raises when the switch
-    fails; construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix
+    fails. Construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix
     seconds.
     """
 
@@ -155,8 +155,8 @@ class SwitchController:
         """Make a job: when this returns, the switch serves it.
 
         `job_index` and `region`, reserved together or free, and `generation`, never used before, are chosen here unless
-        given. Raises ControlPlaneError when the specification is wrong, there is no room, or the switch fails;
-        nothing of the job is left then, and a reservation stays one. When even the removal fails, the message says
+        given. Raises ControlPlaneError when the specification is wrong, there is no room, or the switch fails.
+        Then nothing of the job is left, and a reservation stays one. When even the removal fails, the message says
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         self.check(spec)
@@ -177,7 +177,7 @@ class SwitchController:
         """End a job: when this returns, nothing of it stands on the switch, and its slots are free.
 
         The workers must have left (rule R3). Raises ControlPlaneError when the job is unknown, or the
-        switch fails: the job is in `ending` then, unless it is untouched; its slots stay taken; call again to go on.
+        switch fails: the job is in `ending` then, unless it is untouched. Its slots stay taken. Call again to continue.
         """
         installed = self._known(job)
         before = installed.ending
@@ -202,7 +202,7 @@ class SwitchController:
     def repair(self, audit: Audit) -> RepairResult:
         """Make the switch hold what it should, as far as `audit` found that it does not.
 
-        Jobs that are lost are ended, their slots are free then; see `Audit.lost` beforehand. Entries of nobody are
+        Jobs that are lost are ended, their slots are free then. See `Audit.lost` beforehand. Entries of nobody are
         removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left
         alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
         """
@@ -248,7 +248,7 @@ class SwitchController:
         return {reason.name.lower(): cells[reason].packets for reason in Drop if reason is not Drop.NONE}
 
     def set_loss(self, port: int, ingress_probability: float = 0.0, egress_probability: float = 0.0) -> None:
-        """Let the loss simulator drop frames that come in or go out through a port, from now on; 0: none.
+        """Let the loss simulator drop frames that come in or go out through a port, from now on. 0 stands for none.
 
         Probabilities are 0 .. 1, in steps of 2^-32. Raises ControlPlaneError when port or probability are none, with
         nothing written, or the switch fails.
@@ -260,7 +260,7 @@ class SwitchController:
         clear_losses(self._device)
 
     def loss_counters(self) -> dict[int, DropStats]:
-        """Read how many frames the loss simulator dropped, by port and direction; ports without loss are left out.
+        """Read how many frames the loss simulator dropped, by port and direction. Ports without loss are left out.
 
         Raises ControlPlaneError when the switch does not answer.
         """

@@ -37,7 +37,7 @@ class Failure(enum.Enum):
 class FakeDevice(Device):
     """A switch in memory.
 
-    The `fail_at`-th update since construction or `repair` (from 0; batches are applied in order) fails as
+    The `fail_at`-th update since construction or `repair` (from 0, batches are applied in order) fails as
     `failure` says. With `p4info` every update is encoded first, and tables and counters are looked up, so that names,
     widths and sizes are checked.
     `batches` holds what was written, `entities` what stands, by key.
@@ -65,7 +65,7 @@ class FakeDevice(Device):
         self._cookie: int | None = None
 
     def fail(self, *, at: int, failure: Failure) -> None:
-        """Let the update with this number of `updates` fail; what fails now is repaired."""
+        """Let the update with this number of `updates` fail. What fails now is repaired."""
         self._fail_at, self._failure, self._reachable = at, failure, True
 
     def repair(self) -> None:
@@ -114,7 +114,7 @@ class FakeDevice(Device):
         return sorted(groups, key=lambda group: group.id)
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Return cells of `counters`, whose packets tests set; 1024 cells each, or as many as `p4info` says."""
+        """Return cells of `counters`, whose packets tests set, 1024 cells each, or as many as `p4info` says."""
         cells = self.counters.get(counter, {})
         size = _COUNTER_CELLS if self._p4info is None else self._p4info.counters[counter].size
         stop = size if count is None else start + count

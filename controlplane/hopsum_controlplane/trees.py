@@ -4,7 +4,7 @@
     TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
     TreeController   the same generation on all switches, made and ended in the order of rule T7
 
-A job's life (rules S1, T7; each switch's own part as in switch_controller.py)
+A job's life (rules S1, T7, each switch's own part as in switch_controller.py)
 
   create   check every part on its switch -> one generation for all -> the spine's job -> the leaves' jobs: live
            any failure: end what was made, the last first
@@ -128,7 +128,7 @@ class TreeJob:
         """Return the membership of the workers of one rack, who all know the workers of all racks.
 
         `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for those who do not
-        send to the service of their leaf; `resume` and what is raised as for `job_membership`.
+        send to the service of their leaf. `resume` and what is raised are as for `job_membership`.
         """
         spec, leaf = self.spec, self.leaves[rack]
         fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]
@@ -161,7 +161,8 @@ class TreeController:
         """Make a job: when this returns, all switches serve it.
 
         Raises ControlPlaneError when the description is wrong, with nothing written, when a switch has no room, or when
-        one fails; what was made of it on others is ended then, and stays in their `ending` where even that fails.
+        one fails. Then what was made of it on other switches is ended, and stays in their `ending` where even that
+        fails.
         """
         top, below = spec.parts(self._spine.switch, [leaf.switch for leaf in self._leaves])
         placed = list(zip((self._spine, *self._leaves), (top, *below), strict=True))
@@ -199,7 +200,7 @@ class TreeController:
 
 
 def _end_all(made: Sequence[tuple[SwitchController, Job]]) -> list[ControlPlaneError]:
-    """End jobs in this order; return what failed."""
+    """End jobs in this order. Return what failed."""
     failures = []
     for controller, job in made:
         try:

@@ -23,7 +23,7 @@ UNTOLD: Final = "(not told)"
 
 
 def conflict(record: JobRecord, member: Member) -> str:
-    """Say in what a worker that joins differs from one that is in the job or waits; "" if in nothing.
+    """Say in what a worker that joins differs from one that is in the job or waits, or "" without a difference.
 
     A worker without settings differs from nobody.
     """
@@ -35,8 +35,7 @@ def conflict(record: JobRecord, member: Member) -> str:
 
 
 def is_settled(record: JobRecord, rank: int) -> bool:
-    """Return whether the job has its settings from a generation that other workers than this rank know or are to know.
-    """
+    """Return whether the settings are from a generation that workers other than this rank know, or are to know."""
     others = [each for each in record.members if each.is_worker and each.rank != rank and each.phase in LEASED]
     return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
 
@@ -93,7 +92,7 @@ class Disputes:
         self._disputes[job] = _Dispute(why, until_s, set(told))
 
     def against(self, job: str, rank: int, now_s: float) -> str:
-        """Return what a rank that joins is to be told, once; "" when nothing is, or the job begins anew."""
+        """Return what a rank that joins is to be told, once, or "" when it is told nothing or the job begins anew."""
         found = self._disputes.get(job)
         if found is None:
             return ""

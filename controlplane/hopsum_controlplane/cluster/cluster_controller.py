@@ -62,7 +62,7 @@ class ClusterController:
     Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
     that do not are over, generations of nobody are kept unless `may_remove`. With `pipeline` the
     switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
-    `clock` gives unix seconds, for generations; `monotonic` those of leases.
+    `clock` gives unix seconds, for generations, `monotonic` those for leases.
     `registered` drives the switches of `registry`.
 
     Raises ClusterConfigError when configuration, devices and database do not fit together, and StoreError.
@@ -113,8 +113,8 @@ class ClusterController:
     def create_job(self, request: JobRequest) -> CreatedJob:
         """Make a job: its slots are reserved, and its members can join with the token.
 
-        Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError; nothing is
-        made then.
+        Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError. Then
+        nothing is made.
         """
         request.check()
         token = new_token(self._random)
@@ -136,7 +136,8 @@ class ClusterController:
         `by` says who asked, for the job's workers.
 
         Raises UnknownJobError, StoreError, and SwitchUnavailableError when the job's entries could not be removed yet:
-        it is over for its members, its slots stay taken, and the controller goes on trying; so does a second call.
+        it is over for its members, its slots stay taken, and the controller goes on trying. A second call does the
+        same.
         """
         before, by = self._cache.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
@@ -152,7 +153,7 @@ class ClusterController:
             )
 
     def rotate_token(self, name: str) -> str:
-        """Give a job another token, and return it; the one before stays valid until `revoke_earlier_token`.
+        """Give a job another token, and return it. The one before stays valid until `revoke_earlier_token`.
 
         Raises UnknownJobError and StoreError.
         """
@@ -161,7 +162,7 @@ class ClusterController:
         return token
 
     def revoke_earlier_token(self, name: str) -> None:
-        """Accept no newcomer with the token before the present one; who has joined with it goes on.
+        """Accept no newcomer with the token before the present one. A member that joined with it stays in the job.
 
         Raises UnknownJobError, StoreError, and InvalidRequestError where there is none.
         """
@@ -169,7 +170,7 @@ class ClusterController:
 
     @property
     def database_condition(self) -> str:
-        """Return why the database cannot be written, an empty string when it can; waits for no lock."""
+        """Return why the database cannot be written, an empty string when it can. It waits for no lock."""
         return self._cache.store_condition
 
     def backup(self) -> bytes:
@@ -178,7 +179,7 @@ class ClusterController:
             return self._store.backup()
 
     def jobs(self, *, counters: bool = False) -> list[JobView]:
-        """Return all jobs in the order of their names; `counters` are read from the switches if asked for."""
+        """Return all jobs in the order of their names. `counters` are read from the switches if asked for."""
         return [self._view(record, counters) for record in self._cache.records()]
 
     def job(self, name: str, *, counters: bool = True) -> JobView:
@@ -187,7 +188,7 @@ class ClusterController:
         return views.with_events(found, self._histories.events(name), self._monotonic())
 
     def switches(self, *, drops: bool = True) -> list[SwitchView]:
-        """Return all switches in the order of the configuration; `drops` are read from them if asked for."""
+        """Return all switches in the order of the configuration. `drops` are read from them if asked for."""
         return [self._switch_view(reconciler, drops) for reconciler in self._reconcilers.values()]
 
     def knows(self, token: str) -> bool:
@@ -200,22 +201,20 @@ class ClusterController:
             return False
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` after each step of a job, see `JobStateCache.watch`; returns what ends that."""
+        """Call `watcher` after each step of a job, see `JobStateCache.watch`. Returns what ends that."""
         return self._cache.watch(watcher)
 
     def locate(self, job: str, token: str) -> Located:
-        """Return where the members of a job send to. Raises UnknownJobError, or UnauthenticatedError for another's
-        token.
-        """
+        """Return where members of a job send to. Raises UnknownJobError, UnauthenticatedError for another's token."""
         return views.of_place(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> Joined:
-        """Let a member into a job, for its next generation; the same incarnation that asks again has the same answer.
+        """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
 
         Another incarnation takes the place of who had the rank, which ends the generation that it was in. Who was in
         the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
-        UnauthenticatedError, ResourceExhaustedError or StoreError; nothing has changed then, except that settings which
-        differ before the first generation give up all who wait, see `agreement`.
+        UnauthenticatedError, ResourceExhaustedError or StoreError. Then nothing has changed, but for settings that
+        differ before the first generation: they evict all waiting members, see `agreement`.
         """
         try:
             return self._join(request)
@@ -289,9 +288,7 @@ class ClusterController:
             return self.member_status(job, rank, secret, generation=generation)
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> HeartbeatResult:
-        """Return what a heartbeat would be told, without one. Raises UnknownJobError and UnauthenticatedError as
-        `heartbeat` does.
-        """
+        """Return the answer to a heartbeat, without one. Raises UnknownJobError and UnauthenticatedError."""
         record, member = self._with_secret(job, rank, secret)
         if member.phase is MemberPhase.LOST:
             return HeartbeatResult(record.state, 0, self._given_up(record, member))
@@ -424,7 +421,7 @@ class ClusterController:
 
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
-        """Log a loss that ended no generation; one that did is logged with the step of the database."""
+        """Log a loss that ended no generation. A loss that ended one is logged with the step of the database."""
         if after is not None and after.state is before.state is JobState.RUNNING:
             _log.warning("%s; %s goes on, generation %d", why, after.name, after.generation, extra={"job": after.name})
 

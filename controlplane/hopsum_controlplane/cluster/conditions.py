@@ -51,7 +51,7 @@ class JobCondition:
 
 
 def conditions_of(record: JobRecord, switches: SwitchConditions, lease_s: float) -> tuple[JobCondition, ...]:
-    """Return all conditions of a job, in the order in which a job reaches them; `since_s` is left at 0."""
+    """Return all conditions of a job, in the order in which a job reaches them. `since_s` is left at 0."""
     return (
         _members_joined(record),
         _switch_ready(switches),

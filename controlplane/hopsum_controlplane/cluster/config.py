@@ -177,7 +177,7 @@ class ClusterConfig:
         return tuple(dict.fromkeys(link.spine for link in self.links))
 
     def below(self, spine: str) -> tuple[LinkConfig, ...]:
-        """Return the links of a spine to its leaves, in their order; none for another switch."""
+        """Return the links of a spine to its leaves, in their order, or none for another switch."""
         return tuple(link for link in self.links if link.spine == spine)
 
     def check(self) -> None:

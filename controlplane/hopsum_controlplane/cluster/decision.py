@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision how a job's stream goes on in a new generation, from the workers' reports of the last one; pure
-(rules E2, E3, E4)::
+"""The decision how a job's stream continues in a new generation, from the workers' reports of the last one.
+
+It is pure (rules E2, E3, E4)::
+
 
     base       no position before it is of interest: the lowest that somebody has not delivered, down to a multiple of
                the slots, so that rounds begin at 1 again (N4)
     decided    results that stay: what anybody holds, with some who do. Everything else is summed again
     start      with newcomers, who have no report: where their streams begin. Behind everything that any other worker
-               has submitted, so all workers agree on what comes there; what is before it and not decided is void
+               has submitted, so all workers agree on what comes there. What is before it and not decided is void
 
     too late   who lacks what another delivered and nobody has any more, as who had it gave up on stragglers: what is
                summed again would be a second result. So it is out, and may come back as a newcomer
 
 Who missed the generation that had newcomers, because it ended before he was told of it, must void what the others
-voided
-there: until nobody is left who missed it, its `start` goes with every decision.
+voided there: until nobody is left who missed it, its `start` goes with every decision.
 
-Positions are those of the job's stream, which go on from generation to generation; runs of them are first .. end - 1.
+Positions are those of the job's stream, which go on from generation to generation. Runs of them are first .. end - 1.
 The slots
 are those that workers use: as many as their window.
 """
@@ -50,7 +51,7 @@ class Report(Sealed):
     """The report of a worker on a generation that it has sealed, as the controller takes it from a JOIN."""
 
     allreduces_begun: int = 0
-    """All-reduces of vectors that the worker has begun since the job's first generation; told with shard 0."""
+    """All-reduces of vectors that the worker has begun since the job's first generation, told with shard 0."""
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
@@ -93,8 +94,8 @@ def decide(
 
     `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None when
     nobody
-    has a report: the stream begins at 0. Every shard's stream is decided by itself; newcomers begin at all of them
-    behind the same all-reduce, since a worker submits to all shards or to none.
+    has a report: the stream begins at 0. Every shard's stream is decided by itself. Newcomers begin at all of them
+    after the same all-reduce, since a worker submits to all shards or to none.
     """
     if not reports:
         return None
@@ -143,7 +144,7 @@ def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...
 
 
 def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    """Return the ranks that lack a result for good, at any shard; `before` as in `decide`."""
+    """Return the ranks that lack a result for good, at any shard. `before` is as in `decide`."""
     if not reports:
         return ()
     shards = 1 + len(next(iter(reports.values())).further_shards)
@@ -174,7 +175,7 @@ def _gaps(decided: Iterable[Decided], first: int, end: int) -> list[Run]:
 
 
 def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
-    """Return the last position that is in a run of both, which are sorted; -1 for none."""
+    """Return the last position that is in a run of both, which are sorted, or -1 for none."""
     starts = [first for first, _ in others]
     for first, end in reversed(some):
         at = bisect_left(starts, end) - 1

@@ -36,7 +36,7 @@ def device_factories(
 ) -> dict[str, Callable[[], Device]]:
     """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
 
-    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a
+    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet. Give the result to a
     ClusterController, and `pipeline` as well: one for all switches, or by name.
     """
     return {

@@ -68,7 +68,7 @@ class L2Forwarding:
 
 
 def _changes(actual: _Forwarding, wanted: _Forwarding) -> list[Update]:
-    """Return what leads from one to the other; the group comes before what names it."""
+    """Return what leads from one to the other. The group comes before the entry that names it."""
     updates: list[Update] = [Delete(each) for key, each in actual.items() if key not in wanted]
     for key, each in wanted.items():
         if key not in actual:

@@ -25,7 +25,7 @@ _SWITCH_READY = "SwitchReady"
 
 @dataclass(frozen=True)
 class JoinRejections:
-    """The number of refused joins of a job, with reason and time of the last one; an empty string and None for none.
+    """The number of refused joins of a job, with reason and time of the last one, or an empty string and None for none.
 
     Only joins with the job's token count: who has no token leaves nothing here.
     """
@@ -45,11 +45,11 @@ class _History:
 
 
 class JobHistories:
-    """The histories of all jobs of a cache, by name; a job that is gone has none. Thread-safe: the cache's lock is its.
+    """The histories of all jobs of a cache, by name. A deleted job has none. Thread-safe: the cache's lock is its.
 
     Args:
-        switches: returns the conditions of a job's switches; it takes no lock.
-        lease_s: returns how long a member of a job may be silent.
+        switches: returns the conditions of a job's switches, without a lock. lease_s:
+        returns how long a member of a job may be silent.
         monotonic: seconds that never go back.
     """
 
@@ -99,7 +99,7 @@ class JobHistories:
         return self._of(job).rejections
 
     def conditions(self, job: str) -> tuple[JobCondition, ...]:
-        """Return a job's conditions as they are now; none of a job that is gone."""
+        """Return a job's conditions as they are now, none for a deleted job."""
         self.observe(job)
         return tuple(self._of(job).conditions.values())
 
@@ -112,7 +112,7 @@ class JobHistories:
         return self._histories.get(job, _History())
 
     def _note(self, history: _History, event: JobEvent) -> None:
-        """Append an event; one that only repeats the last one is counted there."""
+        """Append an event. An event that only repeats the last one is counted there."""
         count, last = 1, history.events[-1] if history.events else None
         if last is not None and (last.reason, last.message) == (event.reason, event.message):
             count = history.events.pop().count + 1

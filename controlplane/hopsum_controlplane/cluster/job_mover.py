@@ -44,9 +44,9 @@ class JobMover:
         Args:
             away: left out: the job's one switch.
             to: left out: one that has room.
-            why: for the workers; an operator's order if left out.
+            why: for the workers, an operator's order by default.
 
-        Raises UnknownJobError; InvalidRequestError and ResourceExhaustedError, with what would fit; StoreError. Nothing
+        Raises UnknownJobError. InvalidRequestError and ResourceExhaustedError, with what would fit. StoreError. Nothing
         has changed then.
         """
         with self._cache.changed:
@@ -68,7 +68,7 @@ class JobMover:
         return JobMove(away, target, region)
 
     def rescue(self) -> None:
-        """Move jobs away from switches that registered and are lost; what cannot be moved is logged once."""
+        """Move jobs away from switches that registered and are lost. A job that cannot be moved is logged once."""
         lost = [switch.name for switch in self._cache.switches() if not self._registry.is_live(switch.name)]
         for switch in lost:
             for record in self._cache.records(switch):
@@ -81,7 +81,7 @@ class JobMover:
         self._told = {key: told for key, told in self._told.items() if key[1] in lost}
 
     def _rescue(self, name: str, switch: str) -> None:
-        """Take a job off a lost switch; if that does not answer either, nobody waits for what stands there.
+        """Take a job off a lost switch. If the switch does not answer either, no one waits for the entries on it.
 
         It is taken off the switch when that registers again: see SwitchReconcilers.
         """

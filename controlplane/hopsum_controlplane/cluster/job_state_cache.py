@@ -28,8 +28,8 @@ Step = Callable[[JobRecord], JobRecord | None]
 class GenerationHistory:
     """Counts and dates of a job since the controller was started.
 
-    `begun` generations were begun, the last one at `begun_at_s`; the last that ended did at `ended_at_s`. Times are
-    seconds of the clock of the cache, None where it did not happen.
+    `begun` generations were begun, the last one at `begun_at_s`. The last one that ended did so at `ended_at_s`.
+    Times are seconds of the clock of the cache, None where it did not happen.
     """
 
     begun: int = 0
@@ -42,7 +42,7 @@ class JobStateCache:
 
     `monotonic` gives seconds that never go back.
 
-    Raises as Store does; what could not be written has not happened.
+    Raises as Store does. A step that could not be written has not happened.
     """
 
     def __init__(self, store: StateStore, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -104,7 +104,7 @@ class JobStateCache:
         return digest in self._digests
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` with a job's name after each step of it, in any thread; it must not block.
+        """Call `watcher` with a job's name after each step of it, in any thread. It must not block.
 
         Returns what ends that.
         """
@@ -127,7 +127,7 @@ class JobStateCache:
     def apply(self, name: str, step: Step, *, missing_ok: bool = False) -> JobRecord | None:
         """Take a step of a job: what `step` makes of its record is written. None: the job is gone.
 
-        Raises UnknownJobError unless `missing_ok`, and whatever `step` raises; nothing has changed then.
+        Raises UnknownJobError unless `missing_ok`, and whatever `step` raises. Nothing has changed then.
         """
         with self.changed:
             if missing_ok and name not in self._records:
@@ -178,13 +178,12 @@ class JobStateCache:
             self._generations.observe(generation)
 
     def allot_generation(self, now: float) -> int:
-        """Return a generation that was never taken, at `now` (unix seconds). It is on disk with the record that has it.
-        """
+        """Return a generation that was never taken, at `now` (unix seconds). It is on disk with its record."""
         with self.changed:
             return self._generations.allot(now)
 
     def probe_store(self, now_s: float) -> None:
-        """Find out whether the database can be written, if that was tried long ago; log when that changes."""
+        """Find out whether the database can be written, if that was tried long ago. Log when that changes."""
         with self.changed:
             if now_s < self._probe_store_at_s:
                 return

@@ -33,10 +33,10 @@ Phases of a member::
   LOST     was silent for a lease, left unfinished, or is too far behind: given up
 
   start_generation: WAITING -> IN.   mark_notified: notes that an IN member knows of its generation.
-  end_generation: IN -> OVER, or WAITING with the report that it had if it was not told of this generation; LEFT is
+  end_generation: IN -> OVER, or WAITING with the report that it had if it was not told of this generation. LEFT is
   forgotten.
-  join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
-  leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished; LOST stays while its generation runs; others are
+  join:   absent -> WAITING, OVER -> WAITING with a report. Another incarnation takes any rank over, as WAITING.
+  leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished. LOST stays while its generation runs. Others are
   forgotten.
   lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, who lacks what nobody has any more.
   dispute: WAITING -> LOST, all workers, whose settings differ before the first generation.
@@ -45,7 +45,7 @@ A switch that a job has moved away from is cleared beside all this, whenever it 
 that is over is sealed by all its workers, so what stands of it harms no later one. Its slots are free after that.
 
 A job over a tree of switches, or over several shards, has one record, and these states. What `on_installed` and
-`on_removed` note of each switch counts when all have it; which is next, `JobRecord.next_switches` says.
+`on_removed` note of each switch counts when all have it. `JobRecord.next_switches` says which is next.
 
 Rules:
 
@@ -54,7 +54,7 @@ Rules:
 - E1: whatever ends a generation, the job goes on under another one only, after CHANGING. Entries are never written
   again under a generation that has been on a switch.
 - E2, E3: `start_generation` decides how the stream goes on (see `decision`), from the reports of those who wait.
-- E4: who was told of a generation joins again with a report of that one, the last; else as a newcomer, which is another
+- E4: who was told of a generation joins again with a report of that one, the last, else as a newcomer, which is another
   incarnation. So do those that were lost after they were told of one, and all who left or were replaced.
 - R3: a worker that leaves keeps its entries: the generation lasts until all its workers have left or are lost.
 - Observers are not waited for, report nothing, and their coming and going ends no generation.
@@ -119,7 +119,7 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
 
 
 def rotate_token(record: JobRecord, token_digest: bytes) -> JobRecord:
-    """Give a job another token; the one before stays valid beside it."""
+    """Give a job another token. The one before stays valid beside it."""
     return replace(record, token_digest=token_digest, earlier_token_digest=record.token_digest)
 
 
@@ -142,11 +142,10 @@ def has_joined_with(record: JobRecord, token: str, incarnation: bytes) -> bool:
 
 
 def join(record: JobRecord, member: Member) -> JobRecord:
-    """Let a member wait for the next generation; its rank comes from `choose_rank`, its `report` if it has one from
-    itself.
+    """Let a member wait for the next generation. `choose_rank` gives its rank, and a `report` is the member's own.
 
     Who is in the generation or waits already stays as it is. Raises UnauthenticatedError when it now comes from another
-    address, its report is not of the last generation that it was told of, or missing, or the job is being deleted;
+    address, its report is not of the last generation that it was told of, or missing, or the job is being deleted.
     InvalidRequestError when another member has its address, or the report is more than can be told.
     """
     if record.state is JobState.ENDING:
@@ -293,7 +292,7 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
     """Take a generation for everybody who waits: it is to be written now.
 
     `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
-    which somebody waits; of several shards it is the first one's, and `below` has those of the others.
+    which somebody waits. Of several shards it is the first one's, and `below` has those of the others.
     """
     below = below or {}
     placed = {record.switch: job, **below}
@@ -327,7 +326,7 @@ def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
 
 
 def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
-    """Note that a switch has confirmed all its entries; the generation runs when all switches have.
+    """Note that a switch has confirmed all its entries. The generation runs when all switches have.
 
     `job` is what the controller of the switch `at` returned, of the record's own if left out.
     """
@@ -373,7 +372,7 @@ def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRec
 
 
 def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
-    """Go on after a switch has confirmed that nothing of the generation stands there; None when the job is gone.
+    """Go on after a switch has confirmed that nothing of the generation stands there. Return None when the job is gone.
 
     The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
     """
@@ -411,8 +410,7 @@ def move(
 
 
 def on_cleared(record: JobRecord, switch: str) -> JobRecord | None:
-    """Note that nothing of the job stands any more on a switch that it has left; None when the job is gone with that.
-    """
+    """Note that a switch which the job has left is clear of it. Return None when the job is gone with that."""
     record = replace(record, departed=tuple(left for left in record.departed if left.switch != switch))
     return _go_on(record) if record.state is JobState.ENDING else record
 

@@ -59,7 +59,7 @@ def check_links(links: Iterable[LinkConfig], switches: Collection[str]) -> None:
 
 
 def check_racks(links: Iterable[LinkConfig], networks: Mapping[str, Mapping[IPv4Network, int]]) -> None:
-    """Raise ClusterConfigError when two leaves of a spine have one network; `networks` gives ports by switch."""
+    """Raise ClusterConfigError when two leaves of a spine have one network. `networks` gives ports by switch."""
     found: dict[tuple[str, IPv4Network], str] = {}
     for link in links:
         for network, port in networks[link.leaf].items():

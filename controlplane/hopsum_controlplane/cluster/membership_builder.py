@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contents of a generation, and its memberships for workers: pure functions of the database and the configuration.
 
-A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out. A job
+A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here. Leaves without workers are left out. A job
 over several shards is the same job at each of them, for the workers as each shard's switch sees them.
 """
 
@@ -32,24 +32,23 @@ class Limits(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The jobs of a generation: that of the record's switch; and those of the leaves where it has workers, or of its
-    further shards.
-    """
+    """The jobs of a generation: that of the record's switch, and those of its leaves with workers or further shards."""
 
     job: Job
     below: Mapping[str, Job]
 
 
 def switches_of(record: JobRecord) -> tuple[str, ...]:
-    """Return the switches of a job: its one switch; the leaves of its tree, and the spine last; or its shards."""
+    """Return the switches of a job: its one switch, the leaves of its tree, and the spine last, or its shards."""
     if record.is_sharded:
         return record.switches
     return (*(branch.switch for branch in record.branches), record.switch)
 
 
 def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConfig, LinkConfig]]:
-    """Return the leaves of a job over a tree, none of another. Raises ClusterConfigError when one is not below its
-    spine any more.
+    """Return the leaves of a job over a tree, none of another.
+
+    Raises ClusterConfigError when one is not below its spine any more.
     """
     if record.is_sharded:
         return []
@@ -92,8 +91,7 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
 
 def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    """Return the membership of a generation for a worker or observer that is in it; an observer's is without the side
-    key.
+    """Return the membership of a generation for a worker or observer in it. An observer's has no side key.
 
     Raises UnknownJobError without a generation.
     """
@@ -126,7 +124,7 @@ def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembe
 
 
 def _shard_membership(record: JobRecord, shard: int, config: ClusterConfig) -> JobMembership:
-    """Return the membership of a generation at one shard; all shards have the window of the narrowest."""
+    """Return the membership of a generation at one shard. All shards have the window of the narrowest."""
     name = record.switches[shard]
     job = replace(record.parts[name], window=record.window)
     services = {worker.rank: config.switch(name).service for worker in job.spec.workers}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which switches a job goes, and where a member stands: pure functions of the configuration and what is taken.
 
-A job goes on one switch where one reaches the workers of all networks; else, or where it is asked for, over a tree: a
-spine, and all leaves below it. It goes over several switches side by side, its shards, where that is asked for. It has
-room on all of these or on none.
+A job goes on one switch where one reaches the workers of all networks. Else, or where it is asked for, it goes over a
+tree: a spine, and all leaves below it. It goes over several switches side by side, its shards, where that is asked
+for. It has room on all of these or on none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SwitchCapacity(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The place of a job: its switch or spine, with its place there; and leaves below the spine, or further shards."""
+    """The place of a job: its switch or spine, with its place there, and leaves below the spine or further shards."""
 
     switch: str
     allocation: Allocation
@@ -80,7 +80,8 @@ def allocator_from_records(
 ) -> ResourceAllocator:
     """Return what the records of a switch, and generations of nobody that are kept there, leave of it.
 
-    Raises ControlPlaneError when they do not fit its slots."""
+    Raises ControlPlaneError when they do not fit its slots.
+    """
     allocator = ResourceAllocator(config.slots)
     for record in records:
         index, region = record.place(config.name)
@@ -99,14 +100,14 @@ def allocator_from_records(
 
 
 def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
-    """Return where a job goes; its places are reserved by the switches' allocators.
+    """Return where a job goes. Its places are reserved by the switches' allocators.
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
-    slots, the first of equals; where there is none, or a tree is asked for, the same with spines, each with the leaves
-    below it: of a tree the switch with the fewest free slots counts. With shards it is the named switches, or of those
-    that reach every network the ones with most free slots, in the order of the configuration. Switches that
-    registered are taken where they are named, or where no other switch is configured. Raises ResourceExhaustedError or
-    InvalidRequestError saying for every switch why not, and what would fit.
+    slots, the first of equals. Where there is none, or a tree is asked for, the same holds for spines, each with the
+    leaves below it: of a tree the switch with the fewest free slots counts. With shards it is the named switches, or
+    of those that reach every network the ones with most free slots, in the order of the configuration. Switches that
+    registered are taken where they are named, or where no other switch is configured. Raises ResourceExhaustedError
+    or InvalidRequestError saying for every switch why not, and what would fit.
     """
     if request.switch is None and not request.shard_switches:  # those that register are for who asks for them
         switches = [each for each in switches if not each.config.registered] or switches
@@ -218,8 +219,9 @@ def stand(
 
 
 def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig]) -> list[ShardSeat]:
-    """Return where a member stands at the switch of each shard. Raises InvalidRequestError as `endpoint`, and for a
-    member that names places at more shards, or at fewer.
+    """Return the place of a member at the switch of each shard.
+
+    Raises InvalidRequestError as `endpoint`, and for a member that names places at more shards, or at fewer.
     """
     if len(request.endpoints) != len(switches):
         raise InvalidRequestError(
@@ -289,7 +291,7 @@ def _tree(spine: str, switches: Sequence[SwitchCapacity], links: Sequence[LinkCo
 def _reaching(
     choices: Iterable[_Candidates], switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]
 ) -> tuple[list[_Candidates], list[str]]:
-    """Return those that reach all networks, and what the others lack; what is behind a link is at another switch."""
+    """Return those that reach all networks, and what the others lack. Workers beyond a link are at another switch."""
     ends = {end for link in links for end in link.ends}
     networks = {
         rule.network

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job in the database and its members, as values; `lifecycle` has what their states and phases mean."""
+"""A job in the database and its members, as values. `lifecycle` has what their states and phases mean."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Member:
     """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum.
 
     `joined_generation` is the last generation that it was let into, `notified_generation` the last one that it may know
-    of, because the controller has answered with it, or was about to; 0 for none. `report` is what it holds of that one,
-    until it is told of another; None for none.
-    `why` says why it was given up, if not for silence. `leaf` is the switch that it stands at in a tree, "" elsewhere.
-    `settings` are what it needs to have in common with the other workers, name and value, by name.
-    `further` are its places at the job's shards 1 .. k - 1; `endpoint` and `side_port` are those at shard 0.
+    of, because the controller has answered with it, or was about to, or 0 for none. `report` is what it holds of that
+    one, until it is told of another, or None for none. `why` says why it was given up, if not for silence. `leaf` is
+    the switch that it stands at in a tree, "" elsewhere. `settings` are what it needs to have in common with the
+    other workers, name and value, by name. `further` are its places at the job's shards 1 .. k - 1. `endpoint` and
+    `side_port` are those at shard 0.
     """
 
     endpoint: WorkerEndpoint
@@ -123,7 +123,7 @@ class Member:
 class BranchAssignment:
     """A further switch of a job, and the job's place there: a leaf of a tree, or one of shards 1 .. k - 1.
 
-    `job` is what stands there, or may, of the record's generation; None in FORMING, and at a leaf without workers.
+    `job` is what stands there, or may, of the record's generation, or None in FORMING, and at a leaf without workers.
     """
 
     switch: str
@@ -136,19 +136,19 @@ class BranchAssignment:
 class JobRecord:
     """A job in the database.
 
-    `job` is what stands, or may, on the switch: its generation; None in FORMING. `reason` says why the state was left
-    that a generation ended with, or is empty. `members` are in the order of ranks.
+    `job` is what stands, or may, on the switch: its generation, or None in FORMING. `reason` says why the state was
+    left that a generation ended with, or is empty. `members` are in the order of ranks.
 
-    A job over a tree of switches has its leaves in `branches`; `switch` is its spine then and `job` the spine's part.
+    A job over a tree of switches has its leaves in `branches`. `switch` is its spine then and `job` the spine's part.
     A job over several shards has shard 0 at `switch` and the others, in their order, in `branches`. `confirmed` are
     those of its switches that have done what the state wants: hold their entries in INSTALLING, have nothing any more
     in CHANGING and ENDING. On one switch both are empty. `departed` are switches that the job has moved away from, and
     where something of an older generation stands, or may.
 
-    `earlier_token_digest` is of the token before the present one, while that is valid too; else it is empty.
+    `earlier_token_digest` is of the token before the present one, while that is valid too, else it is empty.
 
     `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last generation that
-    ran and had some; None where there was none since the stream began.
+    ran and had some, or None where there was none since the stream began.
     """
 
     request: JobRequest
@@ -175,7 +175,7 @@ class JobRecord:
 
     @property
     def generation(self) -> int:
-        """Return the generation of which something may stand on the switch; 0 for none."""
+        """Return the generation of which something may stand on the switch, or 0 for none."""
         return 0 if self.job is None else self.job.generation
 
     @property
@@ -185,7 +185,7 @@ class JobRecord:
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Return the switches on which it has a place: one; a spine, then its leaves; or its shards in their order."""
+        """Return the switches on which it has a place: one, a spine and then its leaves, or its shards in order."""
         return (self.switch, *(branch.switch for branch in self.branches))
 
     @property
@@ -194,7 +194,7 @@ class JobRecord:
         return (*self.switches, *(left.switch for left in self.departed))
 
     def leftover(self, switch: str) -> Job | None:
-        """Return what stands, or may, on a switch that the job has moved away from; None for another switch."""
+        """Return what stands, or may, on a switch that the job has moved away from, or None for another switch."""
         return next((left.job for left in self.departed if left.switch == switch), None)
 
     @property
@@ -213,8 +213,8 @@ class JobRecord:
     def next_switches(self) -> tuple[str, ...]:
         """Return the switches at which the state wants something done now, in the order of rule T7.
 
-        A generation is written to the spine first, and then to the leaves; it is removed from the leaves first. For
-        shards the order does not matter; it is the same, with shard 0 in the spine's place.
+        A generation is written to the spine first, and then to the leaves. It is removed from the leaves first. For
+        shards the order does not matter. It is the same, with shard 0 in the spine's place.
         """
         if self.ready:
             return (self.switch,)
@@ -236,7 +236,7 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next generation lacks; none while a generation is being written."""
+        """Return the workers that the next generation lacks, none while a generation is being written."""
         if self.state is JobState.INSTALLING:
             return ()
         waiting = {member.rank for member in self.members if member.phase is MemberPhase.WAITING}
@@ -265,7 +265,10 @@ class JobRecord:
 
     @property
     def live(self) -> int:
-        """Return how many workers of the generation are not lost; who has left has given all that it ever will."""
+        """Return how many workers of the generation are not lost.
+
+        A worker that left has given all that it ever will.
+        """
         phases = [m.phase for m in self.members if m.is_worker and m.joined_generation == self.generation]
         return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)
 
@@ -274,7 +277,7 @@ class JobRecord:
         return next((member for member in self.members if member.rank == rank), None)
 
     def with_seats(self, shard: int, seats: Mapping[int, ShardSeat]) -> tuple[Member, ...]:
-        """Return the members with other places at a shard, by rank; the others as they are."""
+        """Return the members with other places at a shard, by rank, and the others as they are."""
         return tuple(
             member.with_seat(shard, seats[member.rank]) if member.rank in seats else member for member in self.members
         )

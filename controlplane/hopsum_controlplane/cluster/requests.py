@@ -35,11 +35,11 @@ class JobRequest:
 
     `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
     for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
-    below it; without, it does where no single switch reaches everybody. With `shards` above 1 it goes over so many
-    switches side by side, those named in `shard_switches` or those with most room. With `hosts` those are all
-    that registered by themselves. `lease_s` is how long a silent
-    member is waited for, None for the cluster's. `codec` is the name of the workers' codec and `codec_options` a JSON
-    object; both are empty where the workers choose.
+    below it. Without it, it does so where no single switch reaches all workers. With `shards` above 1 it goes over so
+    many switches side by side, those named in `shard_switches` or those with most room. With `hosts` those are all
+    that registered by themselves. `lease_s` is how long a silent member is waited for, None for the cluster's.
+    `codec` is the name of the workers' codec and `codec_options` a JSON object. Both are empty where the workers
+    choose.
     """
 
     name: str
@@ -72,7 +72,7 @@ class JobRequest:
         return range(MAX_WORKERS, MAX_WORKERS + self.observers)
 
     def spec(self, members: dict[int, WorkerEndpoint]) -> JobSpec:
-        """Return the specification with these members, by rank; those that are not there are left out."""
+        """Return the specification with these members, by rank. Missing ones are left out."""
         workers = tuple(members[rank] for rank in self.worker_ranks if rank in members)
         observers = tuple(members[rank] for rank in self.observer_ranks if rank in members)
         return JobSpec(
@@ -199,8 +199,8 @@ class JoinRequest:
     controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
     the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in a generation
     that is over has sealed it, and joins again with its `report`. `settings` are what all workers of the job need to
-    have in common, by name; a worker without any is not compared. `further` has its sources towards the job's shards
-    1 .. k - 1; the others are towards shard 0.
+    have in common, by name. A worker without settings is not compared. `further` has its sources towards the job's
+    shards 1 .. k - 1. The others are towards shard 0.
     """
 
     job: str

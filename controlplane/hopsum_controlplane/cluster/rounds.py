@@ -11,7 +11,7 @@ ROUNDS_MOST = ROUNDS // 4 * 3
 
 
 def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
-    """Return why a generation is to end before its rounds, which do not wrap (N4), run out; empty while they last."""
+    """Return why a generation is to end before its rounds, which do not wrap (N4), run out. Empty while they last."""
     rounds = position / (record.window or record.region.size)
     if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
         return ""

@@ -173,7 +173,7 @@ def _spec(values: dict[str, Any]) -> JobSpec:
 
 
 def _tables(values: dict[str, Any]) -> dict[str, tuple[int, ...] | None]:
-    """Return the tables and digits of a request or specification; older databases have no `table6` or `digits`."""
+    """Return the tables and digits of a request or specification. Older databases have no `table6` or `digits`."""
     found = {name: values[name] for name in ("table", "table16")}
     found |= {name: values.get(name) for name in ("table6", "digits")}
     return {name: None if table is None else tuple(table) for name, table in found.items()}

@@ -118,8 +118,9 @@ _MEMBER_COLUMNS = (
 
 @dataclass(frozen=True)
 class StoredState:
-    """Contents of the database: records in the order of their names, the highest generation that was ever taken, and
-    the switches that registered, in the order of their names.
+    """Contents of the database: records, the highest generation that was ever taken, and switches that registered.
+
+    Records and switches are in the order of their names.
     """
 
     records: tuple[JobRecord, ...]
@@ -128,7 +129,7 @@ class StoredState:
 
 
 class StateStore:
-    """The database at `path`, made when there is none; `StateStore(...)` holds the lock until `close`.
+    """The database at `path`, made when there is none. `StateStore(...)` holds the lock until `close`.
 
     `owner` is a number of their own: switches know by it whose sessions are whose.
 

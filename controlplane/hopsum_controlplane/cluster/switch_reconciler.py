@@ -66,8 +66,8 @@ class SwitchReconciler:
     `ready` says whether all switches of a job can take a generation, `parts` gives what that generation is on each.
     `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
     program: it is pushed where none runs. `may_remove` is asked once, before the first entries of nobody, or another
-    program, are taken off the switch, with the switch's name and what would go, in words; without it nothing goes:
-    generations of nobody that the switch serves are kept, and `foreign` has them.
+    program, are taken off the switch, with the switch's name and what would go, in words. Without it nothing is
+    removed: generations of nobody that the switch serves are kept, and `foreign` has them.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SwitchReconciler:
         self._pipeline = pipeline
         self._may_remove = may_remove
         self.foreign: tuple[ForeignGeneration, ...] = ()
-        """Generations of nobody that the switch serves; nobody has decided what becomes of them."""
+        """Generations of nobody that the switch serves, about which nobody has decided yet."""
         self._condemned: frozenset[tuple[object, ...]] = frozenset()
         """Keys of entries that are to go, since somebody said so, or they came while this process served the switch."""
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class SwitchReconciler:
 
     @property
     def condition_reason(self) -> str:
-        """Return the reason of the condition in one word, see `errors.condition_reason`; empty for none."""
+        """Return the reason of the condition in one word, see `errors.condition_reason`, or an empty text for none."""
         return self._backoff.kind()
 
     @property
@@ -130,7 +130,7 @@ class SwitchReconciler:
 
     @property
     def limits(self) -> Limits:
-        """Return what the switch declares; the defaults before it was first reached."""
+        """Return what the switch declares, or the defaults before it was first reached."""
         if self._device is None:
             return Limits()
         can = self._device.capabilities
@@ -145,8 +145,7 @@ class SwitchReconciler:
         return self.condition or self._backoff.condition(job)
 
     def pause(self, job: str) -> str:
-        """Return why the switch does not begin the next generation of a job that is ready, an empty string if it does.
-        """
+        """Return why the switch does not begin the next generation of a ready job, an empty string if it does."""
         return self._pace.condition(job)
 
     def refusal(self, spec: JobSpec) -> str:
@@ -161,7 +160,7 @@ class SwitchReconciler:
         return ""
 
     def reconcile(self, *, wait: bool = True, urgent: str | None = None) -> None:
-        """Do what is to be done, unless a failure was too short ago; `urgent` is a job for which it is not.
+        """Do what is to be done, unless a failure was too short ago. `urgent` is a job for which it is not.
 
         Without `wait` return at once when another thread is at it: what it does not see, the next call does. What
         fails is logged, told by `condition`, and tried again later.
@@ -185,11 +184,11 @@ class SwitchReconciler:
                 self._device.close()
 
     def counters(self, job: Job) -> Mapping[str, int]:
-        """Read what the switch did with a job's packets; nothing when it cannot say soon, or the job is over."""
+        """Read what the switch did with a job's packets, or nothing when it cannot say soon, or the job is over."""
         return self._look(lambda controller: controller.job_counters(job) if _has(controller, job) else {})
 
     def drops(self) -> Mapping[str, int]:
-        """Read how many packets the switch dropped, by reason; nothing when it cannot say soon."""
+        """Read how many packets the switch dropped, by reason, or nothing when it cannot say soon."""
         return self._look(lambda controller: controller.drop_counters())
 
     def _look(self, read: Callable[[SwitchController], Mapping[str, int]]) -> Mapping[str, int]:
@@ -242,7 +241,7 @@ class SwitchReconciler:
             _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
 
     def _serve_all(self, controller: SwitchController) -> bool:
-        """Do one thing for each job that wants something, in turn; return whether there was any."""
+        """Do one thing for each job that wants something, in turn. Return whether there was any."""
         names = [record.name for record in self._cache.records(self.config.name)]
         self._pace.keep_only(names)
         after = bisect_right(names, self._served)
@@ -301,7 +300,7 @@ class SwitchReconciler:
         return lifecycle.start_generation(record, *self._parts(record, self._cache.allot_generation(self._clock())))
 
     def _write(self, controller: SwitchController, record: JobRecord) -> None:
-        """Write this switch's part, unless it stands already; what cannot be written is over."""
+        """Write this switch's part, unless it stands already. A generation that cannot be written is over."""
         job, name = record.parts[self.config.name], self.config.name
         actual = {made.generation: made for made in controller.jobs if made not in controller.ending}
         made = actual.get(job.generation)
@@ -401,7 +400,7 @@ class SwitchReconciler:
         )
 
     def _asked(self, what: Sequence[str]) -> bool:
-        """Return whether these may be taken off the switch; the question is put once.
+        """Return whether these may be taken off the switch. The question is asked once.
 
         A switch that registered is this controller's by its own word: nothing there is anybody else's.
         """

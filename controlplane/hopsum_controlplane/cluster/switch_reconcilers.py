@@ -2,7 +2,7 @@
 """All switches of the cluster, and what concerns several of them: jobs over trees.
 
 Each reconciler does its own part of a job, when the database says that it is next (`JobRecord.next_switches`), and
-notes it there; nobody waits for another reconciler. `follow` goes round those of a job for as long as that gets it on.
+notes it there. No reconciler waits for another one. `follow` goes round those of a job for as long as that gets it on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Registrable(NamedTuple):
 class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     """The reconcilers by the names of their switches. Thread-safe. `config` has the switches that registered too.
 
-    `pipeline` is the program of all configured switches, or programs by switch; `registered` is for those that
-    register, None: they have no device here. The other `options` are SwitchReconciler's.
+    `pipeline` is the program of all configured switches, or programs by switch. `registered` is for switches that
+    register, None where they have no device here. The other `options` are SwitchReconciler's.
     Raises ClusterConfigError when configuration, devices and the database do not fit together.
     """
 
@@ -90,7 +90,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return self._registered.source(switch)
 
     def put(self, switch: RegisteredSwitch) -> None:
-        """Write a switch that registered into the database, and drive it; one of its name is not driven any more.
+        """Write a switch that registered into the database, and drive it in place of one of its name.
 
         Raises StoreError, and ControlPlaneError for a switch that does not fit beside the others.
         """
@@ -107,7 +107,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             before.close()
 
     def remove(self, name: str) -> SwitchReconciler:
-        """Strike a switch out that registered; return its reconciler, to be closed. Raises StoreError."""
+        """Strike a switch out that registered. Return its reconciler, for the caller to close. Raises StoreError."""
         with self._cache.changed:
             self._cache.remove_switch(name)
             self.config = replace(
@@ -135,7 +135,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return self._reconcilers.values()
 
     def capacities(self, request: JobRequest, obstacle: Callable[[SwitchConfig], str]) -> list[SwitchCapacity]:
-        """Return what is left of every switch for a job, under the cache's lock; `obstacle` adds why one takes none."""
+        """Return what is left of every switch for a job, under the cache's lock. `obstacle` adds why one takes none."""
         trial = request.trial()
         bare = replace(trial, table=None, table16=None, table6=None)
         found = []
@@ -148,7 +148,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return found
 
     def of(self, record: JobRecord) -> list[SwitchReconciler]:
-        """Return the reconcilers of a job: of its one switch; or of a spine, then its leaves.
+        """Return the reconcilers of a job: of its one switch, or of a spine, then its leaves.
 
         Of a job that has been deleted meanwhile those are left out that have gone with it.
         """
@@ -156,7 +156,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return [known[name] for name in record.switches if name in known]
 
     def follow(self, job: str, *, wait: bool = False) -> None:
-        """Do what is due for a job on all its switches; `wait` as for SwitchReconciler.reconcile."""
+        """Do what is due for a job on all its switches. `wait` is as for SwitchReconciler.reconcile."""
         before = self._cache.find(job)
         while before is not None:
             for reconciler in self.of(before):
@@ -190,7 +190,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return SwitchConditions(reason, words, self.condition(record))
 
     def unreachable(self, record: JobRecord) -> str:
-        """Return which switches of a job cannot be reached, and why; an empty string when all can."""
+        """Return which switches of a job cannot be reached, and why, or an empty string when all can."""
         reconcilers = [reconciler for reconciler in self.of(record) if reconciler.condition_reason == "unreachable"]
         return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in reconcilers)
 
@@ -212,7 +212,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
                     )
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
-        """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""
+        """Read what the switches did with the packets of a running job, by switch, or nothing where one cannot say."""
         if record.state is not JobState.RUNNING:
             return {}
         known = self._reconcilers
@@ -235,9 +235,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             leaves_of(record, self.config)
 
     def _ready(self, record: JobRecord) -> bool:
-        """Return whether all switches of the next generation can take it now: leaves at which nobody waits are not
-        asked.
-        """
+        """Return whether all switches of the next generation can take it now. Leaves without workers are not asked."""
         leaves = {member.leaf for member in record.members if member.phase is MemberPhase.WAITING and member.leaf}
         return all(self._reconcilers[name].can_try(record.name) for name in {record.switch, *leaves})
 

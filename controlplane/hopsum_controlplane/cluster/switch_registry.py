@@ -111,7 +111,7 @@ class SwitchRegistry:
     """The switches that registered with one controller. Thread-safe.
 
     Args:
-        config: of the controller; times are taken from there.
+        config: of the controller. It has the times.
         monotonic: seconds that never go back.
     """
 
@@ -132,8 +132,8 @@ class SwitchRegistry:
     def register(self, request: RegistrationRequest) -> SwitchLease:
         """Take a switch, or renew its lease. The same process that asks again gets the same answer.
 
-        Raises InvalidRequestError: it does not fit, its name is taken, or its P4Runtime server does not answer;
-        UnauthenticatedError: another process has taken its name over; ResourceExhaustedError: to be asked again;
+        Raises InvalidRequestError: it does not fit, its name is taken, or its P4Runtime server does not answer.
+        UnauthenticatedError: another process has taken its name over. ResourceExhaustedError: ask again.
         StoreError. Nothing has changed then.
         """
         config = request.config()

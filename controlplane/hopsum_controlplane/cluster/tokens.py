@@ -33,7 +33,10 @@ def digest(secret: str | bytes) -> bytes:
 
 
 def matches(secret: str | bytes, kept: bytes) -> bool:
-    """Return whether a token or secret is the one whose digest was kept; how long it takes does not say how near."""
+    """Return whether a token or secret is the one whose digest was kept.
+
+    The time that it takes does not tell how near.
+    """
     return hmac.compare_digest(digest(secret), kept)
 
 

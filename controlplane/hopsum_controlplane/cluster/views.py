@@ -25,7 +25,7 @@ from hopsum_controlplane.resource_allocator import FreeCapacity
 
 @dataclass(frozen=True)
 class PartView:
-    """A job over a tree or over shards as it is on one of its switches; `counters` are its packets there, by event."""
+    """A job over a tree or over shards as it is on one of its switches. `counters` are its packets there, by event."""
 
     switch: str
     job_index: int
@@ -38,7 +38,7 @@ class PartView:
 class CreatedJob:
     """A job that was made: its switches, its slots there, and the token that its members join with, told this once.
 
-    Over a tree `switches` are the leaves and then the spine, `parts` what it is on each; the slots are the spine's.
+    Over a tree `switches` are the leaves and then the spine, `parts` what it is on each. The slots are the spine's.
     """
 
     name: str
@@ -87,9 +87,9 @@ class Joined:
 
 @dataclass(frozen=True)
 class Pending:
-    """No generation yet. `missing_ranks` are the workers that are waited for; none when the switch is.
+    """No generation yet. `missing_ranks` are the workers that are waited for, or none when the switch is.
 
-    `gone_ranks` are those of them that nobody has; `reason` is why the last generation ended, empty before the first.
+    `gone_ranks` are those of them that nobody has. `reason` is why the last generation ended, empty before the first.
     """
 
     missing_ranks: tuple[int, ...]
@@ -104,9 +104,9 @@ class HeartbeatResult:
     """What a member is told when it says that it lives.
 
     `generation` is the one that the switch serves with this member in it, 0 for none. `reason` says why the generation
-    that the member named is over, or why it has been given up; empty when neither is so. `lost_ranks` are the workers
-    that the generation goes on without. `switch_unreachable` says why a switch of that generation cannot be reached;
-    empty when it can.
+    that the member named is over, or why it has been given up. It is empty when neither is so. `lost_ranks` are the
+    workers that the generation goes on without. `switch_unreachable` says why a switch of that generation cannot be
+    reached. It is empty when it can.
     """
 
     state: JobState
@@ -118,7 +118,7 @@ class HeartbeatResult:
 
 @dataclass(frozen=True)
 class MemberView:
-    """A member of a job; `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat.
+    """A member of a job. `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat.
 
     That came `heartbeat_age_s` ago, None where there was none. `reason` is why it was given up, empty if it was not.
     """
@@ -138,7 +138,7 @@ class MemberView:
 
 @dataclass(frozen=True)
 class ConditionView:
-    """A condition of a job, see `hopsum_controlplane.cluster.conditions`; its status changed `age_s` ago."""
+    """A condition of a job, see `hopsum_controlplane.cluster.conditions`. Its status changed `age_s` ago."""
 
     type: str
     status: bool
@@ -164,15 +164,15 @@ class JobView:
 
     `counters` are what the switch did with its packets in this generation, by event: empty when it was not asked.
     Over a tree `switches` are the leaves and then the spine, `parts` what it is on each, and `counters` those of the
-    leaves together, where workers' packets come, but `completed`, which is the spine's; so are index and slots. With
-    `shards` above 1 the switches are its shards, `parts` what it is on each, and `counters` those of all together.
-    `condition` says why the switch does not do what the state wants, if so. Since the controller was started,
-    `generations_begun` generations were begun and `joins_refused` joins with the right token refused, the last one with
-    the words `last_refusal`.
+    leaves together, where workers' packets come, but `completed`, which is the spine's. Index and slots are the
+    spine's, too. With `shards` above 1 the switches are its shards, `parts` what it is on each, and `counters` those
+    of all together. `condition` says why the switch does not do what the state wants, if so. Since the controller was
+    started, `generations_begun` generations were begun and `joins_refused` joins with the right token refused, the
+    last one with the words `last_refusal`.
 
     `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
     `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last generation that ended, and
-    the beginning of the last one that began; None where there was none since the controller was started.
+    the beginning of the last one that began, or None where there was none since the controller was started.
     `events` are the last ones, the oldest first, and none where one job was not asked for by name.
     """
 
@@ -213,9 +213,9 @@ class JobView:
 class SwitchView:
     """A switch. `condition` is what is wrong with it, if anything is, `condition_reason` that in one word (`errors`).
 
-    `slots` may be used, `slots_used` are; `jobs` is the number of jobs. `drops` are packets by reason, empty when it
+    `slots` may be used, `slots_used` are. `jobs` is the number of jobs. `drops` are packets by reason, empty when it
     was not asked. `audits` counts audits and `entries_repaired` the entries that audits removed or restored, since
-    the controller was started; `findings` is what the last audit that found something found, in words. `sessions`
+    the controller was started. `findings` is what the last audit that found something found, in words. `sessions`
     counts P4Runtime sessions: all but the first are reconnects. `lease_left_s` is of a switch that `registered`.
     """
 
@@ -250,7 +250,7 @@ def of_job(
     rejections: JoinRejections,
     conditions: tuple[JobCondition, ...],
 ) -> JobView:
-    """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
+    """Return the view of a job at a time of the leases' clock. `counters` are by switch."""
     request = record.request
     members = tuple(_of_member(record.name, member, leases, now_s, lease_s) for member in record.members)
     health = health_of(record, condition, {member.rank: member.lease_left_s for member in members}, lease_s)
@@ -305,9 +305,7 @@ def _age_s(at_s: float | None, now_s: float) -> float | None:
 
 
 def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the counters of a job's one switch, or of all shards together; or of all leaves together, with what the
-    spine completed.
-    """
+    """Return the counters of a job's switch or of all shards, or those of all leaves with `completed` of the spine."""
     top = counters.get(record.switch, {})
     if not record.branches:
         return dict(top)
@@ -341,7 +339,7 @@ def of_place(record: JobRecord, config: ClusterConfig) -> Located:
 
 
 def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tuple[PartView, ...]:
-    """Return the parts of a job over a tree, leaves first, or over its shards; none of one on one switch."""
+    """Return the parts of a job over a tree, leaves first, or over its shards, none of a job on one switch."""
     names = switches_of(record) if record.branches else ()
     places = ((name, *record.place(name)) for name in names)
     return tuple(PartView(name, index, *region, dict(counters.get(name, {}))) for name, index, region in places)
@@ -397,7 +395,7 @@ def of_switch(
 
 
 def _undecided(foreign: Sequence[ForeignGeneration]) -> str:
-    """Say which generations the database does not have; an empty string for none."""
+    """Say which generations the database does not have, or an empty string for none."""
     if not foreign:
         return ""
     return (

@@ -4,8 +4,8 @@
 The session uses the stubs of the package `p4runtime` and nothing else: p4runtime-shell is for people at a prompt.
 P4Runtime 1.4, chapter 5, has the rules of arbitration. This module adds three of its own:
 - a session that lost the switch once does not take the switch back when the other client leaves: what is installed by
-  then is in another controller's database;
-- `check` reads what the server sent, since no call of P4Runtime tells that another client became primary;
+  then is in another controller's database.
+- `check` reads what the server sent, since no call of P4Runtime tells that another client became primary.
 - the channel obeys no proxy variables: no switch is behind a proxy, least of all on a loopback address.
 """
 
@@ -40,7 +40,7 @@ _SEARCH = (
 class _Stream:
     """The stream channel of a session: requests go out, arbitration messages come in.
 
-    `arbitrations` has them in the order in which they came; None is the end of the stream. A daemon thread reads the
+    `arbitrations` has them in the order in which they came. None is the end of the stream. A daemon thread reads the
     stream, so that a process that forgot to close a session can end. Messages of other kinds (packet-ins, digests,
     idle timeouts) have no reader here and are dropped.
     """
@@ -66,7 +66,7 @@ class _Stream:
         self._requests.put(request)
 
     def next_arbitration(self, timeout_s: float) -> p4runtime_pb2.MasterArbitrationUpdate | None:
-        """Return the next message; None when the stream ends, or none comes in time."""
+        """Return the next message, or None when the stream ends, or none comes in time."""
         try:
             return self.arbitrations.get(timeout=timeout_s)
         except queue.Empty:
@@ -80,7 +80,7 @@ class _Stream:
         return True
 
     def close(self) -> None:
-        """End the stream; cancel it where the server does not end its side in time."""
+        """End the stream. Cancel it where the server does not end its side in time."""
         self._requests.put(None)
         self.receiver.join(_CLOSE_S)
         if self.receiver.is_alive():
@@ -93,7 +93,7 @@ class Session:
     def __init__(self, address: str, device_id: int, election_id: ElectionId, role: str, where: str) -> None:
         self.where = where
         self.election_id = election_id
-        """The id that the session has; higher than asked for where a session of the same owner had that one before."""
+        """The id that the session has, higher than asked for where a session of the same owner had that one before."""
         self._device_id, self._role = device_id, role
         self._channel = grpc.insecure_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA))
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
@@ -109,9 +109,9 @@ class Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
 
         `role` names a role on the server, none for full access. `owner` is whose sessions the low word of the election
-        id counts, see `election`; 0 for a session of nobody's.
+        id counts, see `election`, or 0 for a session without an owner.
 
-        Raises ControlPlaneError when nobody answers or another client is primary; nothing is left running
+        Raises ControlPlaneError when nobody answers or another client is primary. Nothing is left running
         then.
         """
         where = f"switch {device_id} at {address}"
@@ -150,7 +150,7 @@ class Session:
             self._channel.close()
 
     def _become_primary(self, owner: int, timeout_s: float) -> None:
-        """Ask to be primary; ask again with a higher id where a session of ours, or one that is over, had this one."""
+        """Ask to be primary. Ask again with a higher id where a session of ours, or one that is over, had this one."""
         told = self._arbitrate(timeout_s)
         if told is not None:
             code = told.status.code
@@ -186,7 +186,7 @@ class Session:
             raise kind(what, where=self.where, hint=hint)
 
     def _note(self, told: p4runtime_pb2.MasterArbitrationUpdate | None) -> None:
-        """Take in one arbitration message; None is the end of the stream."""
+        """Take in one arbitration message. None is the end of the stream."""
         if self._lost is not None:
             return
         if told is None:
@@ -219,7 +219,7 @@ def _not_primary(ours: ElectionId, highest: ElectionId) -> tuple[str, str]:
 
 
 def _show(election_id: ElectionId) -> str:
-    """Return an id as it is configured; with the low word where that one was."""
+    """Return an id as it is configured, with the low word of an id that was configured before."""
     high, low = election_id
     return f"({high}, {low})" if low < OWNERS and (low or not high) else str(high)
 

@@ -38,7 +38,7 @@ class Capabilities:
 class PipelineConfig:
     """A compiled program: the compiler's P4Info as it lies on disk, and what the target takes to run it.
 
-    `device_config` is the compiler's JSON for software switches; for others see their drivers.
+    `device_config` is the compiler's JSON for software switches. For others see their drivers.
     """
 
     device_config: bytes
@@ -72,11 +72,11 @@ class Device(ABC):
     where: str
     capabilities: Capabilities
     program: Program = V1MODEL
-    """The facts that builders need of the program that runs; those of the software switches where none does."""
+    """The facts that builders need of the program that runs, or of the software switches where no program runs."""
 
     @abstractmethod
     def write(self, updates: Sequence[Update]) -> None:
-        """Write one batch; the switch may apply its updates in any order.
+        """Write one batch. The switch may apply its updates in any order.
 
         Raises WriteError when not every update was applied, and ControlPlaneError when nothing was sent.
         """
@@ -95,11 +95,11 @@ class Device(ABC):
 
     @abstractmethod
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read `count` cells of a counter from index `start`; all the rest of it by default."""
+        """Read `count` cells of a counter from index `start`, by default all the rest of it."""
 
     @abstractmethod
     def cookie(self) -> int | None:
-        """Read the cookie of the program that runs; None when it has none, or no program runs."""
+        """Read the cookie of the program that runs, or None when it has none, or no program runs."""
 
     @abstractmethod
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
@@ -107,11 +107,11 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Hang up. Harmless when done before; what stands on the switch stays."""
+        """Hang up. Harmless when done before. The entries on the switch stay."""
 
 
 def ensure_pipeline(device: Device, pipeline: PipelineConfig) -> bool:
-    """Push `pipeline` unless the switch runs it already; return whether it was pushed.
+    """Push `pipeline` unless the switch runs it already. Return whether it was pushed.
 
     Raises ControlPlaneError. Every generation that stood on the switch is over when it was pushed.
     """

@@ -12,7 +12,7 @@ class Bmv2Device(P4RuntimeDevice):
     """A bmv2 switch.
 
     Its egress queues hold 64 packets and drop the rest in silence, hence the window. A frame has room for 512 bytes
-    more than it came with; simple_switch does not check, and a Release build writes over its memory and dies.
+    more than it came with. `simple_switch` does not check, and a Release build writes over its memory and dies.
     """
 
     capabilities = Capabilities("bmv2", max_window=32, max_growth_bytes=512)

@@ -75,9 +75,9 @@ def open_device(
 ) -> P4RuntimeDevice:
     """Open the switch whose P4Runtime server is at `address` (HOST:PORT), as the primary client.
 
-    Of two controllers the one with the higher `election_id`, 64 bits each, is the primary; of the sessions of one
-    `owner`, 32 bits, with the low word 0, the last one. Raises ControlPlaneError: no such driver; SessionLostError: no
-    server within `connect_timeout_s`; NotPrimaryError: another client is primary.
+    Of two controllers the one with the higher `election_id`, 64 bits each, is the primary. Of the sessions of one
+    `owner`, 32 bits, with the low word 0, it is the last one. Raises ControlPlaneError: no such driver.
+    SessionLostError: no server within `connect_timeout_s`. NotPrimaryError: another client is primary.
     """
     check_driver(driver)
     module, name = _CLASSES[driver]

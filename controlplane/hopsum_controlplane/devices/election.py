@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 ElectionId = tuple[int, int]
 OWNERS: Final = 1 << 32
-"""An owner is 1 .. OWNERS - 1; 0 is nobody."""
+"""An owner is 1 .. OWNERS - 1. 0 is nobody."""
 
 
 class Answer(NamedTuple):
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
-    """Return the id to ask with next; None to leave it at this answer.
+    """Return the id to ask with next, or None to keep this answer.
 
     Without an `owner` an id is only raised past one that nobody has any more.
     """

@@ -41,18 +41,18 @@ _NO_PIPELINE = "the switch runs no program"
 
 
 class P4RuntimeDevice(Device):
-    """A switch with a P4Runtime server; subclasses say what is special about a target.
+    """A switch with a P4Runtime server. Subclasses have what is special about a target.
 
-    Opening waits for the server up to `connect_timeout_s`; each call has `rpc_timeout_s`, pushing a program
+    Opening waits for the server up to `connect_timeout_s`. Each call has `rpc_timeout_s`, pushing a program
     `push_timeout_s`. Raises SessionLostError when there is no server, and NotPrimaryError when another client
     is primary, as every call does afterwards, before it sends anything. A context manager that closes.
-    `role` is the name of a role on the server; without one it is full access, which is all that most servers have.
+    `role` is the name of a role on the server. Without one it is full access, which is all that most servers have.
     `owner` is whose sessions the low word of the election id counts, see `election`.
     """
 
     capabilities = Capabilities("p4runtime")
     write_updates: int | None = None
-    """Updates that one RPC may have; None for as many as a batch has."""
+    """Updates that one RPC may have, or None for as many as a batch has."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class P4RuntimeDevice(Device):
         return sorted(found, key=lambda group: group.id)
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read `count` cells of a counter from index `start`; all the rest of it by default."""
+        """Read `count` cells of a counter from index `start`, by default all the rest of it."""
         info = self.p4info.counters[counter]
         stop = info.size if count is None else start + count
         query = []
@@ -142,7 +142,7 @@ class P4RuntimeDevice(Device):
         return [cells[index] for index in range(start, stop)]
 
     def cookie(self) -> int | None:
-        """Read the cookie of the program that runs; None when it has none, or no program runs."""
+        """Read the cookie of the program that runs, or None when it has none, or no program runs."""
         config = self._get_config(_GetConfig.COOKIE_ONLY)
         return int(config.cookie.cookie) if config.HasField("cookie") else None
 
@@ -159,7 +159,7 @@ class P4RuntimeDevice(Device):
         self._runs(p4info)
 
     def close(self) -> None:
-        """Hang up. Harmless when done before; what stands on the switch stays."""
+        """Hang up. Harmless when done before. The entries on the switch stay."""
         self._session.close()
 
     def __enter__(self) -> P4RuntimeDevice:
@@ -217,7 +217,7 @@ class P4RuntimeDevice(Device):
         return request
 
     def _write(self, request: p4runtime_pb2.WriteRequest, batch: Sequence[Update], at: int) -> list[FailedUpdate]:
-        """Write the part of a batch that begins at `at`; return what was refused. Raises as Device.write does."""
+        """Write the part of a batch that begins at `at`. Return what was refused. Raises as Device.write does."""
         why: ControlPlaneError
         try:
             self._session.check()

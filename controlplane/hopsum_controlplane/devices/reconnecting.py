@@ -133,7 +133,7 @@ class ReconnectingDevice(Device):
         return action(self._ready(program))
 
     def _ready(self, program: bool) -> Device:
-        """Return an open session; where a `program` is wanted, one that runs ours."""
+        """Return an open session. Where a `program` is wanted, the session's switch runs ours."""
         if self._deposed is not None:
             raise NotPrimaryError(self._deposed.what, where=self.where, hint=self._deposed.hint)
         device = self._device if self._device is not None else self._open()

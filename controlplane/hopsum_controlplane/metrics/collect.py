@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics, from what a ClusterController answers; all begin with `hopsum_controller_`.
+"""The metrics, from what a ClusterController answers. All begin with `hopsum_controller_`.
 
 How many values there are is bounded: a switch has at most 64 jobs, events, drops and statistics have the names that
 this version knows (what else an agent says is left out), and at most MAX_MEMBERS members are shown, of the first jobs
-by name; `members_truncated` says how many are not. A job over a tree has its slots and its packets once for each of its
+by name. `members_truncated` says how many are not. A job over a tree has its slots and its packets once for each of its
 switches, and every other value once, so that a sum over the switches counts nothing twice.
 """
 
@@ -132,7 +132,7 @@ def expose(
 def collect(
     controller: ClusterController, max_members: int = MAX_MEMBERS, certificate_ends_at_s: float | None = None
 ) -> list[Metric]:
-    """Return all metrics at about this moment; switches that do not answer soon lack their counters."""
+    """Return all metrics at about this moment. Switches that do not answer soon lack their counters."""
     made: dict[str, Metric] = {
         name: _KINDS[kind](PREFIX + name, text, labels=labels) for name, kind, text, labels in FAMILIES
     }

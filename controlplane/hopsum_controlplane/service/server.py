@@ -126,7 +126,7 @@ class Service:
 
     @property
     def certificate_ends_at_s(self) -> float | None:
-        """Return when the certificate ends, in unix seconds; None without TLS."""
+        """Return when the certificate ends, in unix seconds, or None without TLS."""
         return None if self._credentials is None else self._credentials.ends_at_s
 
     def answers(self, within_s: float) -> bool:

@@ -36,7 +36,7 @@ class Vitals:
 
     @property
     def certificate_ends_at_s(self) -> float | None:
-        """Return when the service's certificate ends, in unix seconds; None without TLS."""
+        """Return when the service's certificate ends, in unix seconds, or None without TLS."""
         return self._service.certificate_ends_at_s
 
     def why_not_healthy(self) -> str:

@@ -30,7 +30,7 @@ def jobs(job: Job) -> list[TableEntry]:
 def workers(job: Job) -> list[TableEntry]:
     """Build one entry per worker and observer, binding the rank to its port and source address.
 
-    A worker's entry has its bit of the contributors; an observer's has none.
+    A worker's entry has its bit of the contributors. An observer's entry has none.
     """
     members = [(worker, 1 << worker.rank) for worker in job.spec.workers]
     return [_member(job, *member) for member in (*members, *((observer, 0) for observer in job.spec.observers))]

@@ -38,7 +38,7 @@ def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
 
 
 def table_id(job: Job) -> int:
-    """Return the number of a job's table: 1 .. 64; 0 and 255 mean none in the program."""
+    """Return the number of a job's table: 1 .. 64. 0 and 255 mean none in the program."""
     return job.job_index + 1
 
 
@@ -53,7 +53,10 @@ def without_half_words(entities: Sequence[Entity]) -> list[Entity]:
 
 
 def half_words(job: Job, program: Program) -> list[TableEntry]:
-    """Build the entries of all tables of half-words, 256 in each; none in a program or for a job without."""
+    """Build the entries of all tables of half-words, 256 in each.
+
+    There are none in a program or for a job without them.
+    """
     table, number = job.spec.table or (), table_id(job)
     pairs = [
         (dict(zip(HALF_WORD_KEYS, (number, first, second), strict=True)), {"lanes": lanes[0] << 8 | lanes[1]})

@@ -26,7 +26,7 @@ class _Client:
 class Clients:
     """The connected clients. Thread-safe.
 
-    Where there are `most`, a new one takes the place of the oldest whose request has not come yet; where all have
+    Where there are `most`, a new one takes the place of the oldest whose request has not come yet. Where all have
     asked, there is no place. `clock` has seconds that never go back.
     """
 

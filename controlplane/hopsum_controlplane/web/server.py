@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ClusterController over HTTP, to be read only: / has the page, /api/state its values, /metrics those for Prometheus,
-/healthz and /readyz whether the controller works: 200 and "ok", or 503 and why not.
+"""A ClusterController over HTTP, to be read only.
+
+/ has the page, /api/state its values, and /metrics those for Prometheus. /healthz and /readyz say whether the
+controller works: 200 and "ok", or 503 and why not.
 
 There is no access control: who gets here may read. On loopback that is who is on this machine: a page of somebody else,
 in a browser here, is kept out, since the browser names that page's host in its request. A bounded number of clients are
@@ -43,7 +45,7 @@ class HealthCheck(Protocol):
 
     @property
     def certificate_ends_at_s(self) -> float | None:
-        """Return when the service's certificate ends, in unix seconds; None without TLS."""
+        """Return when the service's certificate ends, in unix seconds, or None without TLS."""
 
     def why_not_healthy(self) -> str:
         """Return why the process should be started again."""
@@ -55,7 +57,7 @@ class HealthCheck(Protocol):
 class WebServer:
     """Serves what a ClusterController knows in threads of its own, from `start` until `close`.
 
-    `address` is HOST:PORT, port 0 for any that is free; `clock` has seconds that never go back, of rates. Raises
+    `address` is HOST:PORT, port 0 for any that is free. `clock` has seconds that never go back, of rates. Raises
     ControlPlaneError when the address is none.
     """
 
@@ -168,11 +170,11 @@ def _checked(check: Callable[[], str]) -> Callable[[], bytes]:
 
 
 class _NotWellError(Exception):
-    """A health check that does not hold; the message says why."""
+    """A health check that does not hold. The message says why."""
 
 
 def _kept(make: Callable[[], str], fresh_s: float) -> Callable[[], bytes]:
-    """Return what makes a text anew when the last one is older; one thread at a time."""
+    """Return what makes a text anew when the last one is older. One thread at a time."""
     lock = threading.Lock()
     until_s, body = 0.0, b""
 
@@ -199,11 +201,14 @@ class _Server(ThreadingHTTPServer):
         self.local_only = ipaddress.ip_address(str(self.server_address[0])).is_loopback
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Say whether there is a place for a connection; one without is closed."""
+        """Say whether there is a place for a connection. A connection without a place is closed."""
         return self.clients.admit(request)
 
     def service_actions(self) -> None:
-        """Cut off who takes too long; called by `serve_forever` every half second, and after each new connection."""
+        """Cut off who takes too long.
+
+        It is called by `serve_forever` every half second, and after each new connection.
+        """
         self.clients.cut_late()
 
     def shutdown_request(self, request: Any) -> None:

@@ -2,7 +2,7 @@
 """The values of the page: what `hopsum top` shows, less what needs the administrator's token to be seen.
 
 Nobody is asked who reads this, so there is no address of a worker or a switch in it, and no generation, by which a
-worker's messages are known; also not in words: texts that may name one have a mark in its place. Tokens are in no view
+worker's messages are known. Texts that may name one have a mark in its place. Tokens are in no view
 at all.
 """
 
