@@ -35,7 +35,7 @@ NAMED_FOLDERS = (
     "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "tools",
 )  # fmt: skip
 """Folders in which no module docstring begins with a question word. A test checks it."""
-SENTENCE_FOLDERS = ("switch", "topologies", "ptf_tests/common", "labs", "tools")
+SENTENCE_FOLDERS = ("wire", "switch", "topologies", "evaluation", "cli", "ptf_tests/common", "labs", "tools")
 """Folders that keep SUBJECTLESS_LIMIT and SEMICOLON_LIMIT and have a help text for every option. A test checks it."""
 QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
 SUBJECTLESS_WORDS = frozenset((

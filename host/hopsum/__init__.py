@@ -4,7 +4,7 @@
     with hopsum.connect("file:///run/job.json", rank=0) as job:
         mean = hopsum.allreduce(gradient, job)
 
-Subpackages are imported by name; this module loads none of them, so that a training process pays only for what it
+Subpackages are imported by name. This module loads none of them, so that a training process pays only for what it
 uses. `connect`, `allreduce` and `disconnect` are loaded when they are first asked for.
 """
 

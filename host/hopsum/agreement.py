@@ -11,7 +11,7 @@ from typing import Final
 from hopsum.config import Config
 
 MAX_TEXT: Final = 200
-"""Characters of a value that are told; a longer one is told by its beginning and a digest."""
+"""Characters of a value that are told. A longer one is told by its beginning and a digest."""
 
 
 def shared_settings(config: Config) -> dict[str, str]:

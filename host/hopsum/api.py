@@ -92,21 +92,21 @@ def allreduce(
     step: int | None = None,
     on_nonfinite: OnNonfinite | None = None,
 ) -> Tensor | Future[Tensor]:
-    """Return the mean of a tensor over all workers; all of them call this in the same order.
+    """Return the mean of a tensor over all workers. All of them call this in the same order.
 
     Args:
         tensor: numpy array or torch tensor of float16, float32, float64 or torch's bfloat16, of any shape. It is
-            summed as float32; float64 beyond float32 counts as infinite. It is only read, and not to be changed
+            summed as float32. float64 beyond float32 counts as infinite. It is only read, and not to be changed
             before the future is done.
-        comm: what `hopsum.connect` returned, or a URL for it; the setting `url` (HOPSUM_URL) if left out. A URL is
+        comm: what `hopsum.connect` returned, or a URL for it, the setting `url` (HOPSUM_URL) by default. A URL is
             connected to at its first use in the process and stays so until `disconnect`.
         async_op: return a future of the result at once.
         op: "mean" of the workers that are in the sum, or "sum": that mean times the number of workers.
-        out: where the result goes, of the same type, shape and element type; may be the tensor itself.
+        out: where the result goes, of the same type, shape and element type. It may be the tensor itself.
         name: what the all-reduce does not deliver is added to the next one of this name on this rank, which has as many
             elements. Without a name the error is lost.
-        step: what randomness follows from, the same on all ranks; counted if left out.
-        on_nonfinite: "raise" or "skip" (the result is NaN); as the settings say if left out.
+        step: what randomness follows from, the same on all ranks, counted by default.
+        on_nonfinite: "raise" or "skip" (the result is NaN), as the settings say by default.
 
     Returns:
         A tensor of the same kind, shape, element type and device, the same on all ranks. An empty one is returned
@@ -114,10 +114,10 @@ def allreduce(
 
     Raises:
         TypeError: no dense floating-point tensor, or an `out` that does not fit.
-        ValueError: another `op`; or an all-reduce of this name is still on its way.
+        ValueError: another `op`, or an all-reduce of this name is still on its way.
         ConfigError, MembershipError, JoinError: as for `connect`.
         RuntimeError: in a callback of a future of this function, without async_op.
-        NonFiniteError: some rank has NaN or infinity, on all ranks; the next all-reduce can follow. Further errors
+        NonFiniteError: some rank has NaN or infinity, on all ranks. The next all-reduce can follow. Further errors
             are those of `Agent.submit`. With async_op what comes from the network is in the future.
     """
     if op not in ("mean", "sum"):
@@ -134,7 +134,7 @@ def allreduce(
 
 
 def disconnect(url: str | None = None) -> None:
-    """Close what `allreduce` connected to by this URL, or by any if left out; error feedback is gone with it."""
+    """Close what `allreduce` connected to by this URL, or by any if left out. Error feedback is lost with it."""
     with _lock:
         closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
     for each in closed:

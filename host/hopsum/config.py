@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of one worker, from keyword arguments, a TOML file, the environment and defaults, in that order.
 
-The file's table [hopsum] has the settings; its path is an argument or HOPSUM_CONFIG. A setting's environment variable
+The file's table [hopsum] has the settings. Its path is an argument or HOPSUM_CONFIG. A setting's environment variable
 is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else says it. Every setting is a field of
 `Config`, and whatever is refused is named with the place it came from.
 """
@@ -85,7 +85,7 @@ def _about(kind: _Kind, meaning: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings of `hopsum.connect`. `resolve` makes and checks them; times are in seconds."""
+    """The settings of `hopsum.connect`. `resolve` makes and checks them. Times are in seconds."""
 
     url: str = field(
         default="",
@@ -185,7 +185,7 @@ class Config:
 
 
 class SettingInfo(NamedTuple):
-    """One setting, in words; see `describe`."""
+    """One setting, in words. See `describe`."""
 
     name: str
     environment: str
@@ -220,8 +220,9 @@ def resolve(
     """Return the settings: keyword arguments before the TOML file before the environment before defaults.
 
     Args:
-        arguments: by name; None as a value says nothing.
-        file: a TOML file that must be there; HOPSUM_CONFIG names it if left out, and if that is not set there is none.
+        arguments: by name. A value None says nothing.
+        file: a TOML file that must be there. By default HOPSUM_CONFIG names it, and there is none where that is not
+            set.
         environment: instead of os.environ.
 
     Raises:

@@ -64,22 +64,22 @@ def connect(
     trace: Callable[[Span], None] | None = None,
     **settings: Any,
 ) -> Communicator:
-    """Take part as one worker; close what is returned, or use it in a `with` statement.
+    """Take part as one worker. Close what is returned, or use it in a `with` statement.
 
     Args:
-        url: see the module; the setting `url` if left out.
-        config_file: TOML file with further settings; HOPSUM_CONFIG if left out.
+        url: see the module, the setting `url` by default.
+        config_file: TOML file with further settings, HOPSUM_CONFIG by default.
         group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
-            `deadline_s`; one of all ranks is made if left out, so all ranks call this at the same point.
+            `deadline_s`. By default one of all ranks is made, so all ranks call this at the same point.
         on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
             of the network.
         trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
-            thread; `hopsum.agent.timeline.draw` makes lines of text of them.
-        settings: see `hopsum.config.Config`; they come before the file, the environment and defaults.
+            thread. `hopsum.agent.timeline.draw` makes lines of text of them.
+        settings: see `hopsum.config.Config`. They come before the file, the environment and defaults.
 
     Raises:
-        ConfigError: an unknown or unfit setting; UrlError for the URL.
-        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank; or the other
+        ConfigError: an unknown or unfit setting. UrlError for the URL.
+        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank, or the other
             ranks of a controller's job do not come.
         ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.errors).
         JoinError: memory:// or collective:// and the other ranks have other settings.
@@ -91,7 +91,7 @@ def connect(
 
 
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
-    """Take part as one worker, with settings that are resolved; see `connect`."""
+    """Take part as one worker, with settings that are resolved. See `connect`."""
     parts = _split(config)
     if hooks.group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
@@ -107,7 +107,7 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
 
 
 def settings_of(comm: Communicator) -> Config:
-    """Return the settings that `connect` was told; the defaults for a communicator that was made otherwise."""
+    """Return the settings that `connect` was told, or the defaults for a communicator that was made otherwise."""
     return _settings.get(comm) or Config()
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`memory://NAME?workers=N`: ranks that are threads of one process meet in a group, which sums as a switch does.
 
-For tests and notebooks. A group lasts until the first rank leaves; who joins after that finds a new one. What one rank
-brings waits until all ranks are there; then the rank that came last does the sum, and all take it.
+For tests and notebooks. A group lasts until the first rank leaves. A rank that joins later finds a new one. What one
+rank brings waits until all ranks are there. Then the rank that came last does the sum, and all take it.
 
 With a loss, that share of contributions (per rank and chunk) comes too late for its sum, as with a quorum at a switch:
 a chunk always has `quorum` contributors at least. Equal seeds lose the same ones.
@@ -36,7 +36,7 @@ class InProcessGroupOptions(NamedTuple):
 
     workers: int
     quorum: int
-    """Contributors of each chunk, at least; 1 to workers."""
+    """Contributors of each chunk, at least, 1 to workers."""
     loss: float = 0.0
     """Share of contributions that come too late, 0 to 1."""
     seed: int = 0
@@ -48,7 +48,7 @@ REFUSED_S: Final = 60.0
 
 
 class InProcessGroup:
-    """The meeting point of the ranks. See the module; a rank is in one meeting at a time."""
+    """The meeting point of the ranks. See the module. A rank is in one meeting at a time."""
 
     def __init__(self, name: str, options: InProcessGroupOptions, facts: str) -> None:
         self.name = name
@@ -168,7 +168,7 @@ def _join(name: str, rank: int, options: InProcessGroupOptions, facts: str) -> I
 
 
 def _part(group: InProcessGroup, rank: int) -> None:
-    """Take a rank out; a group that nobody is in is forgotten, unless late ranks are to be told why."""
+    """Take a rank out. An empty group is forgotten, unless late ranks are to be told why."""
     with _racks_lock:
         group.ranks.discard(rank)
         if not group.ranks and not group.refused and _groups.get(group.name) is group:
@@ -224,7 +224,7 @@ class MemoryCommunicator(SerialCommunicator):
 
 
 def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> NDArray[np.bool_] | None:
-    """Return whose contributions are in time, bool[workers, chunks]; None: all."""
+    """Return whose contributions are in time, bool[workers, chunks]. None stands for all."""
     if not options.loss:
         return None
     rng = np.random.default_rng((options.seed, number))

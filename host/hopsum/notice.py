@@ -32,7 +32,7 @@ class WaitNotice:
         self._said = ""
 
     def say(self, what: str, left_s: float, setting: str, *, at_once: bool = False) -> None:
-        """Tell what is awaited, for how many more seconds at most, and the setting that says so; or keep it for later.
+        """Tell what is awaited, for how many more seconds at most, and the setting that says so, or keep it for later.
 
         Args:
             at_once: though it has not taken long yet.
@@ -72,7 +72,7 @@ class WaitMonitor:
 
         Args:
             awaited: returns what is awaited, and from whom.
-            left_s: how much longer the wait may last; None: it has no limit.
+            left_s: how much longer the wait may last, None without a limit.
         """
         lasted_s = self.lasted_s
         if self._said or lasted_s < AFTER_S:
@@ -82,7 +82,7 @@ class WaitMonitor:
         self._log.warning("%s has waited %.0f s for %s; it waits %s", self._who, lasted_s, awaited(), left)
 
     def over(self, outcome: str = "goes on") -> None:
-        """Note that the wait is over; another one begins now."""
+        """Note that the wait is over. Another one begins now."""
         if self._said:
             self._log.warning("%s %s after %.1f s", self._who, outcome, self.lasted_s)
         self._since, self._said = self._clock(), False

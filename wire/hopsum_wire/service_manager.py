@@ -20,7 +20,7 @@ class ServiceManager:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_s = _watchdog_s(environment) if address else None
-        """Within so many seconds it has to hear `alive`, or None where it does not ask for that."""
+        """The seconds within which it has to hear `alive`, or None where it does not ask for that."""
 
     def ready(self, status: str) -> None:
         """Say that the process serves, and in words what."""

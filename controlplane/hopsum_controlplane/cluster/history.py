@@ -38,7 +38,7 @@ class JoinRejections:
 @dataclass
 class _History:
     record: JobRecord | None = None
-    """As it was seen last."""
+    """The record as it was seen last."""
     conditions: dict[str, JobCondition] = field(default_factory=dict)
     events: deque[JobEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     rejections: JoinRejections = JoinRejections()

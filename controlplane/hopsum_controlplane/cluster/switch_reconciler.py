@@ -52,9 +52,9 @@ DeviceSource = Device | Callable[[], Device]
 PROBE_S = 1.0
 """The time between two questions to a switch which program it runs. With them a restart is noticed."""
 _PASSES = 4
-"""Through all jobs, before the switch is looked at again."""
+"""The number of passes through all jobs before the next question to the switch."""
 _PATIENCE_S = 1.0
-"""A look waits for the work on a switch no longer than this."""
+"""The longest time that a read waits for the work on a switch."""
 
 
 MayRemove = Callable[[str, Sequence[str]], bool]

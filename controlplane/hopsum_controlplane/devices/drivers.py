@@ -25,7 +25,7 @@ DRIVERS = tuple(_CLASSES)
 """The names of all drivers."""
 
 CONTROLLER_ELECTION_ID = (1, 0)
-"""Above what p4runtime-shell takes by default for a look around."""
+"""An election id above p4runtime-shell's default."""
 
 
 def check_driver(driver: str) -> None:

@@ -38,9 +38,7 @@ class Gate:
 
     @contextmanager
     def known(self, token: str, most: int) -> Iterator[None]:
-        """Let a call with a token that somebody has pass, for the block. Raises TooManyClientsError at `most` in
-        progress.
-        """
+        """Let a call with a known token pass, for the block. Raises TooManyClientsError at `most` in progress."""
         if self._of_token[token] >= most:
             raise _busy(f"{most} calls with this token are in progress")
         with _counted(self._of_token, token):
@@ -48,9 +46,7 @@ class Gate:
 
     @contextmanager
     def stranger(self, peer: str) -> Iterator[None]:
-        """Let a call with a token that nobody has pass, for the block. Raises TooManyClientsError when there are too
-        many.
-        """
+        """Let a call with an unknown token pass, for the block. Raises TooManyClientsError when there are too many."""
         address = address_of(peer)
         if self._strangers[address] >= STRANGERS_OF_ADDRESS_MAX or self._strangers.total() >= STRANGERS_MAX:
             raise _busy("too many calls with tokens that no job and no worker has are in progress")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of workers. Who waits for news of its job is a coroutine and holds no thread; heartbeats have threads of
-their own, so that neither joins nor whatever they wait for keeps one from being heard."""
+"""The service of workers.
+
+A call that waits for news of its job is a coroutine and holds no thread. Heartbeats have threads of their own, so
+neither joins nor what they wait for keeps a heartbeat from being heard.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,7 @@ class Workers:
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call pass for the block, see Gate. Raises TooManyClientsError, and UnauthenticatedError without a
-        token.
-        """
+        """Let a call pass for the block, see Gate. Raises TooManyClientsError or UnauthenticatedError."""
         if not call.token:
             raise UnauthenticatedError(
                 "this call has no token", hint="give the job's token, or the secret that Join gave"

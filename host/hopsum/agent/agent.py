@@ -196,17 +196,15 @@ class Agent(Communicator):
             self._shards[0].offer_state(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
-        """End the generation for this agent: what is in progress fails with the error, as what comes later. Any thread.
-        """
+        """End the generation for this agent: all-reduces in progress and later ones fail with the error. Any thread."""
         self._ended = True
         self._engine.inbox.put(Failed(None, error))
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in the generation, which is over. Return what is held, and all-reduces begun. Any
-        thread.
+        """Seal the generation, which is over. Return the results held, and the number of all-reduces begun.
 
-        Raises TypeError in a job without side channels, which ends with its generation; GenerationEndedError after a
-        failure.
+        May be called in any thread. Raises TypeError in a job without side channels, which ends with its generation,
+        and GenerationEndedError after a failure.
         """
         with self._lock:
             over = self._why_over()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communicator of one rank, as a program sees it; a thread of its own serves what is submitted.
+"""The communicator of one rank, as a program sees it. A thread of its own serves what is submitted.
 
 state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
@@ -34,7 +34,7 @@ from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
 class Communicator(ABC):
-    """The handle of one rank. Any thread may submit; all threads together submit the same sequence on all ranks.
+    """The handle of one rank. Any thread may submit. All threads together submit the same sequence on all ranks.
 
     Subclasses serve. They start the thread when all of them is made.
 
@@ -64,7 +64,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _queue_task(self, task: Task) -> None:
-        """Take what was submitted; with the lock held, so in order."""
+        """Take what was submitted. The lock is held, so the order stays."""
 
     @abstractmethod
     def _queue_end_of_group(self) -> None:
@@ -72,11 +72,11 @@ class Communicator(ABC):
 
     @abstractmethod
     def _stop(self) -> None:
-        """Make `_serve` end soon; with the lock held, once."""
+        """Make `_serve` end soon. It is called once, with the lock held."""
 
     @abstractmethod
     def _why_over(self) -> HopsumError | None:
-        """Return what `submit` raises after an all-reduce that failed; with the lock held."""
+        """Return what `submit` raises after an all-reduce that failed. The lock is held."""
 
     @property
     @abstractmethod
@@ -120,13 +120,13 @@ class Communicator(ABC):
 
         Args:
             x: contiguous float32[elements]. Do not change it before the future is done.
-            feedback: adds what earlier all-reduces left behind, and is committed before the future is done; of the
-                same length, and touched by nobody else until then. Without one the error is lost.
-            step: what randomness follows from, the same on all ranks; counted if left out.
+            feedback: adds what earlier all-reduces left behind, and is committed before the future is done. It has
+                the same length, and nothing else touches it until then. Without one the error is lost.
+            step: what randomness follows from, the same on all ranks, counted by default.
             tensors: names and elements of what x consists of, for messages.
             on_nonfinite: the same on all ranks. "raise": if some rank's x has NaN or infinity, the future of every rank
-                has NonFiniteError; "skip": a result that says so. Either way the next one can follow.
-            out: becomes the mean, contiguous float32[elements]; may be x itself, which saves memory. As it was where
+                has NonFiniteError. "skip": a result that says so. Either way the next one can follow.
+            out: becomes the mean, contiguous float32[elements]. It may be x itself, which saves memory. As it was where
                 the result is skipped. After an error it may have a part of the mean, unless it is x and there is no
                 feedback, which would have x.
 
@@ -138,7 +138,7 @@ class Communicator(ABC):
             CodecError: x is no such vector, or the one before is in the same group and has the same feedback. After any
                 of these nothing was submitted.
                 The future may have AllReduceTimeoutError, ResultLostError or GenerationEndedError from the network,
-                CodecError, CommunicatorClosedError; and, in a job of a controller, WorkersReplacedError until `resume`:
+                CodecError, CommunicatorClosedError, and, in a job of a controller, WorkersReplacedError until `resume`:
                 then x is in the feedback.
         """
         require_vector(x)
@@ -209,7 +209,7 @@ class Communicator(ABC):
             bytes_max: a longer state is refused.
 
         Raises:
-            HopsumError: this worker is no newcomer; or nobody had anything in time, or something too long.
+            HopsumError: this worker is no newcomer, or nobody had anything in time, or something too long.
         """
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 
@@ -221,10 +221,11 @@ class Communicator(ABC):
 
         Args:
             state: returns what a newcomer needs in order to go on with this vector (model, optimiser, step), the same
-                on all ranks; called at once, in this thread, if somebody is new. None: newcomers ask another rank.
+                on all ranks. It is called at once, in this thread, if there is a newcomer. None: newcomers ask
+                another rank.
 
         Raises:
-            GenerationEndedError, CommunicatorClosedError: as `submit`. What `state` raises; nothing has changed then.
+            GenerationEndedError, CommunicatorClosedError: as `submit`. What `state` raises. Then nothing has changed.
         """
         with self._lock:
             self._require_open()

@@ -88,7 +88,7 @@ class CommunicatorStatistics:
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)
     """The numbers of all-reduces that took no longer than each of LATENCY_BOUNDS_S, in their order."""
     codes: Mapping[Op, int] = field(default_factory=dict)
-    """Lanes of which the sums are here, by op; bits for OR."""
+    """Lanes of which the sums are here, by op, bits for OR."""
     error_squares: float = 0.0
     """The summed squares of a sample of what all-reduces left in error feedbacks (stats_recorder.py)."""
     vector_squares: float = 0.0
@@ -97,10 +97,10 @@ class CommunicatorStatistics:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceResult:
-    """The mean of one vector over the workers that took part; the same bytes on all ranks."""
+    """The mean of one vector over the workers that took part. It has the same bytes on all ranks."""
 
     mean: NDArray[np.float32]
-    """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
+    """float32[elements], the caller's: `out` if that was given, or a new array of NaN if skipped."""
     contributors: NDArray[np.uint64]
     """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. It is empty if skipped."""
     skipped: bool
@@ -113,11 +113,11 @@ class AllReduceResult:
 
 
 class Span(NamedTuple):
-    """A span of time in one stage of an all-reduce; times as of `time.perf_counter`."""
+    """A span of time in one stage of an all-reduce. Times are those of `time.perf_counter`."""
 
     number: int
     """The number of the all-reduce in its agent, from 0."""
     stage: str
-    """"prepare", "encode" or "decode" in the codec; "network " and the op from submission to the last result."""
+    """"prepare", "encode" or "decode" in the codec, "network " and the op from submission to the last result."""
     start_s: float
     stop_s: float

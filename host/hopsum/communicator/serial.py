@@ -91,11 +91,11 @@ class SerialCommunicator(Communicator):
 
     @abstractmethod
     def _sum(self, phase: CollectivePhase) -> Summed:
-        """Return what a switch would, the same on all ranks; the caller's."""
+        """Return what a switch would, the same on all ranks. The array is the caller's."""
 
     @abstractmethod
     def _leave(self, why: BaseException | None) -> None:
-        """Part from the other ranks, so that none waits for this one any longer; called at least once."""
+        """Part from the other ranks, so that none waits for this one any longer. It is called at least once."""
 
     @abstractmethod
     def _interrupt(self) -> None:

@@ -9,7 +9,7 @@ frame of their own but where they fill one up. The first chunk goes as a phase o
 ranks with vectors of different numbers of chunks know it as soon as that chunk is summed, and wait for no other.
 
 The numbers are the elements, the codec, the seed, and a digest of everything: also of options, the step, names of
-tensors, and words. The largest and the smallest are told as they are; of a digest each rank tells what it has itself.
+tensors, and words. The largest and the smallest are told as they are. Of a digest each rank tells what it has itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CallSignature:
     step: int
     on_nonfinite: OnNonfinite
     more: bool
-    """As submitted: whether another one was promised."""
+    """The promise of `submit` that another all-reduce follows."""
     tensors: Tensors
 
 
@@ -169,7 +169,8 @@ def unsigned(
 
     Args:
         phase: the codec's own.
-        contributors: [chunks] of the signed phase; of the codec's own chunk: who is in all of its lanes.
+        contributors: [chunks] of the signed phase. For the codec's own chunk they are the workers that are in all of
+            its lanes.
     """
     chunks = len(phase.payloads)
     moved = np.zeros_like(phase.payloads)

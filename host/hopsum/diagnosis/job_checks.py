@@ -66,7 +66,7 @@ def _refusals(job: Values) -> str:
 
 
 def check_leases(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
-    """Check that no member is given up, or about to be; a running job goes on without, with a quorum."""
+    """Check that no member is given up, or about to be. A running job with a quorum goes on without it."""
     check = "leases"
     lost = [(job, member) for job in after.jobs for member in job["members"] if member["phase"] == "lost"]
     quiet = [

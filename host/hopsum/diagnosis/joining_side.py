@@ -69,7 +69,7 @@ def examine_admission(url: str, found: Admission, rank: int | None, patience: Pa
     """Make the checks that follow the controller's answer.
 
     Args:
-        rank: which worker asks the switch; any of the running generation on this host if left out.
+        rank: which worker asks the switch, by default any of the running generation on this host.
     """
     report = DiagnosisReport(f"worker of {url}")
     report.rows += [
@@ -164,8 +164,7 @@ class _Way:
         return None, refusal
 
     def _listens(self, client: ProbeClient) -> CheckRow:
-        """Check that nothing comes back which says that nobody listens: a switch answers members of a generation only.
-        """
+        """Check that no answer says that nobody listens: a switch answers members of a generation only."""
         where = self._found.send_to
         client.ask([(0, 1)], wait_s=self._patience.answer_s)
         if errno.ECONNREFUSED in client.unreachable:
@@ -179,7 +178,7 @@ class _Way:
 
 
 def _member_here(job: Values | None, rank: int | None) -> Mapping[str, Any] | None:
-    """Return the member of a job's running generation on this host that asks; None where there is none."""
+    """Return the member of a job's running generation on this host that asks, or None where there is none."""
     if job is None or job["state"] != "running":
         return None
     for member in job["members"]:

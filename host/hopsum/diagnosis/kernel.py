@@ -165,13 +165,13 @@ def udp_socket_at(ip: str, port: int) -> UdpSocket | None:
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    """Read what /proc writes: the address as a number of this machine, the port; both hexadecimal."""
+    """Read what /proc writes: the address as a number of this machine, the port, both hexadecimal."""
     address, port = text.split(":")
     return socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder)), int(port, 16)
 
 
 def owner_of(inode: int) -> tuple[int, str] | None:
-    """Return process id and name of who holds a socket; None if that may not be seen."""
+    """Return process id and name of who holds a socket, or None if that may not be seen."""
     wanted = f"socket:[{inode}]"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # gone, or another user's

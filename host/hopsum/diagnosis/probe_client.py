@@ -51,13 +51,13 @@ class ProbeTransport(Protocol):
 
     socket: socket.socket
     how: str
-    """In words, empty for the plain way."""
+    """The way of the datagrams in words, empty for the plain one."""
 
     def send(self, datagram: bytes) -> None:
         """Send one datagram. Raises OSError."""
 
     def receive(self) -> Sequence[bytes | memoryview]:
-        """Wait for datagrams of the switch's; none is anything else that came. Raises OSError, also after its time."""
+        """Wait for datagrams of the switch's. Anything else that comes is none. Raises OSError, also after its time."""
 
 
 class UdpProbeTransport:
@@ -200,7 +200,7 @@ class ProbeClient:
             self._note(error)
 
     def _receive(self, wait_s: float) -> list[Header]:
-        """Wait for something to come; return the headers of STATEs to the source."""
+        """Wait for something to come. Return the headers of STATEs to the source."""
         self.transport.socket.settimeout(wait_s)
         try:
             datagrams = self.transport.receive()

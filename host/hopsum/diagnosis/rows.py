@@ -23,12 +23,12 @@ class CheckRow:
     """One line of a report."""
 
     check: str
-    """One or two words, the same in every report; of a job's further shards with "shard N" behind them."""
+    """One or two words, the same in every report. For a job's further shards "shard N" follows."""
     status: Status
     finding: str
-    """The finding; for SKIP the reason."""
+    """The finding, or for SKIP the reason."""
     fix: str = ""
-    """The remedy: always there for FAIL; for PASS advice, if any."""
+    """The remedy: always there for FAIL, for PASS advice if any."""
     facts: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the words, fit for JSON."""
 

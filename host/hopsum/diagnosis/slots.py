@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The copies of a job's slots, by their STATEs: which are idle, which wait, and for which ranks.
 
-A slot has two copies, of odd and of even rounds; the one with the newer round says where the slot is. A slot that is
+A slot has two copies, of odd and of even rounds. The one with the newer round says where the slot is. A slot that is
 COLLECTING waits for ranks below its switch. One that is CLOSED at a leaf of a tree waits for the leaf's parent.
 """
 

@@ -29,7 +29,7 @@ _DIALS: Final = 16
 
 
 def check_neighbour(ip: str, route: Route, client: ProbeClient | None, wait_s: float) -> CheckRow:
-    """Check that the next hop answers ARP; a PROBE makes the kernel ask."""
+    """Check that the next hop answers ARP. A PROBE makes the kernel ask."""
     check, hop = "neighbour", route.gateway or ip
     asks = {each.name: each.asks for each in kernel.interfaces()}
     if route.local or not asks.get(route.interface, True):
@@ -170,7 +170,7 @@ def check_slots(
 
 
 def _collecting(stuck: Sequence[WaitingSlot], late: Sequence[int], membership: JobMembership) -> tuple[str, str]:
-    """Say of slots that wait for workers below their switch whose part is missing; and what to do."""
+    """Say of slots that wait for workers below their switch whose part is missing, and what to do."""
     places = ", ".join(f"rank {rank} at {membership.worker(rank).endpoint}" for rank in late[:_SHOWN])
     return (
         f"nothing of {name_ranks(tuple(late))} has come to {_slots(stuck)}",
@@ -180,7 +180,7 @@ def _collecting(stuck: Sequence[WaitingSlot], late: Sequence[int], membership: J
 
 
 def _closed(stuck: Sequence[WaitingSlot], rack: Sequence[int], membership: JobMembership) -> tuple[str, str]:
-    """Say of slots of a leaf, whose sums its parent has, that these wait for others than its rack; and what to do."""
+    """Say of slots of a leaf, whose sums its parent has, that these wait for others than its rack, and what to do."""
     others = tuple(each.rank for each in membership.workers if each.rank not in rack)
     whose = name_ranks(others) if others else "another rack"
     return (
@@ -267,7 +267,7 @@ def _where(sides: Mapping[int, tuple[str, int]], ranks: Sequence[int]) -> str:
 
 
 def _dial(own_ip: str, address: tuple[str, int], wait_s: float) -> int:
-    """Connect by TCP and hang up; return 0 or the errno."""
+    """Connect by TCP and hang up. Return 0 or the errno."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as dialled:
         dialled.settimeout(wait_s)
         try:

@@ -70,13 +70,13 @@ class Patience:
     """The patience of the checks: waits in seconds, and numbers of PROBEs."""
 
     answer_s: float = 1.0
-    """For answers to a handful of PROBEs, an ARP reply, a TCP connection."""
+    """The time to wait for answers to a handful of PROBEs, for an ARP reply, for a TCP connection."""
     refusal_s: float = 0.5
-    """For a router's word that a datagram is too long, which does not come where all is well."""
+    """The time to wait for a router's word that a datagram is too long. It does not come where all is well."""
     settle_s: float = 1.0
     """The time for which a slot that waits may be on its way."""
     probes: int = 20
-    """For round trips."""
+    """The number of PROBEs that measure round trips."""
 
 
 def examine(
@@ -86,7 +86,9 @@ def examine(
     observer: ObserverIdentity | None = None,
     patience: Patience | None = None,
 ) -> DiagnosisReport:
-    """Make all checks of one worker, on the host where it runs or is to run; of further shards those of the switch.
+    """Make all checks of one worker, on the host where it runs or is to run.
+
+    For further shards only those of the switch are made.
 
     Args:
         location: a membership file, or a URL that names one (file://, udp://, raw://).

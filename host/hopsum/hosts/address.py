@@ -24,7 +24,7 @@ def choose_address(ip: str, environment: Mapping[str, str]) -> str:
 
     Args:
         ip: the setting. It comes first. Then the interface that GLOO_SOCKET_IFNAME names, the first that there is of
-            several. Then the source of what is sent to MASTER_ADDR; loopback without any of these.
+            several. Then the source of what is sent to MASTER_ADDR, and loopback without any of these.
 
     Raises:
         ConfigError: no such address or interface here, or no way to MASTER_ADDR.

@@ -31,7 +31,7 @@ class ChildError(HopsumError):
 
 
 class Children:
-    """Python modules run as children; closed with the object. `folder` is theirs, for this user alone."""
+    """Python modules run as children, closed with the object. `folder` is theirs, for this user alone."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -69,7 +69,7 @@ class Children:
         return ""
 
     def close(self) -> None:
-        """End the children and wait for them. Harmless when that is done; nothing in a process that was forked."""
+        """End the children and wait for them. Harmless when that is done. It does nothing in a forked process."""
         if os.getpid() != self._process:
             return
         for child in self._children.values():

@@ -20,8 +20,7 @@ Value = TypeVar("Value")
 
 
 class MeetingError(ConfigError):
-    """The ranks of a hosts:// URL do not come together, or one of them cannot take part. All ranks have the same text.
-    """
+    """The ranks of a hosts:// URL do not come together, or one cannot take part. All ranks have the same text."""
 
 
 class KeyValueStore(Protocol):
@@ -31,7 +30,7 @@ class KeyValueStore(Protocol):
         """Set a value."""
 
     def find(self, key: str) -> str | None:
-        """Return a value, None if there is none yet; without waiting."""
+        """Return a value, None if there is none yet, without waiting."""
 
 
 class Meeting:
@@ -46,11 +45,11 @@ class Meeting:
         self._store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
 
     def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
-        """Tell the others what `make` returns, or what it fails with; return what each rank told, in their order.
+        """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
 
         Args:
             make: returns what JSON can hold.
-            ranks: who tells; all if left out. The others do not call `make`.
+            ranks: who tells, by default all. The others do not call `make`.
 
         Raises:
             MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some did not come.
@@ -75,7 +74,7 @@ class Meeting:
         return [found[rank]["value"] for rank in telling]
 
     def leave(self, wait_s: float, *, waits: bool) -> None:
-        """Say that this rank needs nothing more of the others' processes; with `waits`, wait until all have said so."""
+        """Say that this rank needs nothing more of the others' processes. With `waits`, wait until all have said so."""
         try:
             self._store.put(self._key("left", self.rank), "true")
             until = time.monotonic() + wait_s

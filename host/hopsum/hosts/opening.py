@@ -52,7 +52,7 @@ class _Place(NamedTuple):
 
 
 def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, open_job: Open) -> Communicator:
-    """Take part as one rank; all ranks call this at the same point.
+    """Take part as one rank. All ranks call this at the same point.
 
     Args:
         codec: of the settings, for as many workers as the meeting has.
@@ -60,7 +60,7 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
         open_job: joins a job of a controller, given settings, address, job, token, and what to close afterwards.
 
     Raises:
-        ConfigError: (MeetingError) some rank cannot take part; the same text on all ranks.
+        ConfigError: (MeetingError) some rank cannot take part, with the same text on all ranks.
         and what `open_job` raises.
     """
     with ExitStack() as kept:
@@ -122,7 +122,7 @@ def _leaders(places: Sequence[_Place]) -> list[int]:
 def _start_job(
     children: Children, config: Config, codec: Codec, workers: int, switches: Sequence[EmbeddedSwitch], slots: int
 ) -> tuple[str, str]:
-    """Start the controller and make the job; return the controller's address and the job's token."""
+    """Start the controller and make the job. Return the controller's address and the job's token."""
     admin, file = secrets.token_urlsafe(32), children.folder / "controller.toml"
     token_file = children.folder / "admin.token"
     token_file.touch(mode=0o600)

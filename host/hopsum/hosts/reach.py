@@ -31,7 +31,7 @@ class Responder(NamedTuple):
 
 
 class ReachEcho:
-    """Answers every datagram and every connection with its nonce, in a thread; until closed.
+    """Answers every datagram and every connection with its nonce, in a thread, until closed.
 
     Raises OSError: the address is not this host's.
     """

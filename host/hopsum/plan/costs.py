@@ -73,7 +73,7 @@ class Costs:
         Args:
             codec: one of CODECS.
             elements: of the vector.
-            union_density: share of elements that are not zero on some worker; only lossless cares.
+            union_density: share of elements that are not zero on some worker. Only lossless depends on it.
 
         Raises:
             PlanError: no cost of this codec is known.

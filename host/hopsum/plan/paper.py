@@ -9,7 +9,7 @@ one after the other through a network of rate chi. One set of that is one update
     T_cmt + T_inf <= i C r / M   if and only if   h <= r - rho M^2 W / (i C chi)
 
 The publication writes the last line for i = 1 (its C is then that of the whole set). It counts one direction and no
-latency: what returns from the server is not in T_inf. It leaves the sum of a repeated compression to figures; here
+latency: what returns from the server is not in T_inf. It leaves the sum of a repeated compression to figures. Here
 (`Repeated`) the worker compresses, the server decompresses what M workers sent, one after the other, and compresses
 the result, and the worker decompresses that: the steps of its section 4.2.
 """
@@ -72,7 +72,7 @@ class SynchronousSgd:
         return slack - ratio * workers**2 * self.weights_bytes / (self.single_node_s * self.bytes_per_s)
 
     def least_slack(self, workers: float, ratio: float, overhead: float) -> float:
-        """Return the least r that h = `overhead` allows; M / r is the speed-up."""
+        """Return the least r that h = `overhead` allows. M / r is the speed-up."""
         return overhead - self.overhead_bound(workers, ratio, 0.0)
 
     def crossing_workers(self, ratio: float = 1.0) -> float:

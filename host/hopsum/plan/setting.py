@@ -44,11 +44,14 @@ class PlannedJob:
     worker_cores: int = 2
     """The cores that codec and network of a worker may use."""
     shared_cores: int | None = None
-    """All workers and the aggregator stand on one machine with so many cores; None: each has a machine of its own."""
+    """All workers and the aggregator stand on one machine with so many cores.
+
+    With None each has a machine of its own.
+    """
     codec_overlap: bool = True
     """The codec works on one vector while the network has another."""
     racks: int = 1
-    """Switches with equally many workers each, below one more that completes the sums; 1: one switch has all."""
+    """Switches with equally many workers each, below one more that completes the sums. With 1 one switch has all."""
     trunk_bits_per_s: float | None = None
     """The rate of the link from a rack to the switch above, each way. None: a worker's rate."""
 

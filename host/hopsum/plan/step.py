@@ -13,8 +13,8 @@ it, what one vector needs of the other.
     two-shot       = longest of link and processor, + 2 half round trips
     step           = compute + what of the all-reduce is not hidden behind `overlap` of it; the last vector never is
 
-Aggregators: "switch" adds at the rate of its links, which is assumed of hardware and measured of none; "embedded" is
-the embedded switch on one core, with a link for each worker; "server" is the same behind one link: a parameter server;
+Aggregators: "switch" adds at the rate of its links, which is assumed of hardware and measured of none. "embedded" is
+the embedded switch on one core, with a link for each worker. "server" is the same behind one link: a parameter server.
 "hosts" is an embedded switch on every worker's host, for 1/n of each vector: the codes and sums of its shard pass the
 host's one link, but for those of the host's own worker.
 """
@@ -66,7 +66,7 @@ class Prediction:
 
 
 def predict_ring(job: PlannedJob, costs: Costs, precision: str) -> Prediction:
-    """Return what a ring all-reduce takes. `precision`: "fp32" or "fp16"; raises PlanError for another."""
+    """Return what a ring all-reduce takes. `precision`: "fp32" or "fp16". Raises PlanError for another one."""
     if precision not in RING_BYTES:
         raise PlanError(f"ring in {precision!r}: one of {', '.join(RING_BYTES)}")
     traffic = ring_traffic(job.elements, job.workers, RING_BYTES[precision])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes on a worker's link in one step: whole Ethernet frames, headers included, both ways.
 
-Summed methods: each vector takes the phases that its codec declares, each in chunks of its op; a chunk is one
+Summed methods: each vector takes the phases that its codec declares, each in chunks of its op. A chunk is one
 frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chunk is a frame with lanes: as large as a
 RESULT, both ways.
 
@@ -42,7 +42,7 @@ class StepTraffic(NamedTuple):
     up_bytes: float
     down_bytes: float
     chunks: int = 0
-    """UPDATEs, and RESULTs; 0: not summed in chunks."""
+    """UPDATEs, and RESULTs, or 0 where it is not summed in chunks."""
     phases: int = 0
     """The phases that follow one another in each vector."""
 
@@ -60,7 +60,7 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
 
     Args:
         codec: made for the job's workers.
-        elements: of all vectors, which are cut as evenly as possible; vectors: at most as many.
+        elements: of all vectors, which are cut as evenly as possible. vectors: at most as many.
         density: share of a worker's elements that are not zero, the supports of workers independent.
 
     Raises:
@@ -81,7 +81,7 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
 
 
 def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseTraffic]:
-    """Yield the phases of one vector; of a sketch the expected size. Raises PlanError as `summed_traffic` does."""
+    """Yield the phases of one vector. A sketch has its expected size. Raises PlanError as `summed_traffic` does."""
     if isinstance(codec, Lossless):
         union = expected_union(elements, max(1, round(density * elements)), codec.workers)
         bloom = choose_index("auto", elements, union, GAMMA, 0)

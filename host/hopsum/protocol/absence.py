@@ -24,7 +24,7 @@ class Absence:
         self._gap_s = max(GAP_LEAST_S, 3 * timing.retransmit_max_s)
         self._first = self._last = 0.0
         self.answers = 0
-        """'Port unreachable', since the absence began; 0: there is none."""
+        """'Port unreachable', since the absence began, or 0: there is none."""
 
     @property
     def lasted_s(self) -> float:

@@ -69,7 +69,7 @@ class ResultBatch(NamedTuple):
             yield self.taken[start:stop], single
 
     def runs(self, numbers: NDArray[np.int64]) -> list[ResultRun]:
-        """Return rows, at least one, by all-reduce; in the order of their last rows: so they become complete."""
+        """Return rows, at least one, by all-reduce, in the order of their last rows, in which they become complete."""
         owners = self.owner[numbers]
         if (owners == owners[0]).all():
             return [self._part(int(owners[0]), numbers)]
@@ -83,7 +83,7 @@ class ResultBatch(NamedTuple):
 
 
 def plain_run(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> ResultRun | None:
-    """Return the whole batch as one run, if all of it is to be taken and no slot comes twice; else None.
+    """Return the whole batch as one run, if all of it is to be taken and no slot comes twice, or else None.
 
     Args:
         rows: as for `sort_out`, at least one.

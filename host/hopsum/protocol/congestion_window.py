@@ -28,7 +28,7 @@ class CongestionWindow:
         """The time at which it was halved, while RECOVERING."""
 
     def on_ack(self, first_sent_at: float | None, results: int = 1) -> None:
-        """Take results that came at once; `first_sent_at`: of those whose chunk was sent once the latest, or None."""
+        """Take results that came at once. `first_sent_at` is the latest time of a chunk that was sent once, or None."""
         if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
             self.halved_at = None
         self.results += results

@@ -90,7 +90,7 @@ class DeadlineProber:
             self._answer = header
 
     def missing_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
-        """Return the ranks that the switch waits for, by its STATE; empty without one, or where it is closed."""
+        """Return the ranks that the switch waits for, by its STATE, or empty without one, or where it is closed."""
         answer = self._answer_about(oldest)
         if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
             return ()

@@ -55,7 +55,7 @@ class JoinPoint:
         self._stream, self._events, self._repair = stream, events, repair
         self.start = 0
         self.generation = 0
-        """The newcomers' first; 0: there never were any."""
+        """The newcomers' first, or 0: there never were any."""
         self.ranks: tuple[int, ...] = ()
         self._passed = 0
         """The largest start at which the program has gone on, of this join point and of those before."""
@@ -118,7 +118,7 @@ class JoinPoint:
 
 
 def sealed_report(generation: int, state: StreamState, kept: Sequence[tuple[int, int]]) -> Sealed:
-    """Return a worker's report at the end of a generation; `kept`: runs of results that it keeps for peers."""
+    """Return a worker's report at the end of a generation. `kept` are runs of results that it keeps for peers."""
     runs = list(kept)
     for reduce in state.active:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held, [0]]).astype(np.int8))) + reduce.first
@@ -150,7 +150,7 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
 def carry_over(
     state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int
 ) -> list[AllReducePart]:
-    """Bring what is in progress into a new generation, whose numbering the stream has already. End what is void there.
+    """Bring all-reduces in progress into a new generation, which the stream numbers already. End void ones.
 
     Return the events that take back parts, where results of them are discarded.
     """

@@ -43,9 +43,7 @@ class PeerMessageHandler:
         self._statistics = statistics
 
     def handle(self, message: PeerMessage, now: float, *, runs: bool) -> FellBehindError | None:
-        """Handle a message from a peer of this generation. Return the error that ends the generation for this worker,
-        or None.
-        """
+        """Handle a message from a peer of this generation. Return the error that ends the generation here, or None."""
         if message.kind is PeerKind.FETCH:
             held = self._state.in_progress(self._stream.position(message.slot, message.round))
             self._repair.answer(message, held)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The repair of results from peers, without I/O: requests for results that the switch no longer has, the answers to
-them, and the proofs that a worker waits for before it goes on.
+"""The repair of results from peers, without I/O: requests, answers, and proofs.
+
+A worker requests results that the switch no longer has, answers such requests, and waits for proofs before it goes on.
 
 Rules
     W4  A STALE that names exactly an awaited round names workers that hold it: one of them is asked for all that is
         lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
     W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
-    R1  Messages carry the generation; those of another one are neither answered nor accepted (worker.py).
+    R1  Messages carry the generation. Those of another one are neither answered nor accepted (worker.py).
     E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the generation change
     names. R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
         unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
@@ -67,7 +68,7 @@ class _Asked:
     """A position that peers were asked for."""
 
     named: int
-    """Bitmap of the workers that a STALE or a generation change named; 0 if none did."""
+    """Bitmap of the workers that a STALE or a generation change named, or 0 if none did."""
     turn: int
     """The index of the candidate to ask next."""
     at: float = 0.0
@@ -217,7 +218,7 @@ class PeerRepair:
             self._statistics.given_up |= 1 << rank
 
     def leave(self, *, finished: bool) -> None:
-        """Tell everybody that no result of this generation is needed any more; say it again as often as you like.
+        """Tell everybody that no result of this generation is needed any more. It may be said again.
 
         `finished`: this worker sends no UPDATE any more, nor does another one in its place.
         """
@@ -227,7 +228,7 @@ class PeerRepair:
     # ---- holding back -------------------------------------------------------------------------------
 
     def may_open(self, active_before: int) -> bool:
-        """Say whether one more all-reduce may begin; `active_before`: those in progress (R2)."""
+        """Say whether one more all-reduce may begin. `active_before` are those in progress (R2)."""
         return len(self.store) + active_before < self.policy.unproved_max
 
     def held_back_timer(self, reduce: AllReduce | None) -> float | None:
@@ -237,7 +238,7 @@ class PeerRepair:
         return min(self._query_at, self._gives_up_at(reduce.submitted_at))
 
     def handle_held_back(self, reduce: AllReduce | None, now: float) -> None:
-        """Ask those that hold an all-reduce back where they are; give up on them if it is time."""
+        """Ask those that hold an all-reduce back where they are. Give up on them if it is time."""
         if reduce is None or not len(self.store):
             return
         if self._gives_up_at(reduce.submitted_at) <= now:

@@ -71,7 +71,10 @@ class ResultAcceptor:
     def accept_runs(
         self, runs: list[ResultRun], positions: NDArray[np.int64], now: float, *, in_order: bool = False
     ) -> None:
-        """Take results of the switch. `positions` are in arrival order; `in_order`: each is the lowest of its slot."""
+        """Take results of the switch.
+
+        `positions` are in arrival order. With `in_order` each is the lowest of its slot.
+        """
         for run in runs:
             run.reduce.hold_many(run.positions, run.contributors, run.values)
         self._statistics.results += len(positions)

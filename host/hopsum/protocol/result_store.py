@@ -63,7 +63,7 @@ class ResultStore:
         """Void positions that are not dropped yet, first and end, in the order of the stream."""
         self._dropped_to = stream.end
         self._latest = np.empty((membership.slots, membership.workers), np.int64)
-        """Per slot and rank, the latest position with its contribution in this generation; -1: none."""
+        """Per slot and rank, the latest position with its contribution in this generation, or -1 for none."""
         self._done = np.empty(membership.workers, np.int64)
         """Per rank, the position before which it said in this generation that it holds everything."""
         self._out = np.empty(membership.workers, np.bool_)

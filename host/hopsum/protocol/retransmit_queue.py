@@ -107,7 +107,7 @@ class RetransmitQueue:
         return sorted(self._open[self._open != NO_POSITION].tolist())
 
     def sent(self, position: int) -> int:
-        """Return how often a position was sent; 0 also if it is not open."""
+        """Return how often a position was sent, or 0 if it is not open."""
         slot = position % self._slots
         return int(self._sent[slot]) if self._open[slot] == position else 0
 
@@ -180,7 +180,7 @@ class RetransmitQueue:
         self._open[:], self._due_at[:] = NO_POSITION, inf
 
     def _count(self, results: int, once_sent_at: list[float], now: float) -> None:
-        """Take results of the switch; `once_sent_at`: when their chunks were sent, of those that were sent once."""
+        """Take results of the switch. `once_sent_at` has the times of chunks that were sent once."""
         if once_sent_at and now != self.measured_at:
             self.measured_at = now
             self.rtt.update(now - once_sent_at[0])

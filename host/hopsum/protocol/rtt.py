@@ -21,7 +21,7 @@ _DEVIATIONS: Final = 4
 
 
 class RttEstimator:
-    """The round-trip estimate of one worker; all in seconds. `rto_s` is the retransmission timeout.
+    """The round-trip estimate of one worker, all in seconds. `rto_s` is the retransmission timeout.
 
     Args:
         initial_s: the timeout before anything is measured.

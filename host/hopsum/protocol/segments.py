@@ -28,7 +28,7 @@ def segments_of(transmissions: Transmissions, active: Sequence[AllReduce]) -> It
     """Yield read-only uint8[n, bytes], one datagram a row, in the order of `transmissions`.
 
     Args:
-        transmissions: at least one; positions of all-reduces in `active`.
+        transmissions: at least one, positions of all-reduces in `active`.
         active: all-reduces in progress, in the order of the stream.
     """
     positions, flush = transmissions

@@ -4,7 +4,7 @@
 Rules
     W1  Of each slot only the lowest position that is not held, whatever all-reduce it belongs to (N3).
     R2  All-reduces begin in the order of the stream, the next one when those before it are proved as far as the policy
-        asks for (repair.py); without peers at once. Chunks without a payload yet, and all behind them, wait for it.
+        asks for (repair.py), without peers at once. Chunks without a payload yet, and all behind them, wait for it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ STALLED_S: Final = 1.0
 PAUSE_S: Final = 0.1
 DATA_BYTES: Final = PIECE_BYTES_MAX - PIECE_BYTES_MIN
 _PIECE: Final = struct.Struct(">Q32s")
-"""Bytes of the whole state, its SHA-256; then the piece."""
+"""Bytes of the whole state, its SHA-256, then the piece."""
 
 
 class _Offer(NamedTuple):
@@ -69,7 +69,8 @@ class StateOffers:
 
         Args:
             digest: its SHA-256.
-            newcomers: by rank, the generation in which it began; also those of earlier ones that have no state yet.
+            newcomers: by rank, the generation in which it began, those of earlier generations without a state among
+                them.
         """
         waiting = dict(newcomers)
         for older in self._offers.values():
@@ -105,8 +106,8 @@ class StateFetch:
 
     Args:
         start_generation: in which this worker is a newcomer.
-        ranks: who may have the state, at least one; asked in turn.
-        bytes_max: of a state; a longer one is refused (`too_large`).
+        ranks: who may have the state, at least one. They are asked in turn.
+        bytes_max: of a state. A longer one is refused (`too_large`).
     """
 
     def __init__(

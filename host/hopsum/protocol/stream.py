@@ -39,8 +39,9 @@ class SlotRound(NamedTuple):
 
 
 class Stream:
-    """The numbering of one generation after the other. `slots` is the job's S, and `base` where the generation's round
-    1 begins.
+    """The numbering of one generation after the other.
+
+    `slots` is the job's S, and `base` the position at which the generation's round 1 begins.
 
     Raises:
         ValueError: `slots` is not in 1..2048, or `base` no multiple of it.
@@ -55,8 +56,7 @@ class Stream:
         """The first position that is not yet taken."""
 
     def renumber(self, base: int) -> None:
-        """Let rounds begin at a position, in a new generation. Raises ValueError if `base` is no multiple of the slots.
-        """
+        """Let rounds begin at a position, in a new generation. Raises ValueError if `base` is no multiple of S."""
         if base < 0 or base % self.slots:
             raise ValueError(f"rounds begin at a multiple of the {self.slots} slots, not at position {base}")
         self.base = base

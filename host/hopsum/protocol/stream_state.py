@@ -34,8 +34,7 @@ class StreamState:
         self.enter(None)
 
     def enter(self, decided: DecidedRanges | None) -> None:
-        """Begin a generation: what is in progress is opened anew, and what came early in the one before is forgotten.
-        """
+        """Begin a generation: open all-reduces in progress anew, and forget what came early in the one before."""
         self.early.clear()
         self.decided = decided
         first, slots = self.delivered_to, self.stream.slots

@@ -16,9 +16,9 @@ Rules
            comes on top (S8). When and how often each is sent: see retransmit_queue.py.
     W3     A RESULT is accepted iff it names this generation, the worker runs, and it lacks that (slot, round),
            sent or not. The first accepted stays.
-    W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
+    W4     A STALE counts only if it names exactly a round that the worker waits for. Then only a peer can
            still have that result. Peers are asked if the worker has a RepairPolicy. Without one the generation is over.
-    W5     Delivery and settlement come only from accepted (contributors, values); see result_acceptor.py.
+    W5     Delivery and settlement come only from accepted (contributors, values). See result_acceptor.py.
     W6, R  After some unanswered retransmissions peers are asked as well. Peers are served. See repair.py.
     P1, P2 Before a deadline the switch is asked for the ranks that it waits for. See deadline_prober.py.
     E2-E4  Sealed, it goes on in another generation with what was decided. See generation_change.py.
@@ -93,7 +93,7 @@ class Worker:
     """One rank's side of the slot protocol.
 
     Args:
-        repair: asks and serves peers; the caller carries their messages. None: there are no peers to ask.
+        repair: asks and serves peers. The caller carries their messages. None: there are no peers to ask.
         resume: how the job's stream stands where it begins in a later generation: a newcomer begins at its `start`.
 
     Raises:
@@ -152,8 +152,9 @@ class Worker:
     # ---- generations -------------------------------------------------------------------------------------
 
     def seal(self) -> Sealed:
-        """Send nothing and accept nothing more of this generation, and return what is here (E2); the same until
-        `resume`.
+        """Seal this generation (E2): send and accept nothing more of it, and return the results that are here.
+
+        They are the same until `resume`.
 
         Raises:
             GenerationEndedError: an all-reduce failed here, though not on all ranks: what is here is no longer what
@@ -167,11 +168,12 @@ class Worker:
         return self._sealed
 
     def resume(self, generation: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
-        """Go on in another generation (E3, E4): what is in progress with other deadlines, void all-reduces to their
-        end.
+        """Go on in another generation (E3, E4).
+
+        All-reduces in progress get other deadlines, and void ones end.
 
         Raises:
-            ValueError: it is not sealed, has no peers, or `resume` or the generation does not fit it; nothing was
+            ValueError: it is not sealed, has no peers, or `resume` or the generation does not fit it. Nothing was
             changed.
         """
         if self._sealed is None or self.repair is None or generation == self.membership.generation:
@@ -215,10 +217,10 @@ class Worker:
 
         Args:
             op: same for all chunks.
-            payloads: uint8[chunks, up_bytes(op)], at least one chunk; copied.
+            payloads: uint8[chunks, up_bytes(op)], at least one chunk. They are copied.
             now: seconds on any clock that does not go back, the same in all calls.
-            counts: [chunks] or a scalar, elements in use; 0 if left out.
-            ready: chunks whose payloads count; those behind them come by `fill`. None: all.
+            counts: [chunks] or a scalar, elements in use, 0 by default.
+            ready: chunks whose payloads count. Those behind them come by `fill`. None: all.
             part_chunks: the least chunks of an AllReducePart. 0: no such events.
 
         Raises:
@@ -357,7 +359,7 @@ class Worker:
         return self._wait.text() if self._state.active else ""
 
     def left_s(self, now: float) -> float:
-        """Return the seconds to the deadline of the oldest all-reduce in progress; 0 without one."""
+        """Return the seconds to the deadline of the oldest all-reduce in progress, or 0 without one."""
         return max(0.0, min((reduce.deadline_at for reduce in self._state.active), default=now) - now)
 
     # ---- outputs ------------------------------------------------------------------------------------
@@ -431,7 +433,7 @@ class Worker:
 
     @property
     def open_position(self) -> NDArray[np.int64]:
-        """Return, per slot, the lowest position that is not held; the worker's own array."""
+        """Return, per slot, the lowest position that is not held. It is the worker's own array."""
         return self._state.open_position
 
     @property

@@ -45,7 +45,7 @@ class Membership:
     switch: str = "the switch"
     """The switch's name in messages: its address."""
     rack: tuple[int, ...] | None = None
-    """The ranks below this worker's switch, its own among them, where that is a leaf of a tree; None: all."""
+    """The ranks below this worker's switch, its own among them, where that is a leaf of a tree, or None for all."""
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
@@ -68,21 +68,21 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The timing of a worker's retransmissions and of its deadline; all in seconds.
+    """The timing of a worker's retransmissions and of its deadline, all in seconds.
 
     Raises:
         ValueError: a time is not positive, or the backoff would shorten the wait.
     """
 
     retransmit_s: float = 0.05
-    """Wait before a retransmission until a round trip was measured; rtt.py says how long afterwards."""
+    """Wait before a retransmission until a round trip was measured. Rtt.py says how long afterwards."""
     backoff: float = 2.0
     """Factor of the wait after every retransmission of the same chunk."""
     retransmit_max_s: float = 1.0
     deadline_s: float = 30.0
     """Life of an all-reduce from its submission."""
     retransmit_min_s: float | None = None
-    """Least wait once round trips are measured; None: not below `retransmit_s`."""
+    """Least wait once round trips are measured. None stands for `retransmit_s`."""
     flush_after_s: float | None = None
     """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
     unreachable_s: float | None = None
@@ -103,7 +103,10 @@ class Timing:
         return self.retransmit_s if self.retransmit_min_s is None else self.retransmit_min_s
 
     def wait_s(self, sent: int, timeout_s: float | None = None) -> float:
-        """Return the wait after the `sent`-th transmission, from 1. `timeout_s`: after the first; None: initial."""
+        """Return the wait after the `sent`-th transmission, from 1.
+
+        `timeout_s`: after the first. None stands for the initial one.
+        """
         exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
         first_s = self.retransmit_s if timeout_s is None else timeout_s
         return float(min(first_s * self.backoff**exponent, self.retransmit_max_s))
@@ -139,8 +142,7 @@ class AllReducePart:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceFailed:
-    """Event: an all-reduce will have no result. The generation is over for this worker, but with WorkersReplacedError.
-    """
+    """Event: an all-reduce will have no result. Unless by WorkersReplacedError, the generation is over here."""
 
     handle: int
     error: AllReduceError
@@ -289,11 +291,11 @@ def is_run(positions: NDArray[np.int64]) -> bool:
 
 @dataclass(slots=True)
 class IgnoredPackets:
-    """Counts of received packets that were ignored, by kind; error messages quote them."""
+    """Counts of received packets that were ignored, by kind. Error messages quote them."""
 
     seen: Counter[str] = field(default_factory=Counter)
     kinds_max: int = 32
-    """Different things told apart; a stranger who varies its packets must not fill the memory."""
+    """Different things told apart: a stranger who varies its packets must not fill the memory."""
 
     def note(self, what: str) -> None:
         """Count one more of `what`."""

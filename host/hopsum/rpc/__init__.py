@@ -6,7 +6,7 @@ jobs            the operator's calls    member        one worker's calls: join, 
 source          hopsum:// URLs          lease         the thread that keeps a worker's place
 job_agent       the agent under a lease change        from one generation to the next
 
-The messages are those of `hopsum_wire.control`. Importing this package imports neither grpc nor protobuf; its modules
+The messages are those of `hopsum_wire.control`. Importing this package imports neither grpc nor protobuf. Its modules
 do.
 """
 

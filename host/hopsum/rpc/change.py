@@ -39,7 +39,7 @@ class Changing(Protocol):
     membership: JobMembership
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in its generation; return what it holds, and all-reduces begun."""
+        """Let nothing more happen in its generation. Return what it holds, and all-reduces begun."""
 
     def enter(self, membership: JobMembership) -> None:
         """Go on in another generation."""
@@ -93,7 +93,7 @@ class GenerationChange:
         )
 
     def stop(self) -> None:
-        """Change nothing more. A change in progress goes on until what it waits for ends; `join` waits for that."""
+        """Change nothing more. A change in progress goes on until what it waits for ends. `join` waits for that end."""
         with self._lock:
             self._stopping.set()
 

@@ -48,9 +48,9 @@ class TlsError(HopsumError):
 class ControllerAddress:
     """The controller's gRPC target, HOST:PORT or unix:PATH, and the TLS settings towards it.
 
-    With `tls` its certificate is checked against `ca_file` (PEM), or the authorities that gRPC brings without one;
-    `identity` are certificate and key (PEM) to be known by, where it asks. Without TLS, secrets pass in the clear: on
-    a unix socket or loopback they stay on the machine, elsewhere they do not.
+    With `tls` its certificate is checked against `ca_file` (PEM), or the authorities that gRPC brings without one.
+    `identity` are the client certificate and its key (PEM), where the controller requires one. Without TLS, secrets
+    pass in the clear: on a unix socket or loopback they stay on the machine, elsewhere they do not.
     """
 
     target: str
@@ -68,7 +68,7 @@ class ControllerAddress:
         certificate_file: str | Path = "",
         key_file: str | Path = "",
     ) -> ControllerAddress:
-        """Return an address; TLS, unless told, where there is a file for it or secrets would leave the machine.
+        """Return an address. Without `tls` it uses TLS where there is a file for it or secrets would leave the machine.
 
         Raises TlsError for files that are not used, or one of certificate and key.
         """
@@ -87,7 +87,7 @@ class Channel:
     """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
 
     A connection on which MISSED_MAX calls in a row have had no answer in time is taken for dead, though nothing said
-    so, and another one is opened; calls that still wait on it end with ControllerUnreachableError.
+    so, and another one is opened. Calls that still wait on it end with ControllerUnreachableError.
 
     Raises TlsError when one of the files of `address` cannot be read.
     """
@@ -105,13 +105,13 @@ class Channel:
 
         Args:
             service: MEMBERSHIP_SERVICE or JOB_SERVICE.
-            name: of the method; `request` is its message.
+            name: of the method. `request` is its message.
             secret: whatever this method asks for, none if empty.
             timeout_s: seconds until it is given up.
 
         Raises:
             ControllerUnreachableError: no answer in time.
-            ControllerError: the controller refused; the message is its own.
+            ControllerError: the controller refused. The message is the controller's.
         """
         method, channel = methods(service)[name], self._channel
         try:
@@ -128,8 +128,8 @@ class Channel:
     def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
         """Return the replies to a request as they come, without a deadline.
 
-        Takes what `call` takes, and raises ControllerUnreachableError where the channel is closed; else the replies
-        raise.
+        Takes what `call` takes, and raises ControllerUnreachableError where the channel is closed. After that the
+        replies raise.
         """
         method = methods(service)[name]
         try:
@@ -140,7 +140,7 @@ class Channel:
         return Replies(replies, lambda error: self._error(error, name, 0.0))
 
     def close(self) -> None:
-        """Close it; calls in progress end with ControllerUnreachableError. Harmless when it is closed."""
+        """Close it. Calls in progress end with ControllerUnreachableError. Harmless when it is closed."""
         with self._lock:
             self._closed = True
         self._channel.close()
@@ -159,7 +159,7 @@ class Channel:
         return grpc.insecure_channel(self.address.target, _OPTIONS)
 
     def _note(self, channel: Any, *, missed: bool) -> None:
-        """Count the calls without an answer on the present connection; leave it where they are too many."""
+        """Count the calls without an answer on the present connection. Leave it where they are too many."""
         with self._lock:
             if channel is not self._channel or self._closed:
                 return
@@ -187,15 +187,18 @@ class Channel:
 
 
 class Replies(Iterator[Any]):
-    """The replies of one call. The iteration ends when the controller ends it, and where it breaks off it raises as
-    `Channel.call` does. `cancel` is for any thread."""
+    """The replies of one call.
+
+    The iteration ends when the controller ends it, and where it breaks off it raises as `Channel.call` does. `cancel`
+    is for any thread.
+    """
 
     def __init__(self, replies: Any, error: Callable[[Any], ControllerError]) -> None:
         self._replies = replies
         self._error = error
 
     def __next__(self) -> Any:
-        """Return the next reply; waits for it."""
+        """Return the next reply. Waits for it."""
         try:
             return next(self._replies)
         except grpc.RpcError as error:

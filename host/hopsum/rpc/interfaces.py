@@ -33,7 +33,7 @@ def mac_of(ip: str) -> str | None:
 
 
 def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
-    """Return the IPv4 address that datagrams to `place` come from, bound to `ip` if given; None without a way there.
+    """Return the IPv4 address that datagrams to `place` come from, bound to `ip` if given. None without a route.
 
     Raises OSError for an `ip` that is not this machine's. Nothing is sent.
     """

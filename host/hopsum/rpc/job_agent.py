@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent of a controller's job: under a lease, it goes with the job from generation to generation; it leaves when
-closed.
-"""
+"""An agent of a controller's job: under a lease, from generation to generation. It leaves when closed."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ class JobAgent(Agent):
 
     Args:
         member: that joined with this rank.
-        lease: of its rank; stopped with the agent.
+        lease: of its rank, stopped with the agent.
         held: what else goes when the agent has gone.
         check: raises MembershipError for a membership that is not this worker's.
         wait_s: for the other ranks, in every change.

@@ -17,11 +17,12 @@ CHANGE_S: Final = 30.0
 
 
 class JobsClient:
-    """The administrator at a controller. All methods raise ControllerError, ControllerUnreachableError without an
-    answer.
+    """The administrator at a controller.
+
+    All methods raise ControllerError, ControllerUnreachableError without an answer.
 
     Args:
-        token: the administrator's; empty where the controller asks for none.
+        token: the administrator's, empty where the controller asks for none.
     """
 
     def __init__(self, channel: Channel, token: str = "") -> None:
@@ -49,17 +50,20 @@ class JobsClient:
         shards: int | Sequence[str] = 1,
         hosts: bool = False,
     ) -> pb.CreateJobResponse:
-        """Make a job; the reply has the token that its workers join with, which nobody is told again.
+        """Make a job. The reply has the token that its workers join with, and no later call returns it.
 
         Args:
-            table, table16, table6, digits: of the codec, see `hopsum.codec.job_tables`; None for what it has not.
-            quorum: workers that complete a sum; all if left out. min_quorum: that a flush completes it with; 1.
-            switch: by name; the controller chooses if left out.
-            lease_s: how long a silent worker is waited for; the controller's if left out.
-            tree: over a spine and all leaves below it, though one switch would do; `switch` is the spine then.
-            shards: number of switches side by side, each with a share of every vector; or their names.
+            table, table16, table6, digits: of the codec, see `hopsum.codec.job_tables`. A table that the codec lacks
+            is None.
+            quorum: workers that complete a sum, all by default. min_quorum: that a flush completes it with, by
+                default 1.
+            switch: by name. The controller chooses if left out.
+            lease_s: how long a silent worker is waited for. The controller's if left out.
+            tree: over a spine and all leaves below it, though one switch would do. `switch` is the spine then.
+            shards: number of switches side by side, each with a share of every vector, or their names.
             hosts: a shard on each switch that registered by itself.
-            codec, codec_options: of the workers, who take them from the job; left out, each worker's settings say.
+            codec, codec_options: of the workers, which take them from the job. By default each worker's settings
+                have them.
         """
         request = pb.CreateJobRequest(
             name=name,
@@ -94,14 +98,14 @@ class JobsClient:
         return found
 
     def delete(self, name: str) -> None:
-        """End a job; its workers hear of it with their next heartbeat."""
+        """End a job. Its workers hear of it with their next heartbeat."""
         self._call("DeleteJob", pb.DeleteJobRequest(name=name), CHANGE_S)
 
     def move(self, name: str, from_switch: str | None = None, to_switch: str | None = None) -> pb.MoveJobResponse:
-        """Give a job another switch from its next generation on; its workers go on there.
+        """Give a job another switch from its next generation on. Its workers continue there.
 
         Args:
-            from_switch: the switch that it leaves; its one switch if left out.
+            from_switch: the switch that it leaves, by default its one switch.
             to_switch: one that has room if left out.
         """
         request = pb.MoveJobRequest(name=name, from_switch=from_switch, to_switch=to_switch)
@@ -109,12 +113,12 @@ class JobsClient:
         return moved
 
     def rotate_token(self, name: str) -> str:
-        """Give a job another token, and return it; the one before stays valid until `revoke_earlier_token`."""
+        """Give a job another token, and return it. The one before stays valid until `revoke_earlier_token`."""
         reply: pb.RotateJobTokenResponse = self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name))
         return reply.token
 
     def revoke_earlier_token(self, name: str) -> None:
-        """Let no newcomer join with the token before the present one; who has joined with it goes on."""
+        """Let no newcomer join with the token before the present one. A worker that joined with it stays."""
         self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name, revoke_earlier=True))
 
     def backup(self) -> bytes:

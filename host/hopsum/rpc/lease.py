@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads that keep a worker's place: heartbeats until it stops, or the controller says that the generation is
-over.
+"""The threads that keep a worker's place: heartbeats until it stops, or until its generation is over.
 
     state     heartbeat                                        next      also
     FORMING   answered, or not                                 FORMING   no generation yet: nothing can be over
@@ -16,7 +15,7 @@ over.
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
 News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
-they say which generation they are about. The stream also tells the controller that this process is there; when it ends
+they say which generation they are about. The stream also tells the controller that this process is there. When it ends
 without LEAVE, and no heartbeat follows, the place is lost soon. A controller of before hears heartbeats only.
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
@@ -68,9 +67,9 @@ class Lease:
         """Callbacks: the generation is over, the place is lost. One of them is called, once."""
         self._on_without: Without | None = None
         self._refused = ""
-        """The reason why this worker has no place any more; empty while it has one."""
+        """The reason why this worker has no place any more, empty while it has one."""
         self._unfinished = ""
-        """The reason why the program ends before its work is done; empty otherwise."""
+        """The reason why the program ends before its work is done, empty otherwise."""
         self._process = os.getpid()
         self._silent_since: float | None = None
         self._unreachable: tuple[str, float] | None = None
@@ -91,7 +90,7 @@ class Lease:
         Args:
             statistics: called before each heartbeat, in this object's thread.
             on_over: called with the controller's reason when the generation is over, and the place is kept.
-            on_lost: called with it when the place is lost as well; at once if it is already.
+            on_lost: called with it when the place is lost as well, at once if it is already.
             on_without: called with the ranks that were given up while the generation goes on, after each such
             heartbeat.
         """
@@ -104,14 +103,16 @@ class Lease:
             self._end(refused, lost=True)
 
     def heartbeat_now(self) -> None:
-        """Ask soon whether the generation goes on: the switch is silent. Any thread; may be called again and again."""
+        """Ask soon whether the generation goes on: the switch is silent.
+
+        It may be called in any thread, and again and again.
+        """
         if time.monotonic() - self._heartbeat_at >= HEARTBEAT_GAP_S:
             self._roused.set()
 
     @property
     def switch_unreachable(self) -> tuple[str, float]:
-        """Return why the controller cannot reach a switch of the generation, and for how many seconds it has said so.
-        """
+        """Return why the controller cannot reach a switch of the generation, and for how many seconds already."""
         why, since = self._unreachable or ("", time.monotonic())
         return why, time.monotonic() - since
 
@@ -122,7 +123,7 @@ class Lease:
         self._roused.set()
 
     def stop(self) -> None:
-        """End the thread and leave the job. Harmless when it was done; returns whatever the controller does.
+        """End the thread and leave the job. Harmless when it was done. It returns whatever the controller does.
 
         After `abandon` it returns soon, whether the controller answers or not: whoever opened the channel closes it.
         In a forked process it does nothing.
@@ -161,7 +162,7 @@ class Lease:
             wait_s = self._leave_unfinished() if self._unfinished else self._heartbeat()
 
     def _leave_unfinished(self) -> float:
-        """Leave as unfinished, once; return how long to wait before the next try."""
+        """Leave as unfinished, once. Return how long to wait before the next try."""
         try:
             self._member.leave(_LEAVE_S, unfinished=self._unfinished)
         except ControllerError as error:
@@ -171,7 +172,7 @@ class Lease:
         return 0.0
 
     def _attend(self) -> None:
-        """Ask at once whenever the controller has news; open the stream again whenever it breaks."""
+        """Ask at once whenever the controller has news. Open the stream again whenever it breaks."""
         pause_s = _FIRST_AGAIN_S
         while not self._stopping.wait(pause_s * random.uniform(0.5, 1.0)) and not self._refused:
             try:
@@ -199,7 +200,7 @@ class Lease:
             self._attending.join()
 
     def _heartbeat(self) -> float:
-        """Send one heartbeat; return how long to wait for the next one."""
+        """Send one heartbeat. Return how long to wait for the next one."""
         with self._lock:
             generation, statistics, on_without = self._generation, self._statistics, self._on_without
         interval_s = self._registration.heartbeat_s
@@ -222,8 +223,7 @@ class Lease:
         return interval_s * random.uniform(0.8, 1.0)
 
     def _note_switch(self, why: str) -> None:
-        """Note why the controller cannot reach a switch of the generation. It says nothing of it once the generation
-        has ended.
+        """Note why the controller cannot reach a switch of the generation, which it tells only until its end.
 
         What it said last is kept until the next generation: how long this worker waits for others in the places of
         ranks that are gone depends on it.

@@ -57,17 +57,17 @@ class Leaf(NamedTuple):
 
 
 class Location(NamedTuple):
-    """The switch of a job, (IPv4 address, UDP port), and the number of workers; a tree has one for each of `leaves`."""
+    """The switch of a job, (IPv4 address, UDP port), and the number of workers. A tree has one for each of `leaves`."""
 
     send_to: tuple[str, int]
     workers: int
     leaves: tuple[Leaf, ...] = ()
     codec: str = ""
-    """Codec that the job records; empty: the workers choose."""
+    """Codec that the job records, or empty where the workers choose."""
     codec_options: str = ""
     """Its options, a JSON object, or empty."""
     further: tuple[tuple[str, int], ...] = ()
-    """The switches of the job's shards 1 .. k - 1; `send_to` is that of shard 0."""
+    """The switches of the job's shards 1 .. k - 1. `send_to` is that of shard 0."""
 
 
 class ShardSource(NamedTuple):
@@ -97,7 +97,7 @@ class MemberClient:
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self._registration: Registration | None = None
         self._request: Any = None
-        """As it joined last."""
+        """The request of the last join."""
 
     @property
     def registration(self) -> Registration:
@@ -195,12 +195,11 @@ class MemberClient:
 
         Args:
             wait_s: for ranks that are to join, since nobody was gone.
-            replacement_wait_s: for others in the places of ranks that are gone, since the call; after a known
-            generation
-                only. `wait_s` if left out.
+            replacement_wait_s: for others in the places of ranks that are gone, since the call. They count after
+            a known generation only. `wait_s` if left out.
 
         Raises:
-            MembershipError: not within that time; the message names the ranks that are missing.
+            MembershipError: not within that time. The message names the ranks that are missing.
             ControllerError: this worker is no longer in the job, or there is no controller.
         """
         began = nobody_gone_since = time.monotonic()
@@ -241,7 +240,7 @@ class MemberClient:
         )
 
     def heartbeat(self, generation: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
-        """Renew the lease; return the HeartbeatResponse. Raises ControllerError."""
+        """Renew the lease. Return the HeartbeatResponse. Raises ControllerError."""
         registration = self.registration
         request = pb.HeartbeatRequest(
             job=self.job, rank=registration.rank, generation=generation, statistics=statistics
@@ -277,7 +276,7 @@ class MemberClient:
         self._registration = None
 
     def _poll(self, known_generation: int, wait_s: float, most_s: float, notice: WaitNotice) -> Any:
-        """Ask for a membership, trying for `wait_s` seconds; the controller waits with its answer for `most_s`."""
+        """Ask for a membership, trying for `wait_s` seconds. The controller waits with its answer for `most_s`."""
         registration = self.registration
 
         def ask(left_s: float) -> Any:
@@ -328,7 +327,7 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | None = None) -> Answer:
-    """Return what `call` returns, given seconds for one try; where there is no answer, again until `wait_s` is over.
+    """Return what `call` returns, given seconds for one try. Without an answer it calls again until `wait_s` is over.
 
     What takes long is told by the notice.
     """

@@ -117,7 +117,7 @@ def open_job(
 
 
 def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Leave the job; where that is for an error, others that are in a generation with this worker hear it at once."""
+    """Leave the job. After an error the other workers of its generation hear it at once."""
     if why := why_unfinished(error):
         lease.abandon(why)
     lease.stop()
@@ -168,7 +168,7 @@ def leaf_of(located: Location, ip: str) -> tuple[str, int]:
 
 
 def _links(config: Config, send_to: Sequence[tuple[str, int]], stack: ExitStack) -> list[UdpLink]:
-    """Open a socket towards each switch; the stack closes them. Raises ConfigError and OSError."""
+    """Open a socket towards each switch. The stack closes them. Raises ConfigError and OSError."""
     if config.udp_port and len(send_to) > 1:
         raise ConfigError(
             f"udp_port {config.udp_port} for a job of {len(send_to)} shards, which takes a port for each: leave it out"

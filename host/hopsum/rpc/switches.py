@@ -48,8 +48,7 @@ class SwitchClient:
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
 
     def register(self, timeout_s: float = REGISTER_S) -> SwitchRegistration:
-        """Offer the switch, or renew its lease. Raises ControllerError, ControllerUnreachableError without an answer.
-        """
+        """Offer the switch, or renew its lease. Raises ControllerError, or ControllerUnreachableError."""
         offer = self._offer
         request = pb.RegisterSwitchRequest(
             name=offer.name,
@@ -64,7 +63,7 @@ class SwitchClient:
         return SwitchRegistration(reply.lease_s, reply.heartbeat_s)
 
     def deregister(self, timeout_s: float) -> tuple[str, ...]:
-        """Take the offer back; return the jobs that still have a place at the switch. Raises as `register`."""
+        """Take the offer back. Return the jobs that still have a place at the switch. Raises as `register`."""
         request = pb.DeregisterSwitchRequest(name=self._offer.name, incarnation=self._incarnation)
         return tuple(self._call("DeregisterSwitch", request, timeout_s).jobs)
 

@@ -267,8 +267,7 @@ class Transport:
             self._say()
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for workers that were given up while this generation goes on, if it is still ours. Any thread.
-        """
+        """Keep nothing for workers that were evicted while this generation goes on, if it is ours. Any thread."""
         with self._changed:
             if self.worker.repair is not None and self.worker.membership.generation == generation:
                 self.worker.repair.on_ranks_lost(ranks)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three sets of fields: those that live within one action only, those that are named only one by one, and those that
-egress can change."""
+"""Three sets of fields: local ones of an action, those that are named one by one, and those that egress can change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that actions and parsers name: header stacks, field lists, digests, counters, meters, registers,
-calculations."""
+"""Objects that actions and parsers name: stacks, field lists, digests, counters, meters, registers, calculations."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NEWS_S: Final = 0.2
 OLD_REFUSAL_S: Final = 600.0
 STRAGGLER_FACTOR: Final = 2.0
 STRAGGLER_S: Final = 0.002
-"""Whom the others wait for: their all-reduces take them so many times longer, and so much longer."""
+"""The least factor, and the least seconds, by which the all-reduces of others take longer than a straggler's own."""
 
 
 @dataclass(frozen=True, slots=True)

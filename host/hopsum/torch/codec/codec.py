@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec `thc` on torch tensors: what hopsum.codec's `Thc` does with one range per block and lanes of 8 bits, with
-`bits=2`, `result_bits=6` and `digits` too.
+"""Codec `thc` on torch tensors, as hopsum.codec's `Thc` with one range per block and lanes of 8 bits.
 
-Payloads, ranges and means are the same bytes, so ranks with and without a GPU can be in one job. Vectors stay on
-their device; what travels is payloads. A range is a float32 of a tensor here, and +inf says that a block must not
-be summed.
+It also has `bits=2`, `result_bits=6` and `digits`. Payloads, ranges and means are the same bytes, so ranks with and
+without a GPU can be in one job. Vectors stay on their device; what travels is payloads. A range is a float32 of a
+tensor here, and +inf says that a block must not be summed.
 
     own      = codec.ranges(x)
     shared   = read_ranges(results of MAX32 over pack_ranges(own), len(own))

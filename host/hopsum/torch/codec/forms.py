@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of payloads on tensors, by plain operations: paired codes (`hopsum.codec.pairs`), digits
-(`hopsum.codec.digits`) and packed results (`hopsum_wire.payload`), the same bytes as theirs. Every function returns a
+"""Forms of payloads on tensors, by plain operations: paired codes, digits and packed results.
+
+The bytes are those of `hopsum.codec.pairs`, `hopsum.codec.digits` and `hopsum_wire.payload`. Every function returns a
 new tensor on the argument's device.
 """
 
