@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -35,7 +36,9 @@ NAMED_FOLDERS = (
     "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "tools",
 )  # fmt: skip
 """Folders in which no module docstring begins with a question word. A test checks it."""
-SENTENCE_FOLDERS = ("wire", "switch", "topologies", "evaluation", "cli", "ptf_tests/common", "labs", "tools")
+SENTENCE_FOLDERS = (
+    "wire", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "labs", "tools",
+)  # fmt: skip
 """Folders that keep SUBJECTLESS_LIMIT and SEMICOLON_LIMIT and have a help text for every option. A test checks it."""
 QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
 SUBJECTLESS_WORDS = frozenset((
@@ -48,9 +51,27 @@ SUBJECTLESS_LIMIT = 0.03
 """The largest share of attribute docstrings in SENTENCE_FOLDERS that have no subject."""
 SEMICOLON_LIMIT = 3.0
 """The most semicolons per 1,000 words of docstrings in SENTENCE_FOLDERS."""
+PERSONS = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+"""Words for persons, which docstrings use for ranks and programs at the cost of their readers."""
+PERSONS_LIMIT = 4.0
+"""The most of these words per 1,000 words of docstrings, over all folders."""
+FILLER = re.compile(r"See `?[\w.]+`?\.")
+"""A docstring that only names another one. An overriding method needs none: readers and tools find the base's."""
 FUNCTION_LINES = 50
 FILE_LINES = 500
 PARAMETERS = 6
+
+
+@dataclass
+class ClassDocs:
+    """The documentation of one class."""
+
+    above: tuple[str, ...]
+    """The names of its bases, and the names in backticks in its docstring: what it implements without a base."""
+    methods: set[str]
+    """Its methods with a docstring."""
+    bare: dict[str, str]
+    """Places of its public methods without a docstring, by name."""
 
 
 @dataclass
@@ -73,6 +94,12 @@ class Counts:
     """The number of words in docstrings, those of attributes included."""
     semicolons: list[str] = field(default_factory=list)
     """Places of docstrings with semicolons, one per semicolon."""
+    persons: list[str] = field(default_factory=list)
+    """Places of docstrings with words for persons, one per word."""
+    fillers: list[str] = field(default_factory=list)
+    """Places of docstrings that only name another one."""
+    documented: dict[str, ClassDocs] = field(default_factory=dict)
+    """Documentation of each class by its name, which is unique but for private classes."""
     options_without_help: list[str] = field(default_factory=list)
     """Places of calls of `add_argument` without a help text."""
 
@@ -85,6 +112,28 @@ class Counts:
     def semicolon_rate(self) -> float:
         """Return the semicolons per 1,000 words of docstrings."""
         return 1000 * len(self.semicolons) / max(self.words, 1)
+
+    @property
+    def persons_rate(self) -> float:
+        """Return the words for persons per 1,000 words of docstrings."""
+        return 1000 * len(self.persons) / max(self.words, 1)
+
+    @property
+    def undocumented(self) -> list[str]:
+        """Return the places of public methods without a docstring, of their own or of a class that they implement."""
+        return [
+            place
+            for name, docs in sorted(self.documented.items())
+            for method, place in docs.bare.items()
+            if not self._is_inherited(name, method, {name})
+        ]
+
+    def _is_inherited(self, name: str, method: str, seen: set[str]) -> bool:
+        """Return whether a class that this one derives from, or says to implement, documents the method."""
+        above = [each for each in self.documented[name].above if each in self.documented and each not in seen]
+        return any(
+            method in self.documented[each].methods or self._is_inherited(each, method, seen | {each}) for each in above
+        )
 
     @property
     def reused(self) -> dict[str, list[str]]:
@@ -137,8 +186,22 @@ def _attribute_docstrings(block: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 yield line, text
 
 
+def _class_docs(node: ast.ClassDef, name: str) -> ClassDocs:
+    """Return the documentation of a class. Methods that `@overload` or a property's setter repeats count once."""
+    named = re.findall(r"`([\w.]+)`", ast.get_docstring(node) or "")
+    bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+    above = tuple(each.rpartition(".")[2] for each in [*bases, *named])
+    functions = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    methods = {each.name for each in functions if ast.get_docstring(each)}
+    public = [each for each in functions if not each.name.startswith("_") and each.name not in methods]
+    return ClassDocs(above, methods, {each.name: f"{name}:{each.lineno} {node.name}.{each.name}" for each in public})
+
+
 def _count_words(counts: Counts, text: str, place: str) -> None:
     counts.words += len(text.split())
+    counts.persons += [place] * len(PERSONS.findall(text))
+    if FILLER.fullmatch(text):
+        counts.fillers.append(place)
     counts.semicolons += [place] * text.count(";")
 
 
@@ -155,6 +218,8 @@ def _lacks_help(node: ast.Call) -> bool:
 def _count_node(counts: Counts, node: ast.AST, name: str) -> None:
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
         counts.classes[node.name].append(f"{name}:{node.lineno}")
+    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        counts.documented[node.name] = _class_docs(node, name)
     if isinstance(node, ast.Call) and _lacks_help(node):
         counts.options_without_help.append(f"{name}:{node.lineno} {ast.unparse(node.args[0]) if node.args else ''}")
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -184,11 +249,14 @@ def show(counts: Counts, folders: tuple[str, ...], *, brief: bool) -> Iterator[s
         ],
         "module docstrings that begin with a question word": counts.questions,
         "options without help": counts.options_without_help,
+        "docstrings that only name another one": counts.fillers,
+        "public methods without a docstring that they have or inherit": counts.undocumented,
         f"functions over {FUNCTION_LINES} lines": counts.long_functions,
         f"functions with more than {PARAMETERS} parameters": counts.many_parameters,
     }
     yield f"attribute docstrings without a subject: {counts.subjectless_share:.1%} of {counts.attributes:,}"
     yield f"semicolons per 1,000 words of docstrings: {counts.semicolon_rate:.1f} ({counts.words:,} words)"
+    yield f"words for persons per 1,000 words of docstrings: {counts.persons_rate:.1f}"
     for title, places in parts.items():
         yield f"{title}: {len(places)}"
         if not brief:

@@ -86,6 +86,39 @@ def test_docstrings_without_a_subject_semicolons_and_options_without_help(tmp_pa
     assert "options without help: 1" in lines
 
 
+INHERITED = '''\
+class Device:
+    def read(self):
+        """Read what nobody else does."""
+
+class Open(Device):
+    def read(self):
+        return 1
+
+class Alike:
+    """`Device` without a base."""
+
+    def read(self):
+        """See `Device`."""
+
+    def write(self):
+        return 2
+
+    def _own(self):
+        return 3
+'''
+
+
+def test_words_for_persons_fillers_and_methods_without_a_docstring(tmp_path: Path) -> None:
+    tool = _tool()
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "device.py").write_text(INHERITED)
+    counts = tool.count(tmp_path, ("pack",))
+    assert counts.persons == ["pack/device.py:2"]
+    assert counts.fillers == ["pack/device.py:12"]
+    assert counts.undocumented == ["pack/device.py:15 Alike.write"]
+
+
 def test_a_tree_without_docstrings_has_rates_of_zero(tmp_path: Path) -> None:
     counts = _tool().count(tmp_path, ("pack",))
     assert (counts.subjectless_share, counts.semicolon_rate) == (0, 0)
@@ -109,6 +142,18 @@ def test_held_docstrings_have_subjects_and_one_fact_per_sentence() -> None:
         assert counts.subjectless_share <= tool.SUBJECTLESS_LIMIT, counts.subjectless
         assert counts.semicolon_rate <= tool.SEMICOLON_LIMIT, counts.semicolons
         assert counts.options_without_help == []
+
+
+def test_the_whole_code_keeps_its_habits() -> None:
+    """Else tools/count_code.py shows the places."""
+    tool = _tool()
+    counts = tool.count(ROOT)
+    assert counts.semicolon_rate <= tool.SEMICOLON_LIMIT
+    assert counts.subjectless_share <= tool.SUBJECTLESS_LIMIT
+    assert counts.persons_rate <= tool.PERSONS_LIMIT
+    assert counts.options_without_help == []
+    assert counts.fillers == []
+    assert counts.undocumented == []
 
 
 def test_class_names_are_defined_once() -> None:

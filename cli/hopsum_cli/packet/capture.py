@@ -116,6 +116,7 @@ def _warnings_into(notes: list[str]) -> Iterator[None]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            """Keep a record as a note."""
             notes.append(f"the file is damaged: {record.getMessage()}")
 
     logger, keep = logging.getLogger("scapy.runtime"), Keep(logging.WARNING)

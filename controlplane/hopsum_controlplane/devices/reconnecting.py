@@ -83,23 +83,18 @@ class ReconnectingDevice(Device):
         self._call(lambda device: device.write(updates))
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """See Device."""
         return self._call(lambda device: device.read_table(table))
 
     def read_default(self, table: str) -> DefaultAction:
-        """See Device."""
         return self._call(lambda device: device.read_default(table))
 
     def read_groups(self) -> list[MulticastGroup]:
-        """See Device."""
         return self._call(lambda device: device.read_groups())
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """See Device."""
         return self._call(lambda device: device.read_counter(counter, start, count))
 
     def cookie(self) -> int | None:
-        """See Device."""
         return self._call(lambda device: device.cookie(), program=False)
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
@@ -109,7 +104,6 @@ class ReconnectingDevice(Device):
         self._forgotten = False
 
     def close(self) -> None:
-        """See Device."""
         self._closed = True
         self._drop()
 

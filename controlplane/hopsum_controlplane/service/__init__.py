@@ -12,7 +12,7 @@ reloading  the configuration, read again     credentials files that hold secrets
 vitals     whether all that goes on          audit_log who changed what
 logs       the log on stderr                 descriptors how many files the process may have open
 
-Only this folder imports gRPC and messages; the cluster controller behind it knows neither.
+Only this folder imports gRPC and messages. The cluster controller behind it knows neither.
 """
 
 from __future__ import annotations

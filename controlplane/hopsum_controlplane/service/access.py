@@ -42,7 +42,7 @@ class AdminToken:
 
 
 class AdminAuth:
-    """Knows administrators by `tokens`, which may be replaced; without any, everybody who gets here is one."""
+    """Knows administrators by `tokens`, which may be replaced. Without any, every caller is one."""
 
     def __init__(self, tokens: Sequence[AdminToken] = ()) -> None:
         self.tokens = tuple(tokens)
@@ -70,7 +70,7 @@ class AdminAuth:
 
 
 class SwitchAuth:
-    """Knows the switches that may register by the `token` that they share; without one, none may."""
+    """Knows the switches that may register by the `token` that they share. Without one, none may register."""
 
     def __init__(self, token: str | None = None) -> None:
         self.token = token

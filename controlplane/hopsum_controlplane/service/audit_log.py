@@ -4,14 +4,14 @@
 A line is one JSON object::
 
     time        UTC, ISO 8601
-    action      CreateJob, DeleteJob, Backup, ...; Start, Stop and Reload of the controller itself
-    job         that it is about; left out for other actions
+    action      CreateJob, DeleteJob, Backup, ..., Start, Stop and Reload of the controller itself
+    job         that it is about, left out for other actions
     identity    name of the administrator's token, "anybody" where none is asked for, "unknown" with a wrong token
-    certificate common name of the client's certificate; left out where none is asked for
-    peer        address and port of the call; left out for the controller's own actions
+    certificate common name of the client's certificate, left out where none is asked for
+    peer        address and port of the call, left out for the controller's own actions
     before      state of the job before, null where there was none
     after       state of the job after, null where there is none
-    refused     why nothing was done; left out where it was
+    refused     why nothing was done, left out where it was
     refused_before  calls without an administrator's token that have no line, since there were too many
 """
 
@@ -42,7 +42,7 @@ class AuditLog:
         self._path, self._file = path, None if path is None else _opened(path)
 
     def reopen(self, path: Path | None) -> None:
-        """Go on in the file of this name, as after a rotation. Raises ControlPlaneError; goes on as before then."""
+        """Go on in the file of this name, as after a rotation. Raises ControlPlaneError. Then it goes on as before."""
         file = None if path is None else _opened(path)
         with self._lock:
             before, self._path, self._file = self._file, path, file

@@ -25,7 +25,7 @@ class Bell:
 
     @contextmanager
     def listening(self, job: str) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever the job's bell rings, for the block; who waits for it clears it."""
+        """Return an event that is set whenever the job's bell rings, for the block. The waiting call clears it."""
         event = asyncio.Event()
         self._events.setdefault(job, set()).add(event)
         try:

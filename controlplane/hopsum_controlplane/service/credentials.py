@@ -58,7 +58,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class _Content:
-    """Contents of the files of a Tls; `ends_at_s` is when the certificate does, in unix seconds."""
+    """Contents of the files of a Tls. `ends_at_s` is the end of the certificate, in unix seconds."""
 
     certificate: bytes
     key: bytes
@@ -89,7 +89,7 @@ class ServerCredentials:
         return self._now.ends_at_s
 
     def reload(self, tls: Tls) -> None:
-        """Read the files; each new connection gets what is in them.
+        """Read the files. Each new connection gets what is in them.
 
         Raises ControlPlaneError as construction does, or when clients are asked for certificates from now on, or not
         any more: the credentials are the old ones then.

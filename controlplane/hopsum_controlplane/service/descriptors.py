@@ -11,7 +11,7 @@ ENOUGH: Final = 1 << 16
 
 
 def raise_limit() -> int:
-    """Raise this process's limit of open files as far as it may, at most to ENOUGH; return what it is then."""
+    """Raise this process's limit of open files as far as it may, at most to ENOUGH. Return what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:

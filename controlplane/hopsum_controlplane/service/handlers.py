@@ -3,7 +3,7 @@
 
 The token comes first: a call without one that may pass is refused before its message is read. The message has to come
 within MESSAGE_S, the answer within ANSWER_S, and each reply has to be taken within SEND_S. What an answer raises
-becomes a status with one message; what it should not raise becomes INTERNAL, whose reason stands in the log and not in
+becomes a status with one message. What it should not raise becomes INTERNAL, whose reason stands in the log and not in
 the answer.
 """
 
@@ -67,7 +67,7 @@ class Lane:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in one of the threads, later; what it raises is logged. Any thread."""
+        """Call a function in one of the threads, later. What it raises is logged. Any thread."""
 
         def logged() -> None:
             try:
@@ -132,7 +132,7 @@ def _guarded(
 
 
 def _common_name(proved: Mapping[str, Iterable[bytes]]) -> str:
-    """Return the common name of a client's certificate, printable; empty without one."""
+    """Return the common name of a client's certificate, printable, empty without one."""
     names = [name.decode(errors="replace") for name in proved.get("x509_common_name", ())]
     return printable(names[0]) if names else ""
 

@@ -33,7 +33,7 @@ UNKNOWN: Final = "unknown"
 
 
 class Jobs:
-    """Answers the calls of who is the administrator, in threads of `lane`; `audit` gets a line for every change."""
+    """Answers the calls of who is the administrator, in threads of `lane`. `audit` gets a line for every change."""
 
     def __init__(
         self, controller: ClusterController, administrator: AdminAuth, gate: Gate, lane: Lane, audit: AuditLog

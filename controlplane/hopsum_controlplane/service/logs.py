@@ -4,7 +4,7 @@
 With JSON every line is an object, also what else would be written to stderr: warnings of Python, and exceptions that
 end a thread.
 
-An object has `time` (UTC, ISO 8601), `level`, `logger` and `message`; `exception`, where there was one; and what the
+An object has `time` (UTC, ISO 8601), `level`, `logger` and `message`, `exception`, where there was one, and what the
 line is about, as far as its author said so: `switch`, `job`, `generation`, `state`.
 """
 
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Each record as one line for people; exceptions have more lines."""
+    """Each record as one line for people. Exceptions have more lines."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -54,7 +54,7 @@ FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormat
 
 
 def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> None:
-    """Log what hopsum says from `level` on, and other libraries' warnings, to a stream; the process's only log.
+    """Log what hopsum says from `level` on, and other libraries' warnings, to a stream. It is the process's only log.
 
     Args:
         form: of FORMATS. level: of LOG_LEVELS.

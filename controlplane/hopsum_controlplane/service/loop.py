@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class EventLoop:
-    """Runs coroutines from construction until `close`; both are for other threads than its own."""
+    """Runs coroutines from construction until `close`. Both are for other threads than its own."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -24,7 +24,7 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def answers(self, within_s: float) -> bool:
-        """Say whether the loop comes by within some seconds; False when it is closed."""
+        """Say whether the loop comes by within some seconds, False when it is closed."""
         came_by = threading.Event()
         try:
             self.loop.call_soon_threadsafe(came_by.set)

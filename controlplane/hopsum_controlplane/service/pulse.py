@@ -28,7 +28,7 @@ def awake_or_not_s() -> float:
 
 
 class Pulse:
-    """Calls `expire`, and `reconcile` of each switch, every `period_s` seconds; a context manager.
+    """Calls `expire`, and `reconcile` of each switch, every `period_s` seconds. It is a context manager.
 
     Switches that come or go meanwhile are followed.
 
@@ -53,7 +53,7 @@ class Pulse:
         self._switches: dict[str, threading.Thread] = {}
 
     def mind_leases(self) -> None:
-        """Excuse everybody for an absence of this process, if there was one; then give up who is silent."""
+        """Excuse everybody for an absence of this process, if there was one. Then evict silent members."""
         now_s = self._clock()
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
         if away_s > ABSENT_PERIODS * self._period_s:
@@ -83,7 +83,7 @@ class Pulse:
             self._try(self._follow)
 
     def _follow(self) -> None:
-        """Start a thread for each switch that has none; those of switches that have gone end by themselves."""
+        """Start a thread for each switch that has none. Threads of switches that have gone end by themselves."""
         for name in self._controller.switch_names:
             thread = self._switches.get(name)
             if thread is None or not thread.is_alive():

@@ -15,7 +15,7 @@ from hopsum_controlplane.service.server import Service
 
 _TLS: Final = ("tls_certificate", "tls_key", "tls_client_ca")
 RELOADED: Final = (*_TLS, "admin_token_file", "switch_token_file", "log_level", "audit_log")
-"""Keys of [controller] that take effect without another start; the files that they name are read again."""
+"""Keys of [controller] that take effect without another start. The files that they name are read again."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -32,7 +32,7 @@ class Reloading:
         self._config = config
 
     def reload(self) -> bool:
-        """Take what the file says now, and return True; log why not, and return False."""
+        """Take what the file says now, and return True. Log why not, and return False."""
         try:
             found = load_config(self._path)
             self._service.reload(found)

@@ -32,7 +32,7 @@ from hopsum_controlplane.service.vitals import Vitals
 from hopsum_controlplane.web import WebServer
 
 CONNECT_S: Final = 3.0
-"""Deadline for opening a session with a switch; one that does not answer is tried again later."""
+"""Deadline for opening a session with a switch. A switch that does not answer is tried again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def running(
         may_remove: what says whether what others wrote may be taken off a switch, see SwitchReconciler.
         clock: unix seconds, for generations.
 
-    Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read; nothing runs then.
+    Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read. Then nothing runs.
     """
     safeguards(config)
     program = PipelineConfig.load(*compiled_program())

@@ -67,14 +67,14 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Service:
-    """Serves a ClusterController from construction until `close`; `address` is where, with the port that it got.
+    """Serves a ClusterController from construction until `close`. `address` is where, with the port that it got.
 
     Args:
         listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
         tls: None: secrets pass in the clear.
-        admin_tokens: of who may make and delete jobs; none only where nobody of another machine gets here.
-        switch_token: of switches that register; None: none may.
-        audit: gets a line for every change; closed with the service. Left out, the lines are in the log.
+        admin_tokens: of who may make and delete jobs, none only where no other machine reaches it.
+        switch_token: of switches that register, None where none may.
+        audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
 
     Raises:
         ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
@@ -134,9 +134,9 @@ class Service:
         return self._events.answers(within_s)
 
     def reload(self, config: ClusterConfig) -> None:
-        """Read certificates, keys and tokens of a configuration; connections go on.
+        """Read certificates, keys and tokens of a configuration. Connections go on.
 
-        Raises ControlPlaneError for what does not fit, or needs another start; nothing has changed then.
+        Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
         tls, tokens, switch = safeguards(replace(config, listen=self._listens))
         if (tls is None) != (self._credentials is None):
@@ -175,7 +175,7 @@ class Service:
         self.close()
 
     async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
-        """Start the server; return where it listens."""
+        """Start the server. Return where it listens."""
         server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
         server.add_generic_rpc_handlers(handlers)
         before = os.umask(0o177)  # of a unix socket's file

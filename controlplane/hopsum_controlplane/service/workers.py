@@ -35,7 +35,7 @@ WAIT_S: Final = 10.0
 _MARGIN_S: Final = 0.5
 """The time before a call's deadline, for the answer to get there."""
 _OF_JOB: Final = ("Locate", "Join")
-"""Calls with a job's token; the others have a member's secret."""
+"""Calls with a job's token. The others have a member's secret."""
 _CALLS_OF_JOB: Final = 128
 _CALLS_OF_MEMBER: Final = 16
 _log: Final = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class Workers:
 
     @contextmanager
     def _present_in(self, job: str, rank: int, secret: bytes) -> Iterator[_Presence]:
-        """Count a stream of a member for the block; when its last one breaks off, the controller is told."""
+        """Count a stream of a member for the block. When its last one breaks off, the controller is told."""
         key = (job, rank, secret)
         presence = self._present.setdefault(key, _Presence())
         presence.streams += 1
@@ -199,7 +199,7 @@ class Workers:
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event to be set, and clear it; or until the time is over."""
+    """Wait for an event to be set, and clear it, or until the time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -63,27 +63,21 @@ class NaiveDevice(Device):
         return [] if table in _LACKS else self._device.read_table(table)
 
     def read_default(self, table: str) -> DefaultAction:
-        """See Device."""
         return self._device.read_default(table)
 
     def read_groups(self) -> list[MulticastGroup]:
-        """See Device."""
         return self._device.read_groups()
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """See Device."""
         return self._device.read_counter(counter, start, count)
 
     def cookie(self) -> int | None:
-        """See Device."""
         return self._device.cookie()
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """See Device."""
         self._device.set_pipeline_config(pipeline)
 
     def close(self) -> None:
-        """See Device."""
         self._device.close()
 
 

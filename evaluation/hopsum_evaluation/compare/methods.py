@@ -115,13 +115,12 @@ class SwitchMethod:
 
 
 class EstimatorMethod:
-    """An estimator, or a baseline: the receiver decodes every message by itself, and sends the mean in float32."""
+    """A `MeanMethod` of an estimator or a baseline: the receiver decodes each message and sends the mean in float32."""
 
     def __init__(self, estimator: Estimator) -> None:
         self.estimator = estimator
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
-        """See `MeanMethod`."""
         found = estimate_mean(self.estimator, vectors, seed, step)
         elements = vectors[0].size
         return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS, 0.0))

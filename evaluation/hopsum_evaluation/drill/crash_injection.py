@@ -67,7 +67,6 @@ class CrashingDevice(ReconnectingDevice):
     crash_point: CrashPoint
 
     def write(self, updates: Sequence[Update]) -> None:
-        """See Device."""
         if self.crash_point.at is None:
             super().write(updates)
             return
@@ -83,13 +82,11 @@ class CrashingStore(StateStore):
     crash_point: CrashPoint
 
     def put(self, record: JobRecord) -> None:
-        """See Store."""
         self.crash_point.hit()
         super().put(record)
         self.crash_point.hit()
 
     def remove(self, name: str) -> None:
-        """See Store."""
         self.crash_point.hit()
         super().remove(name)
         self.crash_point.hit()

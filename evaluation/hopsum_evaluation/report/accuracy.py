@@ -115,7 +115,7 @@ _SCHEMES: Final = {
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Measure the trainings of this section. Raises NotRunError where they cannot run here."""
     if reason := unavailable():
         raise NotRunError(reason)
     from hopsum_evaluation.report.accuracy_run import Trainings, run_apart
@@ -151,7 +151,7 @@ def unavailable() -> str | None:
 
 
 def show(result: Result) -> Shown:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Return what the page says of a result of `run`, and nothing else."""
     models, runs = _models(result), [{"model": _CNN, **run} for run in result["runs"]]
     plots, tables = [], []
     for name in models:

@@ -45,7 +45,7 @@ _WORKERS: Final = 4
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Measure the benchmarks of this section. Raises NotRunError where they cannot run here."""
     from hopsum.codec import best_table
     from hopsum_evaluation.bench.dataplane import FAILURES, SLOTS
     from hopsum_evaluation.bench.dataplane import run as measure
@@ -67,7 +67,7 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 
 def show(result: Result) -> Shown:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Return what the page says of a result of `run`, and nothing else."""
     samples, bench = result["updates_per_s"], result["bench"]
     there = [name for name in _LABELS if name in samples]
     rates = {name: sorted(bench["lanes"] * rate / 1e6 for rate in samples[name]) for name in there}

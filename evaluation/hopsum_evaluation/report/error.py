@@ -61,7 +61,7 @@ _FEW: Final = ("thc", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "lo
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Measure the comparison of codecs of this section. Raises NotRunError where they cannot run here."""
     vectors = settings.pick(("gradient",), ("gradient", "gaussian"), tuple(TITLES))
     workers = settings.pick((1, 4), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64))
     repeats, elements = settings.pick(2, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 14)
@@ -138,7 +138,7 @@ def _decoded(codec: Codec, vectors: Any, seed: int, ranks: Iterable[int]) -> Any
 
 
 def show(result: Result) -> Shown:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Return what the page says of a result of `run`, and nothing else."""
     cells = [{**cell, "mean": _mean(cell["nmse"])} for cell in result["cells"]]
     kinds = list(dict.fromkeys(cell["vectors"] for cell in cells))
     eight = [next(row for row in rows if row["workers"] == 8) for rows in result["equal"]]

@@ -92,7 +92,7 @@ _KINDS: Final[dict[str, Callable[[np.random.Generator, int, int], Vectors]]] = {
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Measure the estimators of this section. Raises NotRunError where they cannot run here."""
     sizes = settings.pick((64, 256), (256, 1024, 4096), (256, 1024, 4096, 16384))
     workers, repeats = settings.pick((2, 8), (4, 16), (4, 16)), settings.pick(2, 5, 10)
     steps, rounds = 20, settings.pick(5, 20, 40)
@@ -158,7 +158,7 @@ def _use(settings: Settings, repeat: int, rounds: int) -> dict[str, dict[str, li
 
 
 def show(result: Result) -> Shown:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Return what the page says of a result of `run`, and nothing else."""
     cases, uses = result["cases"], result["uses"]
     repeats = range(len(cases[0]["runs"]))
     samples = {

@@ -70,7 +70,7 @@ _SCHEMES: Final = {
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Measure the lossy trainings of this section. Raises NotRunError where they cannot run here."""
     learner = Learner()
     cases = make_cases(settings)
     repeats = settings.pick(2, 4, 5)
@@ -99,7 +99,7 @@ def make_cases(settings: Settings) -> list[Case]:
 
 
 def show(result: Result) -> Shown:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Return what the page says of a result of `run`, and nothing else."""
     rows = result["trainings"]
     steps = rows[0]["case"]["steps"]
     base = _accuracies(_find(rows, "fp32"))

@@ -80,7 +80,7 @@ _CLAIMED: Final = 0.05
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Measure the sparse sums of this section. Raises NotRunError where they cannot run here."""
     repeats = settings.pick(2, 5, 10)
     speed = _measure_speed(settings, repeats, tell)
     iteration = measure_iterations(settings, repeats)
@@ -130,7 +130,7 @@ def speedup(elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float
 
 
 def show(result: Result) -> Shown:
-    """See `hopsum_evaluation.report.sections.Experiment`."""
+    """Return what the page says of a result of `run`, and nothing else."""
     speed, peeled, gammas = result["speed"], result["peeled"], result["gammas"]
     claimed = next(row for row in speed if row["density"] == _CLAIMED)
     iteration = result.get("iteration")  # reports from before it was measured have none

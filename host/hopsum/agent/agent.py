@@ -63,27 +63,27 @@ MEMBERSHIP_WAIT_S: Final = 60.0
 
 
 class Agent(Communicator):
-    """One worker of a job. Any thread may submit; all of them together submit the same sequence on all ranks.
+    """One worker of a job. Any thread may submit. All of them together submit the same sequence on all ranks.
 
     Args:
         membership: of the job, or the path of its file, which is waited for up to a minute.
         rank: which worker this is.
         codec: a name (the codec is made for this job) or a codec, the same on all ranks.
         timing: when to send again and when to give up, for each phase.
-        link: instead of a UDP socket at this rank's address; closed with the agent. For a job over several shards, a
+        link: instead of a UDP socket at this rank's address, closed with the agent. For a job over several shards, a
             list with one for each.
-        side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there;
+        side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there,
             closed with the agent. Only where the membership has side channels. For several shards, a list.
         seed: of rotations and roundings, the same on all ranks.
-        gso: many datagrams per system call, see `UdpLink`; of the agent's own link.
-        overlap: the codec works on one vector while the network has another; else strictly one after the other. The
+        gso: many datagrams per system call, see `UdpLink`, for the agent's own link.
+        overlap: the codec works on one vector while the network has another, else strictly one after the other. The
             same on all ranks.
         trace: called with every span of time, in the agent's thread (`hopsum.agent.timeline` draws them).
 
     Raises:
         MembershipError: no membership file, a malformed one, or no such rank.
         CodecError: the codec is not for this job: other number of workers, or another lookup table.
-        OSError: the socket cannot be opened at this rank's address, or not as `gso` says; or its side channel cannot.
+        OSError: the socket cannot be opened at this rank's address, or not as `gso` says, or its side channel cannot.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Agent(Communicator):
         self._ended = False
         """True once somebody ended the agent who knows that nobody needs this worker any more."""
         self._unfinished = ""
-        """The reason why the program ends before its work is done; empty otherwise."""
+        """The reason why the program ends before its work is done, empty otherwise."""
         self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
         """The futures of what was submitted and may be under way."""
         self._process, self._unhandled = os.getpid(), unhandled()
@@ -249,7 +249,10 @@ class Agent(Communicator):
             self._unfinished = self._unfinished or why
 
     def _why_unfinished(self) -> str:
-        """Return why this worker, which is to be closed, has not finished, an empty string if it has; with the lock."""
+        """Return why this worker, which is to be closed, has not finished, an empty string if it has.
+
+        The lock is held.
+        """
         if self._failed:
             return why_unfinished(self._engine.failure)
         under_way = len(self._under_way())

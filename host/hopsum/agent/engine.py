@@ -71,7 +71,7 @@ Message = Task | Arrived | ArrivedPart | Failed | ResumeCommand | Literal["end o
 
 
 class AllReduceEngine:
-    """Serves all-reduces until CLOSE comes; not thread-safe but for `inbox`.
+    """Serves all-reduces until CLOSE comes. Only `inbox` is thread-safe.
 
     Args:
         context: its step is not used.
@@ -188,7 +188,7 @@ class AllReduceEngine:
     # ---- messages -------------------------------------------------------------------------------------
 
     def _listen(self, *, block: bool) -> None:
-        """Take all messages that are there; wait for one first if `block`."""
+        """Take all messages that are there. Wait for one first if `block`."""
         timeout_s = None
         if self._alone_since is not None:
             timeout_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
@@ -399,7 +399,7 @@ class AllReduceEngine:
         )
 
     def _count(self, task: Task, traffic: SocketTraffic, *, skipped: bool) -> SocketTraffic:
-        """Count an all-reduce that ended on all ranks alike; return the traffic since the one before."""
+        """Count an all-reduce that ended on all ranks alike. Return the traffic since the one before."""
         self._recorder.finish(task, skipped=skipped)
         before, self._traffic = self._traffic, traffic
         return traffic - before

@@ -124,7 +124,7 @@ class NetworkThread:
 
     Args:
         deliver: called in the thread, with what became of each phase.
-        on_stall: called in the thread when nothing comes back; again and again while that lasts.
+        on_stall: called in the thread when nothing comes back, again and again while that lasts.
         begun: all-reduces that the stream had before.
     """
 
@@ -155,7 +155,7 @@ class NetworkThread:
 
     @property
     def stalled_s(self) -> float:
-        """Return the seconds since the switch said anything, or since something is in progress; of the worst shard."""
+        """Return the seconds since the switch said anything, or since something is in progress, of the worst shard."""
         return max(stall.lasted_s for stall in self._stalls)
 
     def submit(self, task: Task, *parts: CollectivePhase, ready: int | None = None, part_chunks: int = 0) -> None:

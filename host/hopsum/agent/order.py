@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of phases in a job's stream: a function of what was submitted, never of when.
 
-r, c are the first phase of an all-reduce and the others (ranges and codes of most codecs); 0, 1, 2 in the order of
-submission. Those submitted with `more` promise that another one follows. Every rank's program says the same. A promise
-may be taken back: after the end of a group it is as if the last one had been without `more`.
+r, c are the first phase of an all-reduce and the others (ranges and codes of most codecs). 0, 1, 2 are all-reduces in
+the order of submission. Those submitted with `more` promise that another one follows. Every rank's program says the
+same. A promise may be taken back: after the end of a group it is as if the last one had been without `more`.
 
     submitted                  stream
     0, 1, 2                    r0 c0 r1 c1 r2 c2
@@ -15,7 +15,7 @@ So with `more` the codes of one vector are encoded while those of the one before
 ranges are found meanwhile, since codes need the ranges of all ranks, which stand behind those codes in the stream.
 
 Rules
-    O1  The first phase of k + 1 comes directly before the second of k, if k has `more`; else after the last of k.
+    O1  The first phase of k + 1 comes directly before the second of k, if k has `more`, else after the last of k.
         An all-reduce that turns out to have one phase only (all ranks skip) changes nothing for the others.
     O2  The phases of one all-reduce keep their order, and so do second phases of different ones.
     O3  Where the next phase is not there yet, nothing overtakes it.

@@ -34,8 +34,8 @@ def open_transport(
     """Open a worker's transport: one that repairs from peers where the job says how to reach them all.
 
     Args:
-        link: to its switch, or one to each shard; UDP sockets at this rank's addresses if None. Closed where it fails.
-        side: that listens for its peers, one for each shard; None: at the addresses of the membership.
+        link: to its switch, or one to each shard, UDP sockets at this rank's addresses if None. Closed where it fails.
+        side: that listens for its peers, one for each shard, None for the addresses of the membership.
 
     Raises:
         MembershipError: links or sides of another number than the job has shards, or side channels without a key.
@@ -122,7 +122,7 @@ def _open_shard(
 
 
 def _side_key(membership: JobMembership) -> bytes:
-    """Return the key by which peers know each other; without side channels, none. Raises MembershipError."""
+    """Return the key by which peers know each other. Without side channels it is None. Raises MembershipError."""
     if membership.side_key is None and membership.side_channels is not None:
         raise MembershipError(
             f"the membership of job {membership.job!r} has side channels and no side_key, so workers could not know "

@@ -60,6 +60,7 @@ class SwitchCase(ReportedTest):
     """Flag: every run of the case gives the same packets. A case that draws random numbers in the switch does not."""
 
     def setUp(self) -> None:
+        """Push the program, and make the controller and the links of the case."""
         super().setUp()
         self.maxDiff = None
         self._jobs_made = 0
@@ -73,6 +74,7 @@ class SwitchCase(ReportedTest):
         self._forwarding()
 
     def tearDown(self) -> None:
+        """Compare the switch's counters with the oracle's. No packet may be left on a link."""
         self.links.check_empty()
         counters = control.read_counters(self.device)
         self._recording.counters = counters

@@ -75,7 +75,6 @@ class NativeEngine(Engine):
         self._control[ControlWord.RANDOM] = self._seed
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
-        """See `Engine.process`."""
         batch = Batch.of([port], [frame])
         self._own.make_room(*self.room_for(max(len(frame), _MIN_FRAME_BYTES)))
         self.process_batch(batch, self._own, now_us=now_us)
@@ -149,7 +148,6 @@ class NativeEngine(Engine):
         return self._code.address, *self._arguments
 
     def reset_state(self) -> None:
-        """See `Engine.reset_state`."""
         self.tables.reset()
         self.multicast.reset()
         self.clones.reset()

@@ -125,13 +125,11 @@ class NumbaKernels:
         self._blocks = block_kernels(_root_mean_square)
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """See `Kernels`."""
         out = np.empty(len(x), np.float32)
         self._run(x, lambda turns, own: self._blocks.root_mean_square(x, turns, own, out))
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """See `Kernels`."""
         out = np.empty(len(x), np.uint32)
         bits = x.view(np.uint32)
         self._run(x, lambda turns, own: _peak_bits(bits, turns, own, out))
@@ -147,7 +145,6 @@ class NumbaKernels:
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
-        """See `Kernels`."""
         encode = _ENCODE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
             encode = self._blocks.encode8
@@ -166,7 +163,6 @@ class NumbaKernels:
         out: NDArray[np.float32],
         subtract: bool,
     ) -> None:
-        """See `Kernels`."""
         dequantize = _DEQUANTIZE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
             dequantize = self._blocks.dequantize8
@@ -185,7 +181,6 @@ class NumbaKernels:
         keys: BlockKeys,
         out: NDArray[np.float32],
     ) -> NDArray[np.int32]:
-        """See `Kernels`."""
         peaks = np.empty(len(lanes), np.int32)
         decode = _DECODE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
@@ -195,23 +190,19 @@ class NumbaKernels:
         return peaks
 
     def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """See `Kernels`."""
         lanes = out.view(np.uint32)
         self._run(out, lambda turns, own: compiled_digits.pack(values, digits, radix, turns, own, lanes))
 
     def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """See `Kernels`."""
         lanes = np.require(payloads.view(np.uint32), requirements="A")
         self._run(payloads, lambda turns, own: compiled_digits.split(lanes, digits, radix, turns, own, out))
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:
-        """See `Kernels`."""
         self._run(x, lambda turns, own: _fixed_encode(x, scales, limit, turns, own, out))
 
     def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
-        """See `Kernels`."""
         self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
 
     def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:

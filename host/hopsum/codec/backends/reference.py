@@ -22,7 +22,7 @@ _RUN_BLOCKS: Final = 32
 
 
 class NumpyKernels:
-    """See `Kernels`."""
+    """`Kernels` in numpy, written for reading: the reference of all backends."""
 
     name = "numpy"
     threads = 1

@@ -128,7 +128,6 @@ class ThreadedKernels:
         self._kernels = kernels
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """See `Kernels`."""
         out = np.empty(len(x), np.float32)
 
         def work(rows: slice) -> None:
@@ -138,7 +137,6 @@ class ThreadedKernels:
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """See `Kernels`."""
         out = np.empty(len(x), np.uint32)
 
         def work(rows: slice) -> None:
@@ -157,7 +155,6 @@ class ThreadedKernels:
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
-        """See `Kernels`."""
 
         def work(rows: slice) -> None:
             own = keys.advanced(rows.start)
@@ -175,7 +172,6 @@ class ThreadedKernels:
         out: NDArray[np.float32],
         subtract: bool,
     ) -> None:
-        """See `Kernels`."""
 
         def work(rows: slice) -> None:
             own = keys.advanced(rows.start)
@@ -193,7 +189,6 @@ class ThreadedKernels:
         keys: BlockKeys,
         out: NDArray[np.float32],
     ) -> NDArray[np.int32]:
-        """See `Kernels`."""
         peaks = np.empty(len(lanes), np.int32)
 
         def work(rows: slice) -> None:
@@ -204,7 +199,6 @@ class ThreadedKernels:
         return peaks
 
     def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """See `Kernels`."""
 
         def work(rows: slice) -> None:
             blocks = slice(rows.start * digits, rows.stop * digits)
@@ -213,7 +207,6 @@ class ThreadedKernels:
         self._split(work, out)
 
     def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """See `Kernels`."""
 
         def work(rows: slice) -> None:
             blocks = slice(rows.start * digits, rows.stop * digits)
@@ -224,11 +217,9 @@ class ThreadedKernels:
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:
-        """See `Kernels`."""
         self._split(lambda rows: self._kernels.fixed_encode(x[rows], scales[rows], limit, out[rows]), x)
 
     def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
-        """See `Kernels`."""
         self._split(lambda rows: self._kernels.fixed_decode(lanes[rows], divisors[rows], out[rows]), out)
 
     def _split(self, work: Callable[[slice], None], floats: NDArray[Any]) -> None:

@@ -253,27 +253,22 @@ class NumbaSketch:
     name = "numba"
 
     def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
-        """See `SketchKernels`."""
         count = np.zeros(1, np.int64)
         _scan(x.view(np.uint32), peaks, count)
         return int(count[0])
 
     def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
-        """See `SketchKernels`."""
         _mark(x, scales, bits)
 
     def select(self, bits: NDArray[np.uint8], first: int, out: NDArray[np.uint32]) -> None:
-        """See `SketchKernels`."""
         _select(bits, first, out)
 
     def bloom_add(self, members: NDArray[np.uint32], bloom: Bloom, bits: NDArray[np.uint8]) -> None:
-        """See `SketchKernels`."""
         _bloom_add(members, bloom.bits, bloom.hashes, u64(bloom.key), bits)
 
     def bloom_query(
         self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
     ) -> None:
-        """See `SketchKernels`."""
         _bloom_query(first, count, bloom.bits, bloom.hashes, u64(bloom.key), bits, out)
 
     def quantise(
@@ -283,11 +278,9 @@ class NumbaSketch:
         members: NDArray[np.uint32],
         out: NDArray[np.int32],
     ) -> None:
-        """See `SketchKernels`."""
         _quantise(x, scales, members, out)
 
     def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
-        """See `SketchKernels`."""
         count = np.zeros(1, np.int64)
         _peel(members, layout.third, layout.block_shift, u64(layout.key), order, count)
         return int(count[0])
@@ -295,7 +288,6 @@ class NumbaSketch:
     def add(
         self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
     ) -> None:
-        """See `SketchKernels`."""
         _add(values, members, layout.third, layout.block_shift, u64(layout.key), cells)
 
     def solve(
@@ -306,7 +298,6 @@ class NumbaSketch:
         order: NDArray[np.uint32],
         out: NDArray[np.int32],
     ) -> None:
-        """See `SketchKernels`."""
         _solve(cells, members, layout.third, layout.block_shift, u64(layout.key), order, out)
 
     def spread(
@@ -316,7 +307,6 @@ class NumbaSketch:
         divisors: NDArray[np.float64],
         out: NDArray[np.float32],
     ) -> None:
-        """See `SketchKernels`."""
         _spread(values, members, divisors, out)
 
 

@@ -16,7 +16,7 @@ _RUN = 1 << 20
 
 
 class NumpySketch:
-    """See `SketchKernels`."""
+    """`SketchKernels` in numpy, written for reading: the reference of the compiled ones."""
 
     name = "numpy"
 

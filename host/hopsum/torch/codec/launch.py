@@ -47,11 +47,9 @@ class TritonKernels:
         self._warps = warps
 
     def root_mean_square(self, x: torch.Tensor) -> torch.Tensor:
-        """See `TorchKernels`."""
         return self._root_mean_square(x, x, x, compensate=False)
 
     def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """See `TorchKernels`."""
         return self._root_mean_square(x, residual, pending, compensate=True)
 
     def thc_encode(
@@ -63,7 +61,6 @@ class TritonKernels:
         keys: BlockKeys,
         out: torch.Tensor,
     ) -> None:
-        """See `TorchKernels`."""
         tensors = (x, scales, shifts, table.cells, _words(out))
         numbers = (len(x), *_numbers(keys), table.granularity)
         self._launch(_kernels().thc_encode, x, *tensors, *numbers, self._warps, table.exact_float)
@@ -77,7 +74,6 @@ class TritonKernels:
         keys: BlockKeys,
         out: torch.Tensor,
     ) -> torch.Tensor:
-        """See `TorchKernels`."""
         beyond = torch.zeros(1, dtype=torch.int32, device=lanes.device)
         tensors = (_words(lanes), counts, factors, out, beyond)
         self._launch(_kernels().thc_decode, lanes, *tensors, len(lanes), _numbers(keys)[0], granularity, self._warps)
@@ -86,7 +82,6 @@ class TritonKernels:
     def thc_contribution(
         self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
     ) -> None:
-        """See `TorchKernels`."""
         tensors = (_words(payloads), table.doubled, factors, out)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
         self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, False)
@@ -99,7 +94,6 @@ class TritonKernels:
         keys: BlockKeys,
         pending: torch.Tensor,
     ) -> None:
-        """See `TorchKernels`."""
         tensors = (_words(payloads), table.doubled, factors, pending)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
         self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, True)

@@ -25,7 +25,7 @@ _SECOND: Final = 0x94D049BB133111EB
 
 
 class TorchReferenceKernels:
-    """See `TorchKernels`."""
+    """`TorchKernels` in plain torch operations: the reference of the Triton kernels."""
 
     name = "torch"
 
