@@ -169,7 +169,7 @@ class CommandRunner:
         """Carry out requests and report events, until stdin ends."""
         while True:
             for key, _ in self.selector.select(POLL_S):
-                if key.data is None:
+                if key.data is None:  # stdin: the pipes of commands have a label
                     if not self.take_requests():
                         return
                 else:

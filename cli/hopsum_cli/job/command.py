@@ -133,7 +133,7 @@ def _delete(options: argparse.Namespace) -> int:
             for name in options.names:
                 client.delete(name)
                 gone.append(name)
-        finally:
+        finally:  # an error names one job, and the jobs before it are deleted: say so
             if options.json:
                 print(json.dumps({"deleted": gone}))
             else:

@@ -104,7 +104,7 @@ def _watch(client: JobsClient, options: argparse.Namespace) -> None:
             try:
                 for shown in _documents(client, options):
                     live.update(screen(shown, live.console.width), refresh=True)
-            except ControllerUnreachableError as error:
+            except ControllerUnreachableError as error:  # a controller that is started again comes back by itself
                 live.update(Text(str(error), style="red"), refresh=True)
                 time.sleep(options.interval)
 

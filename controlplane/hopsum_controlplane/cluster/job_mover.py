@@ -78,6 +78,7 @@ class JobMover:
                     if self._told.get((record.name, switch)) != str(error):
                         _log.error("job %s stays on switch %s, which is lost: %s", record.name, switch, error)
                     self._told[record.name, switch] = str(error)
+        # A switch that came back and is lost again is another loss: it is logged again.
         self._told = {key: told for key, told in self._told.items() if key[1] in lost}
 
     def _rescue(self, name: str, switch: str) -> None:

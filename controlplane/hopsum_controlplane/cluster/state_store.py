@@ -349,7 +349,7 @@ def _keep_private(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE))
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & _OTHERS:
+        if mode & _OTHERS:  # an older version, or an operator's copy, made it
             for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
                 if each.exists():
                     each.chmod(_PRIVATE)

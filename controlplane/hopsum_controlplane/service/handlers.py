@@ -117,15 +117,15 @@ def _guarded(
         try:
             with admit(name, call):
                 data = await _message(context)
-                short = len(data) <= _SHORT_BYTES
+                short = len(data) <= _SHORT_BYTES  # a long message would hold up the loop, and so every heartbeat
                 message = _parsed(method, data) if short else await lane.run(_parsed, method, data)
                 async with aclosing(answer(message, call)) as replies:
                     async for reply in replies:
-                        async with asyncio.timeout(SEND_S):
+                        async with asyncio.timeout(SEND_S):  # a client that reads nothing holds a place no longer
                             await context.write(reply)
             return
         except Exception as error:
-            code, told = _status(name, error)
+            code, told = _status(name, error)  # outside of the block: `abort` raises, and would be caught above
         await context.abort(code, told)
 
     return serve

@@ -146,13 +146,13 @@ class Workers:
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
             while not presence.left:
-                event.clear()
+                event.clear()  # before the look: news that comes after it sets the event again
                 if self._closing:
                     raise TooManyClientsError(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
                 try:
                     beat = await self._beats.run(look)
                 except ControlPlaneError:
-                    if presence.left:
+                    if presence.left:  # LEAVE came while this look was made: no error for the stream that it ends
                         return
                     raise
                 if beat != told:

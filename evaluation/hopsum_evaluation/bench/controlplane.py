@@ -104,7 +104,7 @@ def _steps(
 ) -> Iterator[tuple[str, SwitchUnderTest, Callable[[], None]]]:
     for what, count in (("warm", 1), ("jobs", times), ("runs", runs)):
         for _ in range(count):
-            for target in targets:
+            for target in targets:  # in turn, so that the load of the machine meets all of them
                 if what != "runs":
                     yield "jobs", target, target.cycle
                 if what != "jobs":

@@ -107,7 +107,7 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
         context = DrillContext(options.target, folder, options.seed, options.scale)
         process = spawn.Process(target=_run, args=(name, context, os.getpid(), theirs))
         process.start()
-        theirs.close()
+        theirs.close()  # the end of the process is EOF here only if no other end is open
         report = DrillReport(name, options.target, failure="its process ended without a report")
         try:
             while True:
@@ -119,7 +119,7 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
         except EOFError:
             process.join(_JOIN_S)
         finally:
-            if process.is_alive():
+            if process.is_alive():  # it hangs at its end, or this process was interrupted
                 process.kill()
             process.join()
     return report

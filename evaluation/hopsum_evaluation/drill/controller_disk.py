@@ -98,7 +98,7 @@ def disk_full(context: DrillContext) -> DrillReport:
 def _fill(testbed: DrillTestbed, disk: Path) -> float:
     """Fill the disk up to the last block. Return when."""
     with (disk / "ballast").open("wb", buffering=0) as ballast:
-        for size in (1 << 20, _BLOCK_BYTES):
+        for size in (1 << 20, _BLOCK_BYTES):  # large pieces first, then what is left of the last one
             try:
                 while ballast.write(bytes(size)):
                     pass

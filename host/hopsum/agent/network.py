@@ -223,6 +223,7 @@ class NetworkThread:
         try:
             while (submitted := self._submitted.get(block=not self._tasks)) is not None:
                 with self._changed:
+                    # Sealed while this thread waited: the phase stays out of the stream, which was reported without it.
                     if not self._unsealed():
                         return
                     if isinstance(submitted, ResumeCommand):

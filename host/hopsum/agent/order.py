@@ -54,13 +54,14 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
     if not overlap:
         first = tasks[0] if tasks else None
         return (first if first is not None and not first.sealed and not first.waiting else None), False
+    # The first task that is not through decides. A task after it may only come before its second phase (O1, O2).
     for index, task in enumerate(tasks):
         if task.sealed:
             continue
         if not task.begun:
             return (None if _is_busy(task, tasks[:index]) else task), False
         if task.more:
-            if task.follower is None:
+            if task.follower is None:  # promised, and not there: to send the second phase now would break O1
                 return None, True
             if not task.follower.begun:
                 return (None if _is_busy(task.follower, tasks[: index + 1]) else task.follower), False

@@ -194,9 +194,9 @@ class Step:
     def _settle(self) -> None:
         try:
             serious = [each for each in self._failures if not isinstance(each, CollectiveError | WorkersReplacedError)]
-            if serious:
+            if serious:  # it ends the generation, and residuals hold what was not delivered (docs/training.md)
                 raise serious[0]
-            if self._failures or self._dropped:
+            if self._failures or self._dropped:  # the step has no effect: take back what sums of it have committed
                 for each in self._sums:
                     if each.feedback is not None and each.settled:
                         each.feedback.undo()

@@ -173,7 +173,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             target = self._require_target()
             for query in request.entities:
                 try:
-                    with self._dataplane.gate.control():
+                    with self._dataplane.gate.control():  # for each query, so that packets pass between two of them
                         entities += read_entity(target, query)
                     errors.append(None)
                 except P4RuntimeError as error:

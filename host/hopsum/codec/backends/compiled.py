@@ -48,11 +48,11 @@ def _root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
             lanes[:] = 0.0
             for start in range(0, elements, 128):
                 for lane in range(16):
-                    total = lanes[lane]
+                    total = lanes[lane]  # in a register for eight rows, and added in the reference's order
                     for step in range(0, 128, 16):
                         total += _squares(row, start + step, lane)
                     lanes[lane] = total
-            for half in (8, 4, 2, 1):
+            for half in (8, 4, 2, 1):  # the order of the reference: another one would round differently
                 for lane in range(half):
                     lanes[lane] += lanes[lane + half]
             out[block] = f32(np.sqrt(lanes[0] / f64(elements)))

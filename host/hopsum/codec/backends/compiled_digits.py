@@ -32,6 +32,7 @@ def pack(values: Any, digits: Any, radix: Any, turns: Any, own: Any, out: Any) -
     first, end = take(turns, own, out.shape[0])
     while first < end:
         for chunk in range(first, end):
+            # Horner's scheme from the highest digit, a row of 256 lanes at a time, so that all loops are vectors.
             row = values[chunk * digits + digits - 1]
             for j in range(256):
                 numbers[j] = u32(row[j])
@@ -51,6 +52,7 @@ def split(lanes: Any, digits: Any, radix: Any, turns: Any, own: Any, out: Any) -
     first, end = take(turns, own, lanes.shape[0])
     while first < end:
         for chunk in range(first, end):
+            # Division by multiplication in float64: exact here, since half is added and a number has 32 bits.
             row = out[chunk * digits]
             for j in range(256):
                 number = swap(lanes[chunk, j])
