@@ -62,6 +62,7 @@ SYSTEM = (
     "host/diagnosis/test_doctor_namespaces.py",
     "evaluation/drill/test_controller_drills.py",
     "evaluation/drill/test_drills.py",
+    "frame/test_guides.py",
     "frame/test_p4_build.py",
     "frame/test_readme.py",
     "frame/test_tna_build.py",

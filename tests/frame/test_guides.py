@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code of the guides runs: docs/host.md, docs/packets.md, docs/topologies.md and the shell of getting started.
+
+Operations have tests of their own (tests/controlplane/operate), and so has docs/codecs.md (tests/host/codec).
+docs/ptf.md quotes examples/ptf, which tests/topologies run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_topologies import NativeSwitch
+from hopsum_topologies.free_port import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120
+
+
+def blocks(page: str, language: str, word: str) -> list[str]:
+    """Return the blocks of a page that have a word."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    return [
+        block for block in re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if word in block
+    ]
+
+
+def run(code: str, names: dict[str, Any]) -> dict[str, Any]:
+    exec(compile(code, "guide", "exec"), names)
+    return names
+
+
+def on_two_ranks(work: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(work, range(2)))
+
+
+class Model:
+    """A program's model of one parameter vector, with the methods that the guide's loop calls."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.weights = np.zeros(1000, np.float32)
+
+    def load(self, state: bytes) -> None:
+        raise AssertionError("no rank is new here")
+
+    def dump(self) -> bytes:
+        return self.weights.tobytes()
+
+    def gradient(self, batch: np.ndarray) -> np.ndarray:
+        return batch - self.weights
+
+    def apply(self, mean: np.ndarray) -> None:
+        self.weights += mean
+        self.step += 1
+
+
+def test_the_first_sum_of_the_guide() -> None:
+    (code,) = blocks("host", "python", "what the controller wrote")
+    code = code.replace("file:///run/job.json", "memory://guide-first?workers=2").replace("rank=0", "rank=rank")
+    gradient = np.linspace(-1, 1, 1000, dtype=np.float32)
+    for names in on_two_ranks(lambda rank: run(code, {"rank": rank, "gradient": gradient, "other": -gradient})):
+        assert np.mean((names["mean"] + gradient) ** 2) < 0.05 * np.mean(gradient**2)
+
+
+def test_the_loop_that_survives_lost_workers_trains() -> None:
+    """Here no worker is lost: tests/host/rpc and tests/host/torch replace workers of such loops."""
+    (code,) = blocks("host", "python", "except WorkersReplacedError")
+    code = code.replace("hopsum://10.0.0.1:4790/digits?token_file=digits.token", "memory://guide-loop?workers=2")
+
+    def work(rank: int) -> Model:
+        batches = iter([np.full(1000, rank + 1, np.float32)] * 5)
+        model = Model()
+        run(code, {"rank": rank, "model": model, "steps": 5, "batches": batches})
+        return model
+
+    first, second = on_two_ranks(work)
+    assert first.step == second.step == 5
+    assert np.array_equal(first.weights, second.weights)
+    assert np.mean(first.weights) == pytest.approx(1.5, rel=0.1)
+
+
+def test_the_recovery_of_state_dicts_trains() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    (code,) = blocks("host", "python", "StateDictRecovery(")
+    assert code.rstrip().endswith("...")
+    code = code.replace("        ...", "        train()")
+
+    def work(rank: int) -> Any:
+        model = torch.nn.Linear(4, 1)
+        with torch.no_grad():
+            model.weight.zero_()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with hopsum.connect("memory://guide-recovery?workers=2", rank=rank) as comm:
+            names: dict[str, Any] = {"comm": comm, "model": model, "optimizer": optimizer, "step": 0, "steps": 3}
+
+            def train() -> None:
+                model.weight.grad = hopsum.allreduce(torch.full((1, 4), float(rank)), comm, name="weight")
+                optimizer.step()
+                names["step"] += 1
+
+            names |= {"load": None, "train": train}
+            run(code, names)
+            assert names["step"] == 3
+        return model.weight.detach()
+
+    assert torch.equal(*on_two_ranks(work))
+
+
+@contextmanager
+def switch_of(block: str, folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """Run the block's `hopsum switch` with the compiled program, in a folder; its UDP port is `port`."""
+    program, p4info = compiled_program()
+    (line,) = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith("hopsum switch")]
+    words = shlex.split(line)[1:]
+    words[words.index("--program") + 1], words[words.index("--p4info") + 1] = str(program), str(p4info)
+    words[words.index("--udp") + 1] = words[words.index("--udp") + 1].replace(":24677,", f":{port},")
+    if "--grpc" not in words:
+        words += ["--grpc", "127.0.0.1:0"]
+    words[words.index("--grpc") + 1] = "127.0.0.1:0"
+    command = [sys.executable, "-m", "hopsum_cli.main", *words]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def grpc_address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    ready = re.fullmatch(r"ready grpc=(\S+) device_id=0\n", process.stdout.readline())
+    assert ready
+    return ready[1]
+
+
+def command(words: str, folder: Path, typed: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "hopsum_cli.main", *shlex.split(words)[1:]],
+        cwd=folder,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_packets_are_sent_captured_and_decoded(tmp_path: Path) -> None:
+    pytest.importorskip("scapy", reason="scapy is not installed")
+    (sending,) = blocks("packets", "sh", "hopsum packet send")
+    (capturing,) = blocks("packets", "sh", "--pcap captures")
+    (decoding,) = blocks("packets", "sh", "hopsum packet decode")
+    (dissector,) = blocks("packets", "sh", "hopsum.lua")
+    switch, worker = (free_port(socket.SOCK_DGRAM) for _ in range(2))
+    with switch_of(capturing, tmp_path, switch) as process:
+        grpc_address(process)
+        said = command(sending.replace("24677", str(switch)).replace("6000", str(worker)) + " --wait 0.5", tmp_path)
+        assert f"sent, UDP 127.0.0.1:{worker} -> 127.0.0.1:{switch}" in said
+        assert re.search(r"generation= 7\n", said)
+    assert (tmp_path / "captures" / "port1.pcapng").exists()
+    (files,) = re.findall(r"hopsum packet decode (\S+)", decoding)
+    assert files == "captures/*.pcapng"
+    found = command("hopsum packet decode captures/port1.pcapng --udp-port 24677", tmp_path)
+    assert re.search(r"generation 7: workers 0; 1 rounds in 1 slots, 0 complete; 1 UPDATE", found), found
+    (line,) = [line for line in dissector.splitlines() if line.startswith("dissector=")]
+    path = subprocess.run(
+        ["sh", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {line}; echo "$dissector"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert Path(path).read_text(encoding="utf-8").startswith("--")
+
+
+def test_the_shell_of_getting_started_opens_on_the_switch(tmp_path: Path) -> None:
+    (block,) = blocks("getting-started", "sh", "hopsum shell")
+    with switch_of(block, tmp_path, free_port(socket.SOCK_DGRAM)) as process:
+        address = grpc_address(process)
+        line = block.splitlines()[-1].replace("127.0.0.1:9559", address)
+        assert line.startswith("hopsum shell ")
+        said = command(line, tmp_path, 'print("tables", len(list(tables)))\nexit\n')
+    assert re.search(r"tables \d\d", said), said
+
+
+def test_a_control_command_reads_the_network_and_pushes_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("p4runtime_sh", reason="p4runtime-shell is not installed")
+    (code,) = blocks("topologies", "python", "HOPSUM_NETWORK")
+    program, p4info = compiled_program()
+    with NativeSwitch(program, p4info) as switch:
+        described = {
+            "program": str(program),
+            "p4info": str(p4info),
+            "switches": {"s1": {"p4runtime": switch.address, "device_id": switch.device_id}},
+        }
+        (tmp_path / "network.json").write_text(json.dumps(described))
+        monkeypatch.setenv("HOPSUM_NETWORK", str(tmp_path / "network.json"))
+        script = tmp_path / "control.py"
+        script.write_text(code.replace("    ...", "    print(len(list(shell.P4Objects(shell.P4Type.table))))"))
+        done = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 5
