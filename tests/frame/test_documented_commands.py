@@ -30,7 +30,8 @@ PAGES = [
 
 @cache
 def parser(name: str) -> argparse.ArgumentParser:
-    return import_module(COMMANDS[name].module).build_parser()
+    built: argparse.ArgumentParser = import_module(COMMANDS[name].module).build_parser()
+    return built
 
 
 def command_of(words: list[str]) -> str | None:
