@@ -130,7 +130,7 @@ class SwitchController:
 
     @property
     def free_capacity(self) -> FreeCapacity:
-        """Return how much is neither used nor reserved."""
+        """Return the capacity that is neither used nor reserved."""
         return self._allocator.free_capacity
 
     def reserve(self, slots: int, *, at: Allocation | None = None) -> Allocation:

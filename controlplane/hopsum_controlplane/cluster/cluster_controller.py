@@ -337,10 +337,9 @@ class ClusterController:
         self.registry.excuse(away_s)
 
     def tick(self) -> None:
-        """Give silent members up, try again what failed, compare switches with the database where it is time.
+        """Evict silent members, retry failed work, and compare switches with the database when it is due.
 
-        Call it every second or so. Raises no ControlPlaneError: what fails is logged, told by the views, and tried
-        again.
+        Call it every second or so. Raises no ControlPlaneError: a failure is logged, shown by the views, and retried.
         """
         self.expire()
         for name in self.switch_names:

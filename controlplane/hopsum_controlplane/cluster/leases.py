@@ -34,7 +34,7 @@ class Leases:
     def renew(
         self, job: str, rank: int, until_s: float, statistics: Mapping[str, float] | None = None, *, now_s: float = 0.0
     ) -> None:
-        """Let a lease run until then. `statistics`, of a heartbeat at `now_s`, replace those of the one before."""
+        """Extend a lease to `until_s`. `statistics`, of a heartbeat at `now_s`, replace those of the one before."""
         lease = self._leases.setdefault((job, rank), _Lease(until_s))
         lease.until_s, lease.shortened = until_s, False
         if statistics is not None:

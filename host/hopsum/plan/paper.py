@@ -93,11 +93,11 @@ class Repeated(NamedTuple):
     decompress_s: float
 
     def codec_s(self, workers: float) -> float:
-        """Return what compressing and decompressing add to an update of M workers."""
+        """Return the seconds that compression and decompression add to an update of M workers."""
         return 2 * self.compress_s + (workers + 1) * self.decompress_s
 
     def update_s(self, job: SynchronousSgd, workers: float) -> float:
-        """Return T_update with it."""
+        """Return T_update of M workers with this compression, in seconds."""
         return job.update_s(workers, self.ratio) + self.codec_s(workers)
 
 

@@ -17,14 +17,14 @@ GAP_LEAST_S = 5.0
 
 
 class Absence:
-    """The network's word on one worker's switch."""
+    """The 'port unreachable' answers of the network about the switch of one worker: since when, and how many."""
 
     def __init__(self, timing: Timing) -> None:
         self._limit_s = timing.unreachable_s
         self._gap_s = max(GAP_LEAST_S, 3 * timing.retransmit_max_s)
         self._first = self._last = 0.0
         self.answers = 0
-        """'Port unreachable', since the absence began, or 0: there is none."""
+        """The answers 'port unreachable' since the absence began, 0 without an absence."""
 
     @property
     def lasted_s(self) -> float:

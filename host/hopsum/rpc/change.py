@@ -42,7 +42,7 @@ class Changing(Protocol):
         """Let nothing more happen in its generation. Return what it holds, and all-reduces begun."""
 
     def enter(self, membership: JobMembership) -> None:
-        """Go on in another generation."""
+        """Continue in another generation."""
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for these workers, as long as this generation lasts."""

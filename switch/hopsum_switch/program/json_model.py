@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # they need the operands that are defined here
 
 @dataclass(frozen=True, slots=True)
 class FieldOperand:
-    """type ``field``."""
+    """Operand of type ``field``."""
 
     header: str
     field: str
@@ -34,7 +34,7 @@ class HexOperand:
 
 @dataclass(frozen=True, slots=True)
 class BoolOperand:
-    """type ``bool``."""
+    """Operand of type ``bool``."""
 
     value: bool
 
@@ -56,7 +56,7 @@ class LocalOperand:
 
 @dataclass(frozen=True, slots=True)
 class LookaheadOperand:
-    """type ``lookahead``."""
+    """Operand of type ``lookahead``."""
 
     offset: int
     bits: int
@@ -64,7 +64,7 @@ class LookaheadOperand:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionOperand:
-    """type ``expression`` with an operator."""
+    """Operand of type ``expression`` with an operator."""
 
     op: str
     left: Operand | None
@@ -74,7 +74,7 @@ class ExpressionOperand:
 
 @dataclass(frozen=True, slots=True)
 class StackFieldOperand:
-    """type ``stack_field``: a field of the element that was extracted last."""
+    """Operand of type ``stack_field``: a field of the element that was extracted last."""
 
     stack: str
     field: str
@@ -82,14 +82,14 @@ class StackFieldOperand:
 
 @dataclass(frozen=True, slots=True)
 class StringOperand:
-    """type ``string``."""
+    """Operand of type ``string``."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class VectorOperand:
-    """type ``parameters_vector``: several operands as one argument."""
+    """Operand of type ``parameters_vector``: several operands as one argument."""
 
     items: tuple[Operand, ...]
 

@@ -21,7 +21,7 @@ class NumpySketch:
     name = "numpy"
 
     def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
-        """Magnitudes order like unsigned integers."""
+        """Compare magnitudes as unsigned integers, which have the same order."""
         bits = x.view(np.uint32) & np.uint32(0x7FFF_FFFF)
         np.maximum.reduceat(bits, np.arange(0, x.size, RANGE_BLOCK), out=peaks)
         return int(np.count_nonzero(bits))
