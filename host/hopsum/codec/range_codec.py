@@ -194,6 +194,11 @@ class RangeReduction(VectorReduction):
         self._payloads: NDArray[np.uint8] | None = None
         self._blind: NDArray[np.bool_] | None = None
         """Blocks whose ranges are lost, bool[blocks], or None without any."""
+        self._part_chunks = 0
+        self._encoded = 0
+        self._taken: list[NDArray[np.uint64]] = []
+        """By part that was taken early, the contributors of its chunks."""
+        self._taken_chunks = 0
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def take(

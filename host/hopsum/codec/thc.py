@@ -21,7 +21,8 @@ from __future__ import annotations
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
 from hopsum.codec.digits import finest_granularity
-from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec, require_lane_bits, require_result_bits
+from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec
+from hopsum.codec.lookup_table_options import require_lane_bits, require_result_bits
 from hopsum.codec.table import PAIRED_BITS, LookupTable, best_table, even_table, paired_table, require_switch_table
 from hopsum_wire import LANE_GROUP_CODES
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.lookup_table_codec import HUGE, MIN_BOUND, TINY, LookupTableCodec
+from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec
+from hopsum.codec.lookup_table_options import MIN_BOUND
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.ranges import pack_ranges
 from hopsum.codec.registry import CODECS
