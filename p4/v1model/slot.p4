@@ -133,12 +133,12 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         meta.held = 0;
     }
 
-    apply {
+    apply { // all reads, then one of four kinds of packet, then all writes: at most one of each register
         read();
-        if (hdr.hopsum.kind == KIND_STALE) {
+        if (hdr.hopsum.kind == KIND_STALE) { // 1. the parent's STALE: no register changes
             relay();
             count();
-        } else if (hdr.hopsum.kind == KIND_PROBE) {
+        } else if (hdr.hopsum.kind == KIND_PROBE) { // 2. a question: no register changes
             if (held_tag[63:32] != hdr.hopsum.generation) {
                 report_empty();
             } else {
@@ -151,7 +151,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             }
             event = EVENT_PROBED;
             count();
-        } else {
+        } else { // 3. the parent's RESULT, or 4. an UPDATE or PARTIAL of a child
             // Classify: is the round new, the one that the copy holds, or an older one?
             class_ = CLASS_OLD;
             if (held_tag[63:32] != hdr.hopsum.generation || hdr.hopsum.round > held_tag[31:0]) {
