@@ -406,10 +406,7 @@ class LookupTableCodec(RangeCodec):
         return (unit / used).astype(np.float32), shifts
 
     def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the factor of rotated-back integers.
-
-        It is 0 where the shared range is zero or no worker is in the sum.
-        """
+        """Return the factor of rotated-back integers, 0 where the shared range is zero or no worker is in."""
         size = math.sqrt(self.block_elements) if self._form.rotated else 1.0
         unit = self.bound / (size * self.granularity)
         used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
