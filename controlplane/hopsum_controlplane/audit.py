@@ -2,7 +2,7 @@
 """The entries on a switch, compared with those that should be there.
 
 Compared are the tables whose entries belong to generations, the address of the service, and the multicast groups
-of jobs. Layer-2 forwarding and the loss simulator are whoever's set them.
+of jobs. Layer-2 forwarding and the drop simulator belong to the caller that set them.
 
     found, wanted by nobody                            foreign     removed
     found, of a job whose end is not confirmed yet     leftover    the removal goes on
@@ -71,7 +71,7 @@ class Audit:
 
     Attributes:
         checked: how many entries stood there.
-        foreign: entries that nobody here wrote, or that should be gone.
+        foreign: entries that this controller did not write, or that should be gone.
         leftover: entries of jobs whose end the switch has not confirmed.
         findings: what is wrong with running jobs.
         address: what the service's address needs, if not as it should be.

@@ -5,7 +5,7 @@ Rules:
 - a step is one batch. The next is written only when the switch has confirmed the one before.
 - whatever was written, or may have been, is remembered until its removal is confirmed.
 - an entry that is not there any more counts as removed.
-- an entry that the switch refused is not ours: somebody else's stands under that key, and is never removed.
+- an entry that the switch refused is not ours: another client's entry has that key, and is never removed.
 """
 
 from __future__ import annotations

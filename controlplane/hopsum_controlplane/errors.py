@@ -31,7 +31,7 @@ class ControlPlaneError(Exception):
 
 
 class ForeignEntriesError(ControlPlaneError):
-    """A switch has `entities` that nobody's database here has, and nobody said that they are to go."""
+    """A switch has `entities` that the database does not have, and no operator has decided that they are to go."""
 
     def __init__(self, what: str, entities: Sequence[Entity], *, where: str = "", hint: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
@@ -47,7 +47,7 @@ class NotPrimaryError(ControlPlaneError):
 
 
 class SwitchStateLostError(ControlPlaneError):
-    """The switch does not run our program any more, because it restarted or somebody pushed another.
+    """The switch does not run our program any more, because it restarted or another client pushed another program.
 
     All generations on it are over.
     """

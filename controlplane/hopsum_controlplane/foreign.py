@@ -45,7 +45,7 @@ class ForeignGeneration:
 
 
 def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity]) -> list[ForeignGeneration]:
-    """Return the generations among the entries of nobody that are admitted, in their order.
+    """Return the admitted generations among the foreign entries, in their order.
 
     `actual` is all that stands: a generation's multicast group may have the number of a job's that is wanted.
     """

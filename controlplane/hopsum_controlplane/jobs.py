@@ -86,8 +86,8 @@ class JobSpec:
     lanes.check_table), None for a job without that operation. `quorum` workers complete a round: all of them if None.
     `digits` are the elements that share a lane of ADD32 and the largest value that a worker adds to one (see
     lanes.check_digits), None where lanes carry one element.
-    A packet with FLUSH completes its round with `min_quorum` in it. The default 1 leaves it to the workers, who send no
-    FLUSH unless they have a deadline.
+    A packet with FLUSH completes its round with `min_quorum` in it. The default 1 leaves it to the workers, which send
+    no FLUSH unless they have a deadline.
     `observers` may ask what a slot holds (PROBE) and nothing else. Their ranks are 64 and above.
     In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both. Quorums
     count its children, which are workers and leaves.
@@ -124,7 +124,7 @@ class JobSpec:
 
     @property
     def members(self) -> tuple[WorkerEndpoint, ...]:
-        """Return everybody who may speak: workers, then observers."""
+        """Return all members: workers, then observers."""
         return *self.workers, *self.observers
 
     @property
@@ -228,7 +228,7 @@ class JobSpec:
 
 
 def new_side_key() -> str:
-    """Return a key that nobody has yet, in hexadecimal."""
+    """Return a new random key, in hexadecimal."""
     return secrets.token_bytes(SIDE_KEY_BYTES).hex()
 
 

@@ -47,7 +47,7 @@ def plan(job: Job, program: Program = V1MODEL) -> Plan:
 
 
 def decides_sums(entity: Entity) -> bool:
-    """Return whether what is summed depends on the entry: who is admitted, as whom, where to, by which table.
+    """Return whether sums depend on the entry: the worker that it admits, its bit, its slots, or its table.
 
     The others only say where results go. With one of those wrong for a while no slot holds anything that it should
     not. With one of these it may, and rule S5 wants them constant in a generation.

@@ -68,8 +68,8 @@ class SwitchController:
     """The one controller of `device`, whose service has the address `switch`. Not thread-safe.
 
     Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
-    the address of the service. `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
-    stand there, unless `remove_existing`: then they are ended. With `keep_existing` generations that the
+    the address of the service. `adoptions` says what became of them. Raises ControlPlaneError when foreign jobs
+    are installed there, unless `remove_existing`: then they are ended. With `keep_existing` generations that the
     switch serves go on, their places stay taken, and `foreign` has them. Entries with the keys in `removable` are
     removed all the same: the caller knows that they are to go. It also raises when the switch
     fails. Construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix
@@ -125,7 +125,7 @@ class SwitchController:
 
     @property
     def foreign(self) -> tuple[ForeignGeneration, ...]:
-        """Return the generations of nobody that are kept, in their order."""
+        """Return the foreign generations that are kept, in their order."""
         return tuple(self._foreign[generation] for generation in sorted(self._foreign))
 
     @property
@@ -202,7 +202,7 @@ class SwitchController:
     def repair(self, audit: Audit) -> RepairResult:
         """Make the switch hold what it should, as far as `audit` found that it does not.
 
-        Jobs that are lost are ended, their slots are free then. See `Audit.lost` beforehand. Entries of nobody are
+        Jobs that are lost are ended, their slots are free then. See `Audit.lost` beforehand. Foreign entries are
         removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left
         alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
         """
@@ -281,7 +281,7 @@ class SwitchController:
     def _take_over(
         self, adopt: Sequence[Job], remove_existing: bool, removable: Collection[tuple[object, ...]]
     ) -> dict[int, Adoption]:
-        """Adopt what stands of the jobs in the database, and see that nobody else's job does."""
+        """Adopt the installed jobs of the database, and see that no other job is installed."""
         check_no_duplicates(adopt)
         for job in adopt:
             self._allocator.take(job.slots, job.job_index, job.region)
@@ -306,7 +306,7 @@ class SwitchController:
         return adoptions(adopt, audit, self._switch)
 
     def _keep(self, foreign: Sequence[Entity], actual: Mapping[tuple[object, ...], Entity]) -> None:
-        """Keep the generations among entries of nobody. Raises ForeignEntriesError unless that is all of them."""
+        """Keep the generations among foreign entries. Raises ForeignEntriesError unless that is all of them."""
         can_keep = self._keep_existing and not self._device.program.half_words  # these do not name a generation
         kept = foreign_generations(foreign, actual) if can_keep else []
         keys = {entity.key() for each in kept for entity in each.entities}

@@ -125,10 +125,10 @@ class TreeJob:
         send_to: Mapping[int, Address] | None = None,
         resume: Resume | None = None,
     ) -> JobMembership:
-        """Return the membership of the workers of one rack, who all know the workers of all racks.
+        """Return the membership of the workers of one rack, which know the workers of all racks.
 
-        `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for those who do not
-        send to the service of their leaf. `resume` and what is raised are as for `job_membership`.
+        `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for workers that do
+        not send to the service of their leaf. `resume` and what is raised are as for `job_membership`.
         """
         spec, leaf = self.spec, self.leaves[rack]
         fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]

@@ -2,8 +2,8 @@
 """Settings that the workers of one job need to have in common, and what becomes of those that differ.
 
 A worker that differs from a job that has run, or runs, is refused alone: the others go on. While a job forms for the
-first time nobody knows which of two workers is right: the join is refused, everybody who waits is given up with the
-same words, and so is each other rank that joins within a lease, until one that was told joins again.
+first time no one can tell which of two workers is right: the join is refused, all waiting workers are evicted with
+the same message, and so is each other rank that joins within a lease, until one that was told joins again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNTOLD: Final = "(not told)"
 def conflict(record: JobRecord, member: Member) -> str:
     """Say in what a worker that joins differs from one that is in the job or waits, or "" without a difference.
 
-    A worker without settings differs from nobody.
+    A worker without settings does not differ from any other worker.
     """
     for other in record.members:
         compared = other.is_worker and other.phase in LEASED and other.rank != member.rank and other.settings
@@ -69,7 +69,7 @@ class Disputes:
         self._disputes: dict[str, _Dispute] = {}
 
     def require_agreement(self, record: JobRecord, member: Member, now_s: float, lease_s: float) -> None:
-        """Refuse a worker with other settings than the job's, and give up who waits where nobody knows which are right.
+        """Refuse a worker with other settings than the job's. Evict all waiting ones where none are known to be right.
 
         Raises InvalidRequestError.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The waiting time before another try: 1 s, then twice as long each time, at most 30 s.
 
-A switch that does not answer is asked every second: its workers wait, and such a question costs nobody
-anything.
+A switch that does not answer is asked every second: its workers wait, and such a question costs
+little.
 """
 
 from __future__ import annotations

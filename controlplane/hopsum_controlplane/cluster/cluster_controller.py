@@ -60,7 +60,7 @@ class ClusterController:
     """The only one who uses `store` and drives `devices`, by switch name: open ones, or what opens them. Thread-safe.
 
     Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
-    that do not are over, generations of nobody are kept unless `may_remove`. With `pipeline` the
+    that do not are over, foreign generations are kept unless `may_remove`. With `pipeline` the
     switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
     `clock` gives unix seconds, for generations, `monotonic` those for leases.
     `registered` drives the switches of `registry`.
@@ -131,9 +131,9 @@ class ClusterController:
         return views.of_created(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
-        """Delete a job, whoever is in it. When this returns it is gone, and its slots are free.
+        """Delete a job, with all its members. When this returns it is gone, and its slots are free.
 
-        `by` says who asked, for the job's workers.
+        `by` names the caller for the job's workers.
 
         Raises UnknownJobError, StoreError, and SwitchUnavailableError when the job's entries could not be removed yet:
         it is over for its members, its slots stay taken, and the controller goes on trying. A second call does the
@@ -211,8 +211,8 @@ class ClusterController:
     def join(self, request: JoinRequest) -> Joined:
         """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
 
-        Another incarnation takes the place of who had the rank, which ends the generation that it was in. Who was in
-        the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
+        Another incarnation takes the rank of the one before, which ends the generation that it was in. A member
+        of the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
         UnauthenticatedError, ResourceExhaustedError or StoreError. Then nothing has changed, but for settings that
         differ before the first generation: they evict all waiting members, see `agreement`.
         """
@@ -247,7 +247,7 @@ class ClusterController:
     ) -> JobMembership | Pending:
         """Wait for a generation with this member in it, other than the known one, for up to `timeout_s` seconds.
 
-        Returns its membership, or whom the job waits for. Raises
+        Returns its membership, or the ranks that the job waits for. Raises
         UnknownJobError, and UnauthenticatedError when the secret is not, or not any more, that of a member with a
         lease.
         """
@@ -325,7 +325,7 @@ class ClusterController:
                 self._leases.shorten(job, rank, now_s + GRACE_S)
 
     def excuse(self, away_s: float) -> None:
-        """Extend all leases by seconds in which this process did not run, so that nobody was heard.
+        """Extend all leases by seconds in which this process did not run, so that no heartbeat was heard.
 
         No lease becomes longer than a new one.
         """
@@ -434,7 +434,7 @@ class ClusterController:
                 self._reconcilers.follow(record.name)
 
     def _note_rejection(self, request: JoinRequest, error: ControlPlaneError) -> None:
-        """Remember why a join was refused, if who asked had the job's token."""
+        """Remember why a join with the job's token was refused."""
         with self._cache.changed:
             record = self._cache.find(request.job)
             if record is not None and matches(request.token, record.token_digest):

@@ -73,7 +73,7 @@ _MAX_ELECTION_ID = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class PortRule:
-    """Workers whose addresses are of `network` stand behind switch port `port`."""
+    """Workers with addresses of `network` are behind switch port `port`."""
 
     port: int
     network: IPv4Network
@@ -85,7 +85,7 @@ class PortRule:
 
 @dataclass(frozen=True)
 class SwitchConfig:
-    """One switch: how it is reached, what its service is called, who stands behind its ports.
+    """One switch: how it is reached, the address of its service, the networks behind its ports.
 
     `driver` names a target, `address` its P4Runtime server. `service_address` is the (IPv4 address, UDP port) that
     workers send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers

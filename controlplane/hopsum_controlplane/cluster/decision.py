@@ -13,8 +13,8 @@ It is pure (rules E2, E3, E4)::
     too late   who lacks what another delivered and nobody has any more, as who had it gave up on stragglers: what is
                summed again would be a second result. So it is out, and may come back as a newcomer
 
-Who missed the generation that had newcomers, because it ended before he was told of it, must void what the others
-voided there: until nobody is left who missed it, its `start` goes with every decision.
+A worker may miss the generation that had newcomers, because it ended before the worker was notified. It must void
+what the others voided there: as long as such a worker is left, the `start` goes with every decision.
 
 Positions are those of the job's stream, which go on from generation to generation. Runs of them are first .. end - 1.
 The slots
@@ -39,7 +39,7 @@ MAX_DECIDED = 8192
 """Runs in one decision, which is told in one message."""
 MAX_POSITION = (1 << 63) - 1
 NAMED = 4
-"""The most of those who hold a run that are named."""
+"""The largest number of holders of a run that are named."""
 _FEW = 1024
 """More decided runs than this are joined where one worker holds all of them, though fewer are named then."""
 
@@ -92,10 +92,9 @@ def decide(
 ) -> Resume | None:
     """Return how a job with `slots` goes on in `generation`, given reports by rank and the ranks without one.
 
-    `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None when
-    nobody
-    has a report: the stream begins at 0. Every shard's stream is decided by itself. Newcomers begin at all of them
-    after the same all-reduce, since a worker submits to all shards or to none.
+    `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None
+    without any report: the stream begins at 0. Every shard's stream is decided by itself. Newcomers begin at all of
+    them after the same all-reduce, since a worker submits to all shards or to none.
     """
     if not reports:
         return None
@@ -136,7 +135,7 @@ def base_of(reports: Iterable[Report], slots: int) -> int:
 
 
 def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...]:
-    """Return what anybody holds from `base` on, each run with up to NAMED of the lowest ranks that hold all of it."""
+    """Return the runs that any worker holds from `base` on, each with up to NAMED of its lowest holders."""
     pieces = list(_pieces(reports, base))
     exact = _joined(pieces, lambda a, b: a & b if _named(a) == _named(b) else 0)
     found = exact if len(exact) <= _FEW else _joined(pieces, lambda a, b: a & b)
@@ -200,7 +199,7 @@ def _check_together(reports: Mapping[int, Report], slots: int) -> None:
 
 
 _Piece = tuple[int, int, int]
-"""First, end, and who holds it: bit r for rank r."""
+"""First, end, and the holders: bit r for rank r."""
 
 
 def _pieces(reports: Mapping[int, Report], base: int) -> Iterator[_Piece]:

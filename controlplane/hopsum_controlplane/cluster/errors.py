@@ -33,7 +33,7 @@ class UnauthenticatedError(ControlPlaneError):
 
 
 class UndecidedError(ControlPlaneError):
-    """Nobody has decided yet what becomes of generations that stand on a switch and are not in the database."""
+    """No operator has decided yet about generations that are on a switch and not in the database."""
 
 
 class ResourceExhaustedError(ControlPlaneError):

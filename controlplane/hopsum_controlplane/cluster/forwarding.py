@@ -34,7 +34,7 @@ class L2Forwarding:
         self._actual = None
 
     def sync(self, records: Iterable[JobRecord]) -> None:
-        """Make the switch forward to the members of these jobs, and to nobody else. Raises ControlPlaneError."""
+        """Make the switch forward to the members of these jobs, and to no other address. Raises ControlPlaneError."""
         found = ((member.endpoint.mac, self._port(record, member)) for record in records for member in record.members)
         stations = {mac: port for mac, port in found if port is not None}
         ends = {port for link in self._links for name, port in link.ends if name == self._config.name}

@@ -27,7 +27,7 @@ _SWITCH_READY = "SwitchReady"
 class JoinRejections:
     """The number of refused joins of a job, with reason and time of the last one, or an empty string and None for none.
 
-    Only joins with the job's token count: who has no token leaves nothing here.
+    Only joins with the job's token count: a join without the token leaves nothing here.
     """
 
     count: int = 0

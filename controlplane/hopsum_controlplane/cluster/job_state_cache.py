@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database's contents in memory, always as they are on disk: every step is on disk before anybody sees it."""
+"""The database's contents in memory, always as they are on disk: every step is on disk before any caller sees it."""
 
 from __future__ import annotations
 

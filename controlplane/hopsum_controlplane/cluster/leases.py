@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases: the time that each member may be silent, and its last statistics.
 
-Nobody is given up because the controller was away. Leases are only in memory: a controller that starts hears everybody
-anew. A controller that was stopped for a while extends them by that (`excuse`).
+No member is evicted because the controller was away. Leases are only in memory: a controller that starts hears every
+member anew. A controller that was stopped for a while extends them by that (`excuse`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Leases:
         return lease is not None and lease.shortened
 
     def excuse(self, record: JobRecord, away_s: float, most_s: float) -> None:
-        """Extend the leases of a job's members by seconds in which nobody could be heard, until `most_s` at most."""
+        """Extend the leases of a job's members by seconds in which no member could be heard, until `most_s` at most."""
         for member in record.members:
             lease = self._leases.get((record.name, member.rank))
             if lease is not None:

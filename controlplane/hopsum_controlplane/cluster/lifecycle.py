@@ -49,13 +49,14 @@ A job over a tree of switches, or over several shards, has one record, and these
 
 Rules:
 
-- T7: all switches of a tree have the same generation. It is written to the spine before a leaf admits anybody, and no
-  other one begins before nothing of it stands on any.
+- T7: all switches of a tree have the same generation. It is written to the spine before a leaf admits any worker, and
+  no other one begins before nothing of it stands on any.
 - E1: whatever ends a generation, the job goes on under another one only, after CHANGING. Entries are never written
   again under a generation that has been on a switch.
-- E2, E3: `start_generation` decides how the stream goes on (see `decision`), from the reports of those who wait.
-- E4: who was told of a generation joins again with a report of that one, the last, else as a newcomer, which is another
-  incarnation. So do those that were lost after they were told of one, and all who left or were replaced.
+- E2, E3: `start_generation` decides how the stream goes on (see `decision`), from the reports of the waiting workers.
+- E4: a worker that was notified of a generation joins again with a report of that one, the last, else as a newcomer,
+  which is another incarnation. So do those that were lost after they were notified of one, and all that left or were
+  replaced.
 - R3: a worker that leaves keeps its entries: the generation lasts until all its workers have left or are lost.
 - Observers are not waited for, report nothing, and their coming and going ends no generation.
 """
@@ -87,7 +88,7 @@ KEPT_INCARNATIONS = 1024
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
-    """Return the rank of who joins: its own if it has one, the one that it wants, or the lowest that is free.
+    """Return the rank of a joining member: its own if it has one, the one that it wants, or the lowest that is free.
 
     Raises UnauthenticatedError for an incarnation that left, was replaced or has another rank, InvalidRequestError for
     a rank that the job has not, and ResourceExhaustedError when no worker's rank is free.
@@ -144,9 +145,9 @@ def has_joined_with(record: JobRecord, token: str, incarnation: bytes) -> bool:
 def join(record: JobRecord, member: Member) -> JobRecord:
     """Let a member wait for the next generation. `choose_rank` gives its rank, and a `report` is the member's own.
 
-    Who is in the generation or waits already stays as it is. Raises UnauthenticatedError when it now comes from another
-    address, its report is not of the last generation that it was told of, or missing, or the job is being deleted.
-    InvalidRequestError when another member has its address, or the report is more than can be told.
+    A member that is in the generation or waits already stays as it is. Raises UnauthenticatedError when it now comes
+    from another address, its report is not of the last generation that it was told of, or missing, or the job is
+    being deleted. InvalidRequestError when another member has its address, or the report is more than can be told.
     """
     if record.state is JobState.ENDING:
         raise UnauthenticatedError(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
@@ -269,7 +270,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
 
 
 def dispute(record: JobRecord, why: str) -> JobRecord:
-    """Give up all workers that wait: they need the same settings, and nobody knows whose are right."""
+    """Evict all waiting workers: they need the same settings, and it is not known which are right."""
     for member in record.members:
         if member.is_worker and member.phase is MemberPhase.WAITING:
             record = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=why))
@@ -277,7 +278,7 @@ def dispute(record: JobRecord, why: str) -> JobRecord:
 
 
 def evict_laggards(record: JobRecord) -> JobRecord:
-    """Give those up, before a generation begins, who lack results that nobody has any more."""
+    """Evict, before a generation begins, the workers that lack results which no worker has any more."""
     if not record.ready:
         return record
     for rank in too_late(_reports(record), record.newcomers):
@@ -289,10 +290,10 @@ def evict_laggards(record: JobRecord) -> JobRecord:
 
 
 def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
-    """Take a generation for everybody who waits: it is to be written now.
+    """Take a generation for all waiting workers. It is to be written now.
 
     `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
-    which somebody waits. Of several shards it is the first one's, and `below` has those of the others.
+    which workers wait. Of several shards it is the first one's, and `below` has those of the others.
     """
     below = below or {}
     placed = {record.switch: job, **below}
@@ -314,7 +315,7 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
 
 
 def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
-    """Return whether these parts are made of those who wait, each at the switch where it is."""
+    """Return whether these parts are made of the waiting workers, each at its switch."""
     waiting = {m.endpoint: m.leaf for m in record.members if m.phase is MemberPhase.WAITING}
     if not record.branches or record.is_sharded:
         specs = {branch.switch: record.spec(shard) for shard, branch in enumerate(record.branches, 1)}
@@ -388,7 +389,7 @@ def move(
     """Give the job another switch in the place of `away`, from its next generation on.
 
     `seats` are the places of the members there, by rank. The generation that there is ends for `reason`. What stands on
-    `away` is removed there when that can be done, and nobody waits for it. A job over a tree is not moved.
+    `away` is removed there when that can be done, and no generation waits for it. A job over a tree is not moved.
     """
     if record.state is JobState.ENDING or (record.branches and not record.is_sharded) or to.switch in record.places:
         raise _fault(record, f"move from {away} to {to.switch}")
@@ -426,7 +427,7 @@ def _go_on(record: JobRecord) -> JobRecord | None:
 
 
 def _reports(record: JobRecord) -> dict[int, Report]:
-    """Return what those who wait have reported, by rank."""
+    """Return the reports of the waiting workers, by rank."""
     return {m.rank: m.report for m in record.members if m.phase is MemberPhase.WAITING and m.report is not None}
 
 
@@ -443,7 +444,7 @@ def _end_if_all_gone(record: JobRecord) -> JobRecord:
 
 
 def _belongs(record: JobRecord, member: Member) -> bool:
-    """Return whether a member is a worker of a generation that is not over, lost or not: who takes its rank ends it."""
+    """Return whether a member is a worker of a running generation, lost or not: another one in its rank ends it."""
     lasts = record.state in (JobState.INSTALLING, JobState.RUNNING)
     inside = member.joined_generation == record.generation and member.phase in (MemberPhase.IN, MemberPhase.LOST)
     return lasts and inside and member.is_worker

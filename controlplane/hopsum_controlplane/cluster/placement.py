@@ -78,7 +78,7 @@ _Candidates = tuple[_Candidate, ...]
 def allocator_from_records(
     config: SwitchConfig, records: Iterable[JobRecord], foreign: Iterable[ForeignGeneration] = ()
 ) -> ResourceAllocator:
-    """Return what the records of a switch, and generations of nobody that are kept there, leave of it.
+    """Return what the records of a switch, and foreign generations that are kept there, leave of it.
 
     Raises ControlPlaneError when they do not fit its slots.
     """
@@ -350,7 +350,7 @@ def _most(candidates: _Candidates) -> int:
 
 
 def _made_up_mac(switch: SwitchConfig, port: int) -> str:
-    """Return the address that a UDP port of the embedded switch gives everybody behind it."""
+    """Return the address that a UDP port of the embedded switch gives all workers behind it."""
     if switch.driver != "native":
         raise InvalidRequestError(
             f"no MAC address, which a {switch.driver} switch needs", hint="join with that of the worker's interface"

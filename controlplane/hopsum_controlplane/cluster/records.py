@@ -244,7 +244,7 @@ class JobRecord:
 
     @property
     def gone_ranks(self) -> tuple[int, ...]:
-        """Return those of `missing_ranks` that nobody has: never joined, left, or given up."""
+        """Return those of `missing_ranks` without a member: never joined, left, or given up."""
         there = {member.rank for member in self.members if member.phase in LEASED}
         return tuple(rank for rank in self.missing_ranks if rank not in there)
 
@@ -273,7 +273,7 @@ class JobRecord:
         return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)
 
     def member(self, rank: int) -> Member | None:
-        """Return the member of a rank, None when nobody has it."""
+        """Return the member of a rank, None without one."""
         return next((member for member in self.members if member.rank == rank), None)
 
     def with_seats(self, shard: int, seats: Mapping[int, ShardSeat]) -> tuple[Member, ...]:
@@ -283,6 +283,6 @@ class JobRecord:
         )
 
     def spec(self, shard: int = 0) -> JobSpec:
-        """Return what the next generation is made of at a shard: those who wait."""
+        """Return the members of the next generation at a shard: those that wait."""
         waiting = (member for member in self.members if member.phase is MemberPhase.WAITING)
         return self.request.spec({member.rank: member.endpoints[shard] for member in waiting})

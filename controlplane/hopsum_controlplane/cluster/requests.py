@@ -68,7 +68,7 @@ class JobRequest:
 
     @property
     def observer_ranks(self) -> range:
-        """Return the ranks of observers, who are not waited for."""
+        """Return the ranks of observers, for which no job waits."""
         return range(MAX_WORKERS, MAX_WORKERS + self.observers)
 
     def spec(self, members: dict[int, WorkerEndpoint]) -> JobSpec:
@@ -89,7 +89,7 @@ class JobRequest:
         )
 
     def trial(self) -> JobSpec:
-        """Return the specification with all members, at addresses that nobody has: for checks of everything else."""
+        """Return the specification with all members, at addresses without a host: for checks of everything else."""
         return self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks)))
 
     def check_tree(self) -> None:
@@ -197,10 +197,10 @@ class JoinRequest:
 
     `ip` and `udp_port` are the source of its datagrams as the switch sees it. `rank` None leaves the choice to the
     controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
-    the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in a generation
-    that is over has sealed it, and joins again with its `report`. `settings` are what all workers of the job need to
-    have in common, by name. A worker without settings is not compared. `further` has its sources towards the job's
-    shards 1 .. k - 1. The others are towards shard 0.
+    the 16 bytes of `incarnation` once in its life: a worker with other bytes is another one. A worker of a
+    generation that has ended has sealed it, and joins again with its `report`. `settings` are what all workers of the
+    job need to have in common, by name. A worker without settings is not compared. `further` has its sources towards
+    the job's shards 1 .. k - 1. The others are towards shard 0.
     """
 
     job: str

@@ -131,7 +131,7 @@ class StoredState:
 class StateStore:
     """The database at `path`, made when there is none. `StateStore(...)` holds the lock until `close`.
 
-    `owner` is a number of their own: switches know by it whose sessions are whose.
+    `owner` is a number of this database: switches tell the sessions of one database by it.
 
     Raises StoreError when another process has them, the file is none of ours, newer than this program, damaged or
     cannot be written.
@@ -239,7 +239,7 @@ class StateStore:
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _owner(self) -> int:
-        """Return the number of whoever has this database, drawn when they were first opened: 1 .. 2^32 - 1."""
+        """Return the number of this database's owner, drawn when the database was first opened: 1 .. 2^32 - 1."""
         execute = self._database.execute
         execute("CREATE TABLE IF NOT EXISTS owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER)")
         execute("INSERT OR IGNORE INTO owner VALUES (1, ?)", (1 + secrets.randbelow((1 << 32) - 1),))

@@ -65,9 +65,9 @@ class SwitchReconciler:
 
     `ready` says whether all switches of a job can take a generation, `parts` gives what that generation is on each.
     `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
-    program: it is pushed where none runs. `may_remove` is asked once, before the first entries of nobody, or another
+    program: it is pushed where none runs. `may_remove` is asked once, before the first foreign entries, or another
     program, are taken off the switch, with the switch's name and what would go, in words. Without it nothing is
-    removed: generations of nobody that the switch serves are kept, and `foreign` has them.
+    removed: foreign generations that the switch serves are kept, and `foreign` has them.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class SwitchReconciler:
         self._pipeline = pipeline
         self._may_remove = may_remove
         self.foreign: tuple[ForeignGeneration, ...] = ()
-        """Generations of nobody that the switch serves, about which nobody has decided yet."""
+        """Foreign generations that the switch serves, about which no operator has decided yet."""
         self._condemned: frozenset[tuple[object, ...]] = frozenset()
-        """Keys of entries that are to go, since somebody said so, or they came while this process served the switch."""
+        """Keys of entries that are to go: by a decision, or because they came while this process served the switch."""
         self._lock = threading.Lock()
         self._backoff = Backoff(monotonic)
         self._pace = Pace(monotonic)
@@ -282,7 +282,7 @@ class SwitchReconciler:
             self._backoff.succeeded(record.name)
 
     def _forward(self) -> None:
-        """Let the switch forward to all who have joined by now, where it is to."""
+        """Let the switch forward to all members that have joined by now, where it is to."""
         if self._forwarding is not None:
             self._forwarding.sync(self._cache.records(self.config.name))
 
@@ -402,7 +402,7 @@ class SwitchReconciler:
     def _asked(self, what: Sequence[str]) -> bool:
         """Return whether these may be taken off the switch. The question is asked once.
 
-        A switch that registered is this controller's by its own word: nothing there is anybody else's.
+        A switch that registered is this controller's by its own word: no other controller has anything there.
         """
         if self.config.registered:
             return True
@@ -410,7 +410,7 @@ class SwitchReconciler:
         return ask is not None and ask(self.config.name, what)
 
     def _note_foreign(self, foreign: tuple[ForeignGeneration, ...]) -> None:
-        """Remember which generations of nobody are kept, and log those that are new."""
+        """Remember which foreign generations are kept, and log those that are new."""
         name, known = self.config.name, [kept.generation for kept in self.foreign]
         self.foreign = foreign
         for kept in foreign:

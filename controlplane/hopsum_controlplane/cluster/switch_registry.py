@@ -171,7 +171,7 @@ class SwitchRegistry:
             _log.error("switches that have gone: %s", error)
 
     def excuse(self, away_s: float) -> None:
-        """Extend all leases by seconds in which nobody was heard, none beyond a new one."""
+        """Extend all leases by seconds in which no switch was heard, none beyond a new one."""
         with self._cache.changed:
             most_s = self._monotonic() + self._config.lease_s
             for name, until_s in self._until_s.items():

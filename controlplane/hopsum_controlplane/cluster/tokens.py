@@ -2,7 +2,7 @@
 """Secrets: a job's token, which its creator is told once, and the secret that each member has of it.
 
 The database keeps digests only. A member's secret is a function of the token and of what the member drew itself, so a
-join that is repeated has the same answer although nobody kept it.
+join that is repeated has the same answer although it is not stored.
 """
 
 from __future__ import annotations

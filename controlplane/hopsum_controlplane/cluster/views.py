@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the cluster: values that nobody changes any more. None shows a token or a secret when printed."""
+"""Answers of the cluster: values that do not change any more. None shows a token or a secret when printed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Joined:
 class Pending:
     """No generation yet. `missing_ranks` are the workers that are waited for, or none when the switch is.
 
-    `gone_ranks` are those of them that nobody has. `reason` is why the last generation ended, empty before the first.
+    `gone_ranks` are those of them without a member. `reason` is why the last generation ended, empty before the first.
     """
 
     missing_ranks: tuple[int, ...]
@@ -318,7 +318,7 @@ def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> d
 
 
 def of_created(record: JobRecord, token: str) -> CreatedJob:
-    """Return what who made a job is told of it."""
+    """Return what the creator of a job is told of it."""
     base, size = record.region
     return CreatedJob(record.name, token, switches_of(record), base, size, record.request.workers, _parts(record, {}))
 

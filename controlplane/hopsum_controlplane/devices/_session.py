@@ -111,7 +111,7 @@ class Session:
         `role` names a role on the server, none for full access. `owner` is whose sessions the low word of the election
         id counts, see `election`, or 0 for a session without an owner.
 
-        Raises ControlPlaneError when nobody answers or another client is primary. Nothing is left running
+        Raises ControlPlaneError when the server does not answer or another client is primary. Nothing is left running
         then.
         """
         where = f"switch {device_id} at {address}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Election ids whose low word counts the sessions of one controller, so that its newer session has the switch.
 
-A controller asks with (its configured id, 0). A switch that nobody has makes that primary, and it is raised at once to
+A controller asks with (its configured id, 0). A switch without a primary accepts that id, which is raised at once to
 (configured id, count << 32 | owner) with the count 1. Where a session of the same configured id is primary, the switch
 answers with that one's id: if its owner is ours, it is our own session of before, perhaps on a dead connection, and the
 next count wins against it. If it is another's, two controllers have the same configured id, and the second is refused.
-An id that nobody is primary with any more is gone past as well: P4Runtime never lets the highest id sink.
+An id without a primary is passed as well: P4Runtime never lets the highest id sink.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 ElectionId = tuple[int, int]
 OWNERS: Final = 1 << 32
-"""An owner is 1 .. OWNERS - 1. 0 is nobody."""
+"""An owner is 1 .. OWNERS - 1. 0 stands for no owner."""
 
 
 class Answer(NamedTuple):
-    """A switch's answer to an election id: whether we are primary, or somebody is, and the highest id."""
+    """A switch's answer to an election id: whether this client is primary, or another one, and the highest id."""
 
     ours: bool
     taken: bool
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
     """Return the id to ask with next, or None to keep this answer.
 
-    Without an `owner` an id is only raised past one that nobody has any more.
+    Without an `owner` an id is only raised past one that no client has any more.
     """
     high, low = asked
     if low or (answer.ours and not owner):

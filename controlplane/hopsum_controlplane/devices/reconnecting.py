@@ -16,10 +16,9 @@
 A call that finds the session lost before anything was sent is made again over the new one. One that was sent and not
 answered raises: what became of it is not known. A pause is never slept: a call within it raises at once.
 
-Who was deposed does not come back by itself when the other one leaves: by then its database is older than the switch.
-Nobody fills a switch that forgot: its generations are over (rule E1). `sessions` counts, so that the owner can audit
-after
-each new one: entries may have been changed meanwhile.
+A deposed device does not come back by itself when the other client leaves: by then its database is older than the
+switch. A switch that forgot is not filled again: its generations have ended (rule E1). `sessions` counts, so that the
+owner can audit after each new one: entries may have been changed meanwhile.
 """
 
 from __future__ import annotations
