@@ -218,7 +218,7 @@ def test_who_is_lost(cluster: Cluster, address: str) -> None:
     text = shown(document(now, now))
     assert "2/3" in text
     assert "running, degraded" in text
-    assert "job train: rank 0 was given up: it was silent for 10 s" in text
+    assert "job train: rank 0 was evicted: it was silent for 10 s" in text
     assert "job train: goes on without rank 0; a quorum is 2 of 3" in text
 
 

@@ -46,7 +46,7 @@ def print_job(job: Mapping[str, Any], console: Console) -> None:
         console.print(_members(job["members"]))
         for member in job["members"]:
             if member["reason"]:
-                console.print(f"rank {member['rank']} was given up: {escape(member['reason'])}")
+                console.print(f"rank {member['rank']} was evicted: {escape(member['reason'])}")
     if job["counters"]:
         console.print(_counted(job))
     if job["conditions"]:

@@ -463,7 +463,7 @@ class ClusterController:
 
     def _given_up(self, record: JobRecord, member: Member) -> str:
         why = member.why or f"nothing was heard of it for {self._lease_s(record):g} s"
-        return f"rank {member.rank} of job {record.name!r} was given up: {why}"
+        return f"rank {member.rank} of job {record.name!r} was evicted: {why}"
 
     def _lease_s(self, record: JobRecord) -> float:
         return self._config.lease_s if record.request.lease_s is None else record.request.lease_s

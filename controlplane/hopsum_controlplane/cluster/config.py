@@ -5,7 +5,7 @@
   database = "/var/lib/hopsum/state.sqlite"
   listen = "127.0.0.1:4700"                  # service for workers and operators; HOST:PORT or unix:PATH
   metrics_listen = "127.0.0.1:4701"          # "" for none
-  lease_s = 15.0                             # a member that is silent for so long is given up
+  lease_s = 15.0                             # a member that is silent for so long is evicted
   heartbeat_s = 5.0                          # how often members are asked to say that they live
   reconcile_interval_s = 10.0                # how often a switch is compared with the database; 0 for never
   tls_certificate = "/etc/hopsum/server.pem" # both or none

@@ -3,7 +3,7 @@
 
 Created, Restored        the job was made; the controller was started, and found it in its database
 MemberJoined             a worker or observer has joined, for the next generation
-MemberLeft, MemberLost   it has left; it was given up
+MemberLeft, MemberLost   it has left; it was evicted
 GenerationBegun          a generation was taken, and its entries are being written
 EntriesInstalled         all entries are on the switches: the generation runs
 GenerationEnded          the generation is over, and its entries are being removed
@@ -78,7 +78,7 @@ def _of_member(before: Member | None, after: Member | None, lease_s: float) -> I
     elif after.phase is MemberPhase.LEFT:
         yield JobEvent.normal("MemberLeft", f"rank {after.rank} has left")
     elif after.phase is MemberPhase.LOST:
-        yield JobEvent.warning("MemberLost", f"rank {after.rank} was given up: {why_lost(after, lease_s)}")
+        yield JobEvent.warning("MemberLost", f"rank {after.rank} was evicted: {why_lost(after, lease_s)}")
 
 
 def _of_generation(before: JobRecord, after: JobRecord) -> Iterator[JobEvent]:

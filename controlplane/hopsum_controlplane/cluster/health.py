@@ -45,7 +45,7 @@ def health_of(record: JobRecord, condition: str, left_s: Mapping[int, float | No
 
     Args:
         condition: why its switches do not do what its state wants, empty if they do.
-        left_s: by rank, the seconds until the member is given up.
+        left_s: by rank, the seconds until the member is evicted.
         lease_s: seconds that a member may be silent.
     """
     if record.state is JobState.RUNNING:
@@ -74,7 +74,7 @@ def _running(record: JobRecord, condition: str, left_s: Mapping[int, float | Non
     for member in inside:
         remaining_s = left_s.get(member.rank)
         if remaining_s is not None and remaining_s < lease_s * LITTLE_LEFT:
-            found.append(f"rank {member.rank} has missed heartbeats: it is given up in {remaining_s:.1f} s")
+            found.append(f"rank {member.rank} has missed heartbeats: it is evicted in {remaining_s:.1f} s")
     if condition:
         found.append(condition)
     return JobHealth(Health.DEGRADED, "; ".join(found)) if found else JobHealth(Health.HEALTHY)
@@ -90,18 +90,18 @@ def _forming(record: JobRecord, condition: str) -> JobHealth:
         lack = f"waits for {ranks_in_words(record.missing_ranks)} of {record.request.workers} to join"
         return JobHealth(Health.WAITING, "; ".join(filter(None, (lack, ended))))
     if len(workers) > len(present):
-        return JobHealth(Health.FAILED, ended or "its workers were given up before they were all there")
+        return JobHealth(Health.FAILED, ended or "its workers were evicted before they were all there")
     return JobHealth(Health.IDLE, ended or "no worker has joined")
 
 
 def _gone(member: Member, lease_s: float) -> str:
     if member.phase is MemberPhase.LEFT:
         return f"rank {member.rank} has left"
-    return f"rank {member.rank} was given up: {why_lost(member, lease_s)}"
+    return f"rank {member.rank} was evicted: {why_lost(member, lease_s)}"
 
 
 def why_lost(member: Member, lease_s: float) -> str:
-    """Return why a member was given up."""
+    """Return why a member was evicted."""
     return member.why or f"it was silent for {lease_s:g} s"
 
 

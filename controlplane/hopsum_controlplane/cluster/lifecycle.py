@@ -30,7 +30,7 @@ Phases of a member::
 
   WAITING  has joined, for the next generation        IN       belongs to the generation
   OVER     its generation is over: is to join again   LEFT     belonged to the generation, has no part any more
-  LOST     was silent for a lease, left unfinished, or is too far behind: given up
+  LOST     was silent for a lease, left unfinished, or is too far behind: evicted
 
   start_generation: WAITING -> IN.   mark_notified: notes that an IN member knows of its generation.
   end_generation: IN -> OVER, or WAITING with the report that it had if it was not told of this generation. LEFT is
@@ -178,7 +178,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
             hint="start it again: who joins anew draws a new incarnation",
         )
     if before.phase is MemberPhase.LOST and (before.notified_generation or report is not None):
-        raise _no_newcomer(record, member, f"was given up: {before.why or 'it was silent for its lease'}")
+        raise _no_newcomer(record, member, f"was evicted: {before.why or 'it was silent for its lease'}")
     if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and report in (None, before.report):
         return record
     if report is None and before.notified_generation and member.is_worker:

@@ -71,7 +71,7 @@ class Member:
 
     `joined_generation` is the last generation that it was let into, `notified_generation` the last one that it may know
     of, because the controller has answered with it, or was about to, or 0 for none. `report` is what it holds of that
-    one, until it is told of another, or None for none. `why` says why it was given up, if not for silence. `leaf` is
+    one, until it is told of another, or None for none. `why` says why it was evicted, if not for silence. `leaf` is
     the switch that it stands at in a tree, "" elsewhere. `settings` are what it needs to have in common with the
     other workers, name and value, by name. `further` are its places at the job's shards 1 .. k - 1. `endpoint` and
     `side_port` are those at shard 0.
@@ -244,7 +244,7 @@ class JobRecord:
 
     @property
     def gone_ranks(self) -> tuple[int, ...]:
-        """Return those of `missing_ranks` without a member: never joined, left, or given up."""
+        """Return those of `missing_ranks` without a member: never joined, left, or evicted."""
         there = {member.rank for member in self.members if member.phase in LEASED}
         return tuple(rank for rank in self.missing_ranks if rank not in there)
 

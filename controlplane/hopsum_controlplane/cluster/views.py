@@ -104,7 +104,7 @@ class HeartbeatResult:
     """What a member is told when it says that it lives.
 
     `generation` is the one that the switch serves with this member in it, 0 for none. `reason` says why the generation
-    that the member named is over, or why it has been given up. It is empty when neither is so. `lost_ranks` are the
+    that the member named is over, or why it has been evicted. It is empty when neither is so. `lost_ranks` are the
     workers that the generation goes on without. `switch_unreachable` says why a switch of that generation cannot be
     reached. It is empty when it can.
     """
@@ -120,7 +120,7 @@ class HeartbeatResult:
 class MemberView:
     """A member of a job. `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat.
 
-    That came `heartbeat_age_s` ago, None where there was none. `reason` is why it was given up, empty if it was not.
+    That came `heartbeat_age_s` ago, None where there was none. `reason` is why it was evicted, empty if it was not.
     """
 
     rank: int

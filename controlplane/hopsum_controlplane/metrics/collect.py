@@ -60,7 +60,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_members", "gauge", "Members in a phase, observers among them.", (*_JOB, "phase")),
     ("job_missing_ranks", "gauge", "Workers that the next generation lacks.", _JOB),
     ("job_packets_total", "counter", "Packets of this generation at a switch, by what they did.", (*_PART, "event")),
-    ("member_lease_remaining_seconds", "gauge", "Until the member is given up.", _MEMBER),
+    ("member_lease_remaining_seconds", "gauge", "Until the member is evicted.", _MEMBER),
     ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
     ("member_allreduce_duration_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
     ("member_skipped_total", "counter", "Of these: without a mean.", _MEMBER),

@@ -89,7 +89,7 @@ _ALL: Final = (
     ),
     Drill(
         "controller-paused",
-        "the controller is stopped for longer than a lease: nobody is given up",
+        "the controller is stopped for longer than a lease: no member is evicted",
         needs_nothing,
         controller.paused,
     ),

@@ -6,11 +6,11 @@ gradient are what it delivered. The law, along every direction of the journals, 
 
     sum over those who took part (before + gradient - after) + what those who ended delivered = contributors * applied
 
-A rank that ended in the middle of a step, dead or given up, may have contributed to it: its bit is set. What it
+A rank that ended in the middle of a step, dead or evicted, may have contributed to it: its bit is set. What it
 delivered is what the law lacks then, and must be its gradient and residual up to an error of quantisation. All ranks
 quantise to one range, the largest worker's, so the survivors' residuals say how large that error is. What the ended
 rank's error feedback held, by its last line, is lost, and nothing else may be. An all-reduce without a result
-delivers nothing. Nor does a result that only ranks took which were given up with it: they forget it with their model,
+delivers nothing. Nor does a result that only ranks took which were evicted with it: they forget it with their model,
 and the others, who have their vectors back, sum them again.
 
 TOLERANCE is for the rounding of float32, which every element goes through several times: an error of one in 10^5 of

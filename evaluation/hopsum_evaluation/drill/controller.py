@@ -81,7 +81,7 @@ def paused(context: DrillContext) -> DrillReport:
         testbed.report.detected_ms = 1e3 * heard_s
         testbed.report.detected = "all ranks heard again, from when the controller went on"
         testbed.report.recovered = (
-            f"{alone} steps in pauses of {told}, with a lease of {lease_s:g} s; nobody was given up"
+            f"{alone} steps in pauses of {told}, with a lease of {lease_s:g} s; no member was evicted"
         )
         testbed.report.numbers = {"steps_in_pauses": alone, "lease_s": lease_s, "longest_pause_s": pauses_s[-1]}
         judge(testbed, training)

@@ -102,7 +102,7 @@ def rejoins(context: DrillContext) -> DrillReport:
 
 
 def paused(context: DrillContext) -> DrillReport:
-    """Stop a worker for longer than its lease: it is given up, refused when it goes on, and joins anew."""
+    """Stop a worker for longer than its lease: it is evicted, refused when it goes on, and joins anew."""
     with drill_testbed(context, "worker-paused", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3)
         training.train(20)
@@ -144,10 +144,10 @@ def comes_back(testbed: DrillTestbed, training: TrainingJob, rank: int, at_s: fl
 
 
 def require_refusal(training: TrainingJob, rank: int) -> None:
-    """Raise DrillError unless a rank was told that it had been given up."""
+    """Raise DrillError unless a rank was told that it had been evicted."""
     texts = [entry["text"] for entry in training.journal(rank, "failed") if entry["error"] == "GenerationEndedError"]
-    if not any("given up" in text for text in texts):
-        raise DrillError(f"rank {rank} was not told that it had been given up: {texts}")
+    if not any("evicted" in text for text in texts):
+        raise DrillError(f"rank {rank} was not told that it had been evicted: {texts}")
 
 
 def judge(testbed: DrillTestbed, training: TrainingJob) -> None:

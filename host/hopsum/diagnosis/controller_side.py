@@ -10,7 +10,7 @@
     entries     between the snapshots somebody else changed entries on a switch
     members     workers wait for ranks that have not joined
     joins       the same, and joins with the right token were refused (wire version, address, rank)
-    leases      members are given up, or about to be
+    leases      members are evicted, or about to be
     quorum      fewer workers are left in a generation than complete a sum
     generations      a generation began between the snapshots, of a job that had one
     writing     the switch does not do what a job's state wants

@@ -66,7 +66,7 @@ def _refusals(job: Values) -> str:
 
 
 def check_leases(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
-    """Check that no member is given up, or about to be. A running job with a quorum goes on without it."""
+    """Check that no member is evicted, or about to be. A running job with a quorum goes on without it."""
     check = "leases"
     lost = [(job, member) for job in after.jobs for member in job["members"] if member["phase"] == "lost"]
     quiet = [
@@ -82,7 +82,7 @@ def check_leases(before: ControllerSnapshot, after: ControllerSnapshot) -> Check
         return failed(check, _given_up(ended), fix, facts)
     if quiet:
         told = "; ".join(
-            f"rank {member['rank']} of job {job['name']!r} at {_at(member)} has missed heartbeats: given up in "
+            f"rank {member['rank']} of job {job['name']!r} at {_at(member)} has missed heartbeats: evicted in "
             f"{member['lease_left_s']:.1f} s"
             for job, member in quiet
         )
@@ -172,10 +172,10 @@ def _why_still(found: Stall) -> str:
 
 
 def _gone(job: Values) -> str:
-    """Say who left the generation, or was given up and why."""
+    """Say who left the generation, or was evicted and why."""
     told = [
         f"rank {member['rank']} at {_at(member)} "
-        + ("has left" if member["phase"] == "left" else f"was given up: {member['reason']}")
+        + ("has left" if member["phase"] == "left" else f"was evicted: {member['reason']}")
         for member in workers_of(job, "left", "lost")
     ]
     return "; ".join(told) or "nobody has left"
@@ -213,7 +213,7 @@ def check_clock(after: ControllerSnapshot, now_s: float) -> CheckRow:
 
 def _given_up(lost: Iterable[tuple[Values, Values]]) -> str:
     return "; ".join(
-        f"rank {member['rank']} of job {job['name']!r} at {_at(member)} was given up: {member['reason']}"
+        f"rank {member['rank']} of job {job['name']!r} at {_at(member)} was evicted: {member['reason']}"
         for job, member in lost
     )
 

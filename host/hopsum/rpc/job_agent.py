@@ -85,7 +85,7 @@ class JobAgent(Agent):
         self._lease.abandon(why_unfinished(error))
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for workers that were given up while this generation goes on. Any thread."""
+        """Keep nothing for workers that were evicted while this generation goes on. Any thread."""
         for shard in self._shards:
             shard.on_ranks_lost(generation, ranks)
 

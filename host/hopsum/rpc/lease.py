@@ -91,7 +91,7 @@ class Lease:
             statistics: called before each heartbeat, in this object's thread.
             on_over: called with the controller's reason when the generation is over, and the place is kept.
             on_lost: called with it when the place is lost as well, at once if it is already.
-            on_without: called with the ranks that were given up while the generation goes on, after each such
+            on_without: called with the ranks that were evicted while the generation goes on, after each such
             heartbeat.
         """
         with self._lock:

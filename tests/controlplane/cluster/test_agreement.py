@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers whose settings differ: who is refused, who is given up, and in which words."""
+"""Workers whose settings differ: who is refused, who is evicted, and in which words."""
 
 from __future__ import annotations
 

@@ -115,9 +115,9 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     generation, actual = first.generation, cluster.installed_entries()
     pass_a_lease(cluster, first, third)
     assert first.beat() == HeartbeatResult(JobState.RUNNING, generation, "", (1,))
-    why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
+    why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
     assert second.beat() == HeartbeatResult(JobState.RUNNING, 0, why)
-    with pytest.raises(UnauthenticatedError, match="given up"):
+    with pytest.raises(UnauthenticatedError, match="evicted"):
         second.membership()
     second.leave()  # it closes
     assert cluster.installed_entries() == actual

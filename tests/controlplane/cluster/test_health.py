@@ -90,7 +90,7 @@ def test_a_rank_that_left_while_others_are_in(cluster: Cluster) -> None:
 def test_a_quorum_goes_on_and_is_degraded(cluster: Cluster) -> None:
     crew = cluster.run("job", 3, quorum=2)
     time_passes(cluster, LEASE_S + 0.1, *crew[1:])
-    is_now(cluster, Health.DEGRADED, f"rank 0 was given up: it was silent for {LEASE_S:g} s")
+    is_now(cluster, Health.DEGRADED, f"rank 0 was evicted: it was silent for {LEASE_S:g} s")
     crew[1].leave()
     is_now(cluster, Health.STALLED, "rank 1 has left", "rank 2 is left, 2 complete a sum")
 
@@ -98,7 +98,7 @@ def test_a_quorum_goes_on_and_is_degraded(cluster: Cluster) -> None:
 def test_heartbeats_that_are_missing(cluster: Cluster) -> None:
     crew = cluster.run("job")
     time_passes(cluster, LEASE_S * 0.8, crew[0])
-    is_now(cluster, Health.DEGRADED, "rank 1 has missed heartbeats: it is given up in 2.0 s")
+    is_now(cluster, Health.DEGRADED, "rank 1 has missed heartbeats: it is evicted in 2.0 s")
     crew[1].beat()
     is_now(cluster, Health.HEALTHY)
 

@@ -125,7 +125,7 @@ def test_a_member_that_is_lost_ends_the_generation_and_all_join_again() -> None:
     assert (now.state, now.generation, now.missing_ranks) == (JobState.FORMING, 0, (0, 1))
     now = back(now, 0, report())
     for what in (None, report()):  # whatever it still holds, and though it was only silent
-        with pytest.raises(UnauthenticatedError, match=r"given up: it was silent for its lease; close, connect again"):
+        with pytest.raises(UnauthenticatedError, match=r"evicted: it was silent for its lease; close, connect again"):
             back(now, 1, what)
     assert lifecycle.join(now, member(1, life=1)).ready
 
@@ -182,7 +182,7 @@ def test_who_leaves_unfinished_is_lost() -> None:
     now = lifecycle.leave(running(), 1, "RuntimeError: CUDA out of memory")
     assert (now.state, now.reason) == (JobState.CHANGING, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
     assert phases(now) == {0: MemberPhase.OVER, 1: MemberPhase.LOST}
-    with pytest.raises(UnauthenticatedError, match=r"rank 1 .* was given up: it left unfinished: RuntimeError: CUDA"):
+    with pytest.raises(UnauthenticatedError, match=r"rank 1 .* was evicted: it left unfinished: RuntimeError: CUDA"):
         back(now, 1, report())
     assert lifecycle.leave(now, 1, "again") == lifecycle.leave(now, 1), "it is forgotten"
     assert phases(lifecycle.join(now, member(1, life=1))) == {0: MemberPhase.OVER, 1: MemberPhase.WAITING}

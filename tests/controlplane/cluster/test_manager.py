@@ -85,10 +85,10 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     cluster.controller.tick()
     reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
     assert first.beat() == HeartbeatResult(JobState.FORMING, 0, reason)
-    why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
+    why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
     assert second.beat() == HeartbeatResult(JobState.FORMING, 0, why)
     with pytest.raises(
-        UnauthenticatedError, match="given up: nothing was heard of it for 10 s; close, and connect again"
+        UnauthenticatedError, match="evicted: nothing was heard of it for 10 s; close, and connect again"
     ):
         second.membership()
     assert first.membership() == Pending((0, 1), JobState.FORMING, gone_ranks=(1,), reason=reason)

@@ -151,7 +151,7 @@ def test_a_quorum_goes_on_without_a_lost_worker() -> None:
     )
     assert lifecycle.leave(now, 1) is now  # it closes, and is lost all the same
     for what in (None, report()):
-        with pytest.raises(UnauthenticatedError, match="given up"):
+        with pytest.raises(UnauthenticatedError, match="evicted"):
             back(now, 1, what)
     for rank in (1, lifecycle.choose_rank(now, None, b"another")):
         newcomer = lifecycle.join(now, member(rank, life=1))
@@ -212,7 +212,7 @@ def test_who_lacks_what_nobody_has_any_more_is_out() -> None:
     out = lifecycle.evict_laggards(now)
     assert (out.ready, out.missing_ranks, phases(out)[2]) == (False, (2,), MemberPhase.LOST)
     with pytest.raises(
-        UnauthenticatedError, match="given up: it lacks results that the others have delivered and dropped"
+        UnauthenticatedError, match="evicted: it lacks results that the others have delivered and dropped"
     ):
         back(out, 2, Report(7, 35, 60, (), 3))
     went_on = begun(lifecycle.join(out, member(2, life=1)), 9)

@@ -42,7 +42,7 @@ class Training:
         alone: int | None = None,
     ) -> None:
         """Take a step. Rank `late` comes too late for its sum, rank `dies` has contributed to it and dies, rank `large`
-        has a gradient ten times as large as the others', and only rank `alone` gets the result, and is given up.
+        has a gradient ten times as large as the others', and only rank `alone` gets the result, and is evicted.
         """
         reductions = {}
         for rank in self.live:
@@ -72,7 +72,7 @@ class Training:
             )
 
     def _give_up(self, step: int, alone: int, reductions: dict[int, Any], bits: Any) -> None:
-        """Write that one rank has a step's result, and is given up, while the others have their vectors back."""
+        """Write that one rank has a step's result, and is evicted, while the others have their vectors back."""
         mean = reductions[alone].mean
         self.journals[alone].append(self._entry(step, alone, added(mean, bits, self.codec.block_elements), bits))
         gradient = self.generator.normal(size=ELEMENTS).astype(np.float32)

@@ -234,10 +234,10 @@ def test_a_rank_that_a_running_job_does_without(practice: Practice) -> None:
     report = practice.examine(fall_silent)
     assert report.good
     assert report["leases"].facts["lost"] == {"train": [1]}
-    assert "rank 1 of job 'train' at 10.0.1.2:4001 was given up" in report["leases"].fix
+    assert "rank 1 of job 'train' at 10.0.1.2:4001 was evicted" in report["leases"].fix
     crew[0].leave()
     row = fails(practice.examine(crew[2].beat), "quorum")
-    lost = "rank 1 at 10.0.1.2:4001 was given up: it was silent for 10 s"
+    lost = "rank 1 at 10.0.1.2:4001 was evicted: it was silent for 10 s"
     assert f"rank 0 at 10.0.1.1:4000 has left; {lost}" in row["finding"]
 
 

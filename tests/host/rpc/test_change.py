@@ -167,7 +167,7 @@ def missing(known: int) -> JobMembership:
 @pytest.mark.parametrize(
     ("join", "following", "kind", "message"),
     [
-        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, GenerationEndedError, "rank 1 .*was given"),
+        (refuse("UNAUTHENTICATED", "rank 1 was evicted"), None, GenerationEndedError, "rank 1 .*was evicted"),
         (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "Nothing was heard of a next generation"),
         (None, refuse("NOT_FOUND", "no job 'ddp'"), GenerationEndedError, "rank 1 has no place .*: no job 'ddp'"),
         (None, missing, MembershipError, "rank 1: over; job 'ddp' is not complete within 7 s: ranks 0 have not joined"),
@@ -186,9 +186,9 @@ def test_how_it_ends(
 
 def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, GenerationChange]) -> None:
     around, _ = made
-    around.told[1]("rank 1 was given up: nothing was heard of it for 15 s")
+    around.told[1]("rank 1 was evicted: nothing was heard of it for 15 s")
     with pytest.raises(
-        GenerationEndedError, match="rank 1 has no place in the job any more: rank 1 was given up: nothing was"
+        GenerationEndedError, match="rank 1 has no place in the job any more: rank 1 was evicted: nothing was"
     ):
         raise ended(around)
     assert ("seal",) not in around.log

@@ -77,7 +77,7 @@ def quick() -> Iterator[tuple[Told, Lease]]:
 
 
 def refuse(generation: int) -> Any:
-    raise ControllerError("given up: not heard of for 15 s", "UNAUTHENTICATED")
+    raise ControllerError("evicted: not heard of for 15 s", "UNAUTHENTICATED")
 
 
 def test_generations_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
@@ -112,7 +112,7 @@ def test_a_place_that_is_lost(quick: tuple[Told, Lease]) -> None:
     told.enter(lease, 70)
     told.answer = refuse
     told.wait(lambda: bool(told.heard))
-    assert told.heard == [("lost", "given up: not heard of for 15 s")]
+    assert told.heard == [("lost", "evicted: not heard of for 15 s")]
     told.enter(lease, 71)
     assert told.heard[1:] == told.heard[:1], "at once"
     lease.stop()

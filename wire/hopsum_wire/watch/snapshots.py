@@ -52,7 +52,7 @@ class Stall:
     waiting: tuple[int, ...]
     """Ranks that send again."""
     gone: tuple[int, ...]
-    """Ranks that have left the generation, or were given up."""
+    """Ranks that have left the generation, or were evicted."""
     seconds: float
 
 
