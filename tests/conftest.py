@@ -81,6 +81,7 @@ SYSTEM = (
     "system/ptf",
     "evaluation/report",
     "host/hosts/test_hosts.py",
+    "host/local_group/test_processes.py",
     "host/hosts/test_worker_switch.py",
     "host/rpc/test_cluster.py",
     "host/rpc/test_dead_connections.py",

@@ -107,6 +107,10 @@ class Config:
         metadata=_about(_text("auto", "numpy", "numba"), "library that encodes and decodes; ranks may differ"),
     )
     threads: int = field(default=1, metadata=_about(_integer(1, 256), "threads that encode and decode"))
+    local_group: str = field(
+        default="",
+        metadata=_about(_text(), 'ranks that sum in shared memory first: "auto", those of this host; else one name'),
+    )
     seed: int = field(
         default=0, metadata=_about(_integer(0, (1 << 63) - 1), "seed of rotations and roundings, the same on all ranks")
     )

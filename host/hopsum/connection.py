@@ -22,7 +22,7 @@ from importlib import import_module
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, unquote
 from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent
@@ -36,12 +36,9 @@ from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.raw import RawLink
 from hopsum.transport.scapy_link import PacketView, ScapyLink
+from hopsum.url import UrlError, on_or_off, query_of, require_range, split_url
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
-
-
-class UrlError(ConfigError):
-    """A URL that names nothing that sums. The message shows what one looks like."""
 
 
 class Hooks(NamedTuple):
@@ -50,6 +47,8 @@ class Hooks(NamedTuple):
     group: Any = None
     on_packet: Callable[[Any, bool], None] | None = None
     trace: Callable[[Span], None] | None = None
+    meeting: Any = None
+    """The leaders of hosts that have met already (local_group), for hosts://."""
 
 
 _settings: Final[WeakKeyDictionary[Any, Config]] = WeakKeyDictionary()
@@ -92,7 +91,9 @@ def connect(
 
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
     """Take part as one worker, with settings that are resolved. See `connect`."""
-    parts = _split(config)
+    if config.local_group:
+        return _open_local_group(config, hooks)
+    parts = split_url(config)
     if hooks.group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
     if parts.scheme not in (*_MEMBERSHIPS, "hopsum", "hosts") and (hooks.trace is not None or not config.overlap):
@@ -102,6 +103,27 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
     _require_packets(config, parts, hooks)
     opener = _open_scapy if config.link == "scapy" else _OPENERS[parts.scheme]
     opened = opener(config, parts, hooks)
+    _settings.setdefault(opened, config)
+    return opened
+
+
+def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
+    """Take part with the other ranks of this host, as `local_group` says: as its leader, or through it."""
+    if (scheme := split_url(config).scheme) in ("memory", "collective"):
+        raise ConfigError(f"local_group={config.local_group!r} with {scheme}://: every rank takes part there by itself")
+    try:
+        local, stores = import_module("hopsum.local_group"), import_module("hopsum.torch.store")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"local_group needs torch: pip install 'hopsum[hosts]' ({error})") from error
+    store = stores.RankStore(config.membership_wait_s, "local_group")
+    if config.rank not in (None, store.rank):
+        raise ConfigError(f"local_group: rank={config.rank}, but torch says {store.rank}; leave rank out")
+
+    def open_job(settings: Config, meeting: Any) -> tuple[Communicator, Config]:
+        job = open_config(settings, hooks._replace(meeting=meeting))
+        return job, settings_of(job)
+
+    opened: Communicator = local.open_local_group(config, store, open_job=open_job, make_codec=codec_of)
     _settings[opened] = config
     return opened
 
@@ -109,23 +131,6 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
 def settings_of(comm: Communicator) -> Config:
     """Return the settings that `connect` was told, or the defaults for a communicator that was made otherwise."""
     return _settings.get(comm) or Config()
-
-
-def _split(config: Config) -> SplitResult:
-    """Return the parts of the URL, its scheme one that there is. Raises UrlError."""
-    if not config.url:
-        raise UrlError(f"no URL: pass one, or set HOPSUM_URL or url in the settings file; {_examples()}")
-    try:
-        parts = urlsplit(config.url)
-        port = parts.port
-    except ValueError as error:
-        raise UrlError(f"URL {config.url!r}: {error}; {_examples()}") from None
-    if parts.scheme not in _OPENERS:
-        told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
-        raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, _OPENERS)}. {_examples()}")
-    if parts.scheme not in ("udp", "hopsum") and port is not None:
-        raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
-    return parts
 
 
 def codec_of(config: Config, workers: int) -> Codec:
@@ -176,7 +181,7 @@ def membership_at(location: str) -> JobMembership:
     if "://" not in location:
         return read_membership(location)
     config = Config(url=location, membership_wait_s=0)
-    parts = _split(config)
+    parts = split_url(config)
     if parts.scheme not in _MEMBERSHIPS:
         raise UrlError(
             f"URL {location!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, _MEMBERSHIPS)}"
@@ -194,7 +199,7 @@ def _open_udp(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
 
 def _open_raw(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     membership = _raw_membership(config, parts)
-    via = _query(config, parts, _RAW_PARAMETERS).get("via")
+    via = query_of(config, parts, _RAW_PARAMETERS).get("via")
 
     def link(seat: RankEndpoint) -> DatagramLink:
         return RawLink(parts.netloc, seat.endpoint.address, seat.send_to.address, via=None if via is None else str(via))
@@ -215,7 +220,7 @@ def _open_scapy(config: Config, parts: SplitResult, hooks: Hooks) -> Communicato
     membership = _MEMBERSHIPS[parts.scheme](config, parts)
     interface, via = None, None
     if parts.scheme == "raw":
-        interface, via = parts.netloc, _query(config, parts, _RAW_PARAMETERS).get("via")
+        interface, via = parts.netloc, query_of(config, parts, _RAW_PARAMETERS).get("via")
     view = PacketView(config.pcap or None, hooks.on_packet, config.show)
 
     def link(seat: RankEndpoint) -> DatagramLink:
@@ -226,7 +231,7 @@ def _open_scapy(config: Config, parts: SplitResult, hooks: Hooks) -> Communicato
 
 
 def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
-    query = _query(config, parts, _RAW_PARAMETERS)
+    query = query_of(config, parts, _RAW_PARAMETERS)
     if not parts.netloc:
         raise UrlError(f"URL {config.url!r}: on which interface? raw://INTERFACE/JOB?membership=PATH")
     membership = _named_membership(config, query)
@@ -235,14 +240,14 @@ def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
 
 
 def _file_membership(config: Config, parts: SplitResult) -> JobMembership:
-    _query(config, parts, {})
+    query_of(config, parts, {})
     if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
     return _membership(config, unquote(parts.path))
 
 
 def _udp_membership(config: Config, parts: SplitResult) -> JobMembership:
-    membership = _named_membership(config, _query(config, parts, {"membership": str}))
+    membership = _named_membership(config, query_of(config, parts, {"membership": str}))
     _require_job(config, parts, membership)
     _require_switch(config, parts, membership)
     return membership
@@ -293,7 +298,7 @@ def controller_at(config: Config) -> tuple[Any, str, str]:
         ConfigError: a URL of another kind, or malformed, or a token that cannot be read.
         HopsumError: files for TLS that do not fit.
     """
-    parts = _split(config)
+    parts = split_url(config)
     if parts.scheme != "hopsum":
         raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
     _, address, job, token = _controller(config, parts)
@@ -302,7 +307,7 @@ def controller_at(config: Config) -> tuple[Any, str, str]:
 
 def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]:
     """Return the module that opens jobs, and `controller_at`."""
-    query = _query(config, parts, {"token_file": str, "ca": str, "tls": _on_or_off})
+    query = query_of(config, parts, {"token_file": str, "ca": str, "tls": on_or_off})
     job = unquote(parts.path.strip("/"))
     if not parts.hostname or not parts.port or not job:
         raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
@@ -326,13 +331,21 @@ def _open_controller(config: Config, parts: SplitResult, hooks: Hooks) -> Commun
     rpc, address, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    factories = rpc.Factories(codec=_codec_for, agent=partial(_open_agent, patient, hooks))
+    resolved: list[Config] = []
+
+    def make_codec(settings: Config, workers: int) -> Codec:
+        """Make the codec of the settings, which have what the job records."""
+        resolved.append(settings)
+        return _codec_for(settings, workers)
+
+    factories = rpc.Factories(codec=make_codec, agent=partial(_open_agent, patient, hooks))
     opened: Communicator = rpc.open_job(config, address, job, token, factories)
+    _settings[opened] = resolved[-1]
     return opened
 
 
 def _open_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    slots = _query(config, parts, {"slots": int}).get("slots")
+    slots = query_of(config, parts, {"slots": int}).get("slots")
     if parts.netloc or parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
     try:
@@ -340,14 +353,16 @@ def _open_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicato
         rpc = import_module("hopsum.rpc.source")
     except ModuleNotFoundError as error:
         raise UrlError(f"URL {config.url!r} needs torch and gRPC: pip install 'hopsum[hosts]' ({error})") from error
-    store = stores.RankStore(config.membership_wait_s)
-    if config.rank not in (None, store.rank):
-        raise ConfigError(f"hosts://: rank={config.rank}, but torch says {store.rank}; leave rank out")
-    config = replace(config, rank=store.rank)
-    if store.workers > MAX_WORKERS:
-        raise ConfigError(f"hosts://: {store.workers} ranks; a sum has at most {MAX_WORKERS} workers")
-    codec = codec_of(config, store.workers)  # what takes long is done before anybody waits
-    meeting = hosts.Meeting(store, store.name, store.rank, store.workers, config.membership_wait_s)
+    meeting = hooks.meeting
+    if meeting is None:
+        store = stores.RankStore(config.membership_wait_s)
+        meeting = hosts.Meeting(store, store.name, store.rank, store.workers, config.membership_wait_s)
+    if config.rank not in (None, meeting.rank):
+        raise ConfigError(f"hosts://: rank={config.rank}, but torch says {meeting.rank}; leave rank out")
+    config = replace(config, rank=meeting.rank)
+    if meeting.workers > MAX_WORKERS:
+        raise ConfigError(f"hosts://: {meeting.workers} ranks; a sum has at most {MAX_WORKERS} workers")
+    codec = codec_of(config, meeting.workers)  # what takes long is done before anybody waits
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
     factories = rpc.Factories(codec=lambda _, __: codec, agent=partial(_open_agent, patient, hooks))
 
@@ -393,17 +408,17 @@ def _open_agent(
 
 
 def _open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    query = _query(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
+    query = query_of(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
     name, workers = parts.netloc + parts.path, query.get("workers")
     if not name or workers is None:
         raise UrlError(f"URL {config.url!r}: an in-process group has a name and workers, memory://NAME?workers=N")
-    _require_range(config, "workers", workers, 1, MAX_WORKERS)
+    require_range(config, "workers", workers, 1, MAX_WORKERS)
     options = InProcessGroupOptions(workers, query.get("quorum", workers), query.get("loss", 0.0), query.get("seed", 0))
     if options.loss and "quorum" not in query:
         options = options._replace(quorum=1)
-    _require_range(config, "quorum", options.quorum, 1, workers)
-    _require_range(config, "loss", options.loss, 0, 1)
-    _require_range(config, "seed", options.seed, 0, (1 << 63) - 1)
+    require_range(config, "quorum", options.quorum, 1, workers)
+    require_range(config, "loss", options.loss, 0, 1)
+    require_range(config, "seed", options.seed, 0, (1 << 63) - 1)
     rank = _rank(config, workers)  # before a table is solved
     return MemoryCommunicator(
         name,
@@ -417,7 +432,7 @@ def _open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicat
 
 
 def _open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    _query(config, parts, {})
+    query_of(config, parts, {})
     kinds = ("gloo", "nccl")
     if parts.netloc not in kinds or parts.path:
         raise UrlError(f"URL {config.url!r}: {' or '.join(f'collective://{kind}' for kind in kinds)}")
@@ -447,46 +462,6 @@ _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Hooks], Communicator]]]
     "collective": _open_collective,
     "hosts": _open_hosts,
 }
-
-
-def _examples() -> str:
-    return (
-        "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, "
-        "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo, hosts://"
-    )
-
-
-def _query(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Return what stands behind the question mark, as values. Raises UrlError."""
-    if parts.fragment or parts.username is not None:
-        raise UrlError(f"URL {config.url!r}: no fragment and no user name is meant here")
-    found: dict[str, Any] = {}
-    for key, text in parse_qsl(parts.query, keep_blank_values=True):
-        if key not in kinds:
-            there = nearest(key, kinds) if kinds else f"{parts.scheme}:// takes none; settings are arguments of connect"
-            raise UrlError(f"URL {config.url!r}: there is no parameter {key!r}; {there}")
-        if key in found:
-            raise UrlError(f"URL {config.url!r}: {key} twice")
-        try:
-            found[key] = kinds[key](text)
-        except ValueError:
-            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {_words(kinds[key])}") from None
-    return found
-
-
-def _words(kind: Callable[[str], Any]) -> str:
-    return kind.__name__.strip("_").replace("_", " ")
-
-
-def _on_or_off(text: str) -> bool:
-    if text not in ("on", "off"):
-        raise ValueError(text)
-    return text == "on"
-
-
-def _require_range(config: Config, key: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise UrlError(f"URL {config.url!r}: {key} is {value}, not {low} to {high}")
 
 
 def _rank(config: Config, workers: int) -> int:

@@ -157,6 +157,7 @@ class Communicator(ABC):
             task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
             self._followed_by_other = feedback if task.more else None
             task.number = self._submitted
+            task.given_step = step
             task.step = task.number if step is None else step
             self._submitted += 1
             self._queue_task(task)

@@ -93,6 +93,8 @@ class CommunicatorStatistics:
     """The summed squares of a sample of what all-reduces left in error feedbacks (stats_recorder.py)."""
     vector_squares: float = 0.0
     """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
+    local_ranks: int = 1
+    """The ranks of this host that are one worker of the job (`local_group`). Only their leader has traffic."""
 
 
 @dataclass(frozen=True, slots=True)

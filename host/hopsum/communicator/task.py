@@ -32,6 +32,8 @@ class Task:
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
     step: int = 0
+    given_step: int | None = None
+    """The step that was submitted; None: `step` follows from the number."""
     started_s: float = 0.0
     vector_squares: float = 0.0
     """The summed squares of a sample of what is to be delivered, where there is an error feedback (stats_recorder.py).

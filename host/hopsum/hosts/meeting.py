@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class MeetingError(ConfigError):
-    """The ranks of a hosts:// URL do not come together, or one cannot take part. All ranks have the same text."""
+    """The ranks do not come together, or one cannot take part. All ranks have the same text."""
 
 
 class KeyValueStore(Protocol):
@@ -39,10 +39,14 @@ class Meeting:
     Args:
         name: of the call, the same on all ranks, and of no other call over the same store.
         wait_s: for the other ranks, at each topic.
+        what: is being opened; messages begin with it.
     """
 
-    def __init__(self, store: KeyValueStore, name: str, rank: int, workers: int, wait_s: float) -> None:
+    def __init__(
+        self, store: KeyValueStore, name: str, rank: int, workers: int, wait_s: float, what: str = "hosts://"
+    ) -> None:
         self._store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
+        self._what = what
 
     def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
         """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
@@ -70,7 +74,7 @@ class Meeting:
         if errors:
             shown = errors[:_TOLD_MAX]
             more = f"; and {len(errors) - len(shown)} more ranks" if len(errors) > len(shown) else ""
-            raise MeetingError(f"hosts://: {'; '.join(shown)}{more}")
+            raise MeetingError(f"{self._what}: {'; '.join(shown)}{more}")
         return [found[rank]["value"] for rank in telling]
 
     def leave(self, wait_s: float, *, waits: bool) -> None:
@@ -101,7 +105,7 @@ class Meeting:
                     return found
             if time.monotonic() >= until:
                 raise MeetingError(
-                    f"hosts://: rank {self.rank} has not heard of ranks {', '.join(map(str, missing))} within "
+                    f"{self._what}: rank {self.rank} has not heard of ranks {', '.join(map(str, missing))} within "
                     f"{self._wait_s:g} s ({topic}). Call hopsum.connect on all {self.workers} ranks at the same point "
                     "of the program, or wait longer (membership_wait_s)"
                 )
@@ -111,7 +115,7 @@ class Meeting:
         try:
             return self._store.find(self._key(topic, rank))
         except (RuntimeError, OSError) as error:
-            raise MeetingError(f"hosts://: torch's store does not answer any more ({topic}): {error}") from error
+            raise MeetingError(f"{self._what}: torch's store does not answer any more ({topic}): {error}") from error
 
     def _key(self, topic: str, rank: int) -> str:
         return f"hopsum/{self._name}/{topic}/{rank}"

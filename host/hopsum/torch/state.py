@@ -350,6 +350,7 @@ class HopsumState:
 
         Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed; `bytes_up`
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
+        With `local_group` the leader of a host has the bytes for all `local_ranks` of it, the others have none.
         Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the elements and bytes
         that torch's process group averaged, which are in none of the others; and the seconds of a step, those that it
         waited, the bytes beside a ring of fp32 and of bf16 and how long such a ring takes at the rate so far
@@ -372,6 +373,7 @@ class HopsumState:
             "packets_up": traffic.datagrams_sent,
             "packets_down": traffic.datagrams_received,
             "retransmits": traffic.retransmits,
+            "local_ranks": statistics.local_ranks,
             "compresses": float(self.compresses),
             "uncompressed_elements": plain.elements if plain else 0,
             "uncompressed_bytes": plain.bytes if plain else 0,

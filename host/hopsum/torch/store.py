@@ -19,13 +19,16 @@ _calls: dict[str, int] = {}
 class RankStore:
     """A store with this process's rank; `name` is of this call, the same on all ranks.
 
+    Args:
+        what: is being opened; messages begin with it.
+
     Raises:
         ConfigError: no process group and no RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun
             sets them; or the store does not answer.
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        self.rank, self.workers, self._store = _find(timeout_s)
+    def __init__(self, timeout_s: float, what: str = "hosts://") -> None:
+        self.rank, self.workers, self._store = _find(timeout_s, what)
         life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _calls[life] = _calls.get(life, 0) + 1
         self.name = f"{life}.{_calls[life]}"
@@ -39,19 +42,19 @@ class RankStore:
         return self._store.get(key).decode() if self._store.check([key]) else None
 
 
-def _find(timeout_s: float) -> tuple[int, int, Any]:
+def _find(timeout_s: float, what: str) -> tuple[int, int, Any]:
     if dist.is_available() and dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()  # of no public name
         return dist.get_rank(), dist.get_world_size(), store
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if lacking := [name for name in needed if not os.environ.get(name)]:
         raise ConfigError(
-            f"hosts://: no process group and no {', '.join(lacking)} in the environment: start the program with "
+            f"{what}: no process group and no {', '.join(lacking)} in the environment: start the program with "
             "torchrun, or call torch.distributed.init_process_group first"
         )
     try:
         store, rank, workers = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise ConfigError(f"hosts://: no answer of torch's store at {where}: {error}") from error
+        raise ConfigError(f"{what}: no answer of torch's store at {where}: {error}") from error
     return rank, workers, store

@@ -17,10 +17,11 @@ from hopsum.agent import Agent
 from hopsum.agent.timeline import overlap_s
 from hopsum.communicator import Communicator, Span
 from hopsum.config import Config, ConfigError
-from hopsum.connection import UrlError, _codec_for, settings_of
+from hopsum.connection import _codec_for, settings_of
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.udp_link import UdpLink
+from hopsum.url import UrlError
 from hopsum_wire.membership import MembershipError
 
 from ..torch.job import serve_job

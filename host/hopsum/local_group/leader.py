@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leader of a host's ranks: adds their vectors, and is the host's worker in the job.
+
+state     event                                       then
+OPEN      a task, and a call of every member for it   summed, and handed to the job's communicator; OPEN
+OPEN      the job has a mean                          the mean goes to the members, then to the task's future; OPEN
+OPEN      an error that all ranks of the job have     to the members, then to the future; OPEN
+OPEN      another error of the job                    OVER
+OPEN      a call that is not the task's               OVER, by MismatchError
+OPEN      a member has ended, and a task needs it     OVER, by RankLeftError
+OPEN      no call for a task within the deadline      OVER, by AllReduceTimeoutError
+OVER      nothing follows                             members and the job have heard why
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec import CollectiveError, NonFiniteError
+from hopsum.codec.base import nonfinite_error
+from hopsum.communicator import (
+    AllReduceResult,
+    Communicator,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    MismatchError,
+)
+from hopsum.communicator.task import Task
+from hopsum.errors import (
+    AllReduceError,
+    AllReduceTimeoutError,
+    GenerationEndedError,
+    HopsumError,
+    RankLeftError,
+    WorkersReplacedError,
+)
+from hopsum.local_group.group import LocalGroup, call_facts, ranks_in_words
+from hopsum.local_group.messages import Connection, Wakeup, error_of, told_error
+from hopsum.local_group.segments import SharedVector
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX
+
+_END_GROUP: Final = object()
+"""Stands in the queue of tasks for the end of a group."""
+
+
+class _Member:
+    """One member, as the leader knows it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.calls: deque[dict[str, Any]] = deque()
+        """The calls that no task has used."""
+        self.segments: dict[int, SharedVector] = {}
+        self.is_gone = False
+        self.why = ""
+        """The reason that it gave for its end."""
+
+
+class LocalGroupLeader(Communicator):
+    """The communicator of the rank that takes part in the job for its host.
+
+    Args:
+        job: the communicator of this host in the job; closed with this one.
+        group: this rank and all others.
+        connections: to the members of this host, by rank; closed with this object.
+        deadline_s: for the members' vectors, from the time at which this rank has submitted its own.
+    """
+
+    def __init__(
+        self, job: Communicator, group: LocalGroup, connections: Mapping[int, Connection], *, deadline_s: float
+    ) -> None:
+        who = f"rank {group.rank}, which leads the ranks of its host,"
+        super().__init__(who, rank=group.rank, codec=job.codec, thread=f"hopsum-local-{group.rank}")
+        self._job, self._group, self._deadline_s = job, group, deadline_s
+        self._members = {rank: _Member(each) for rank, each in connections.items()}
+        self._factor = np.float32(len(group.hosts) / group.ranks)
+        self._tasks: deque[Any] = deque()
+        """Tasks that were not begun, in order, and ends of groups."""
+        self._in_group = False
+        self._failure: HopsumError | None = None
+        self._wakeup = Wakeup()
+        self._thread.start()
+
+    # ---- what a program calls -------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> int:
+        """Return how many ranks there are on all hosts."""
+        return self._group.ranks
+
+    @property
+    def statistics(self) -> CommunicatorStatistics:
+        """Return the counts of this host in the job."""
+        return replace(self._job.statistics, local_ranks=len(self._group.local))
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Return whether this host took the place of another one in a job that goes on."""
+        return self._job.is_newcomer
+
+    def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
+        """Return the state of the job's other workers, for the members too. See `Communicator.fetch_state`."""
+        state = self._job.fetch_state(wait_s, bytes_max=bytes_max)
+        descriptor = os.memfd_create("hopsum-state", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(state)
+            for member in self._members.values():
+                member.connection.send({"says": "state"}, descriptor)
+        finally:
+            os.close(descriptor)
+        return state
+
+    def resume(self, state: Callable[[], bytes] | None = None) -> None:
+        """Go on with the newcomers. See `Communicator.resume`; all ranks of the host call it."""
+        super().resume(state)
+        self._job.resume(state)
+
+    def _abandon(self, why: str) -> None:
+        self._job._abandon(why)
+
+    # ---- the queue ------------------------------------------------------------------------------------
+
+    def _queue_task(self, task: Task) -> None:
+        task.started_s = time.monotonic()
+        self._tasks.append(task)
+        self._wakeup.set()
+
+    def _queue_end_of_group(self) -> None:
+        self._tasks.append(_END_GROUP)
+        self._wakeup.set()
+
+    def _stop(self) -> None:
+        self._wakeup.set()
+
+    def _why_over(self) -> HopsumError | None:
+        if self._failure is None:
+            return None
+        over = GenerationEndedError(f"{self._who} takes no more all-reduces: {self._failure}. Connect all ranks again")
+        over.__cause__ = self._failure
+        return over
+
+    # ---- the thread -----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._wakeup, select.POLLIN)
+        by_descriptor = {member.connection.fileno(): member for member in self._members.values()}
+        for descriptor in by_descriptor:
+            waiting.register(descriptor, select.POLLIN)
+        while not self._closed and self._failure is None:
+            for descriptor, _ in waiting.poll(self._patience_ms()):
+                if descriptor == self._wakeup.fileno():
+                    self._wakeup.clear()
+                elif not self._hear(by_descriptor[descriptor]):
+                    waiting.unregister(descriptor)
+            try:
+                self._begin_all()
+            except Exception as error:
+                self._end(_as_hopsum(error))
+        self._leave()
+
+    def _patience_ms(self) -> float | None:
+        """Return for how long the first task may go on waiting for members; None: there is no such task."""
+        first = self._tasks[0] if self._tasks else None
+        if not isinstance(first, Task):
+            return None
+        return 1000 * max(0.0, first.started_s + self._deadline_s - time.monotonic())
+
+    def _hear(self, member: _Member) -> bool:
+        """Take a member's message; return whether it is still there."""
+        received = member.connection.receive()
+        if received is None:
+            member.is_gone = True
+            return False
+        call, descriptor = received
+        if call["says"] == "abandon":
+            member.why = call["why"]
+            return True
+        if descriptor is not None:
+            member.segments[call["segment"]] = SharedVector(call["segment"], descriptor)
+        member.calls.append(call)
+        return True
+
+    def _begin_all(self) -> None:
+        """Begin the tasks that have a call of every member, in order."""
+        while self._tasks and self._failure is None:
+            if self._tasks[0] is _END_GROUP:
+                self._tasks.popleft()
+                self._end_group()
+                continue
+            task = self._tasks[0]
+            missing = tuple(rank for rank, member in self._members.items() if not member.calls)
+            if missing:
+                self._require_patience(task, missing)
+                return
+            calls = {rank: member.calls.popleft() for rank, member in self._members.items()}
+            self._require_same(task, calls)
+            vectors = [
+                self._members[rank].segments[call["segment"]].vector(task.x.size) for rank, call in calls.items()
+            ]
+            self._tasks.popleft()
+            self._begin(task, vectors)
+
+    def _require_patience(self, task: Task, missing: tuple[int, ...]) -> None:
+        """Raise unless the members that have not handed over their vectors can still do so."""
+        for rank in missing:
+            if self._members[rank].is_gone:
+                why = self._members[rank].why or "it has ended or closed: see what it says"
+                raise RankLeftError(
+                    f"rank {self.rank} waits for the vector of rank {rank} of its host, which has left ({why}). A rank "
+                    "that leaves takes its host out of the job. Connect all ranks again",
+                    (rank,),
+                )
+        if time.monotonic() >= task.started_s + self._deadline_s:
+            raise AllReduceTimeoutError(
+                f"rank {self.rank} has waited {self._deadline_s:g} s for the vectors of {ranks_in_words(missing)} of "
+                "its host: they do not run this all-reduce. Connect all ranks again",
+                missing,
+            )
+
+    def _require_same(self, task: Task, calls: dict[int, dict[str, Any]]) -> None:
+        own = call_facts(task)
+        for rank, call in calls.items():
+            if call["facts"] != own:
+                differing = [name for name in own if call["facts"].get(name) != own[name]]
+                told = ", ".join(f"{name} {own[name]} and {call['facts'].get(name)}" for name in differing)
+                raise MismatchError(
+                    f"ranks {self.rank} and {rank} of one host are not at the same all-reduce: {told}. All ranks "
+                    "submit vectors of the same lengths and names in the same order. Connect all ranks again"
+                )
+
+    def _begin(self, task: Task, vectors: list[NDArray[np.float32]]) -> None:
+        """Hand the sum of this host to the job. The sum stands in the first member's segment, then the mean."""
+        total, out = (vectors[0], vectors[0]) if vectors else (task.x, task.out)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for each in (task.x, *vectors[1:]) if vectors else ():
+                np.add(total, each, out=total)
+        if task.more and not self._in_group:
+            self._job.group_start()
+            self._in_group = True
+        try:
+            submitted = self._job.submit(
+                total,
+                feedback=task.feedback,
+                step=task.given_step,
+                tensors=task.tensors,
+                on_nonfinite=task.on_nonfinite,
+                out=out,
+            )
+        except BaseException:
+            self._tasks.appendleft(task)  # to have the error that ends this group
+            raise
+        for member in self._members.values():
+            member.connection.send({"says": "begun", "number": task.number})
+        submitted.add_done_callback(lambda done: self._finish(task, vectors, done))
+
+    def _end_group(self) -> None:
+        if self._in_group:
+            self._in_group = False
+            self._job.group_end()
+
+    def _finish(self, task: Task, vectors: list[NDArray[np.float32]], done: Future[AllReduceResult]) -> None:
+        """Give a mean, or an error, to the members and to the program; in the thread of the job's communicator."""
+        try:
+            result = done.result()
+            with np.errstate(over="ignore", invalid="ignore"):
+                result = self._distribute(task, vectors, result)
+        except BaseException as error:
+            self._fail_task(task, _as_hopsum(error))
+        else:
+            task.future.set_result(result)
+
+    def _distribute(self, task: Task, vectors: list[NDArray[np.float32]], result: AllReduceResult) -> AllReduceResult:
+        """Return the result of this rank, and tell the members. What they have been told of is theirs at once."""
+        mean = result.mean
+        if not result.skipped:
+            np.multiply(mean, self._factor, out=mean)
+            for each in vectors[1:]:
+                np.copyto(each, mean)
+        if not result.skipped and vectors:
+            mean = np.empty_like(task.x) if task.out is None else task.out
+            np.copyto(mean, result.mean)
+        chunks = result.contributors.size
+        uniform = not chunks or bool((result.contributors == result.contributors[0]).all())
+        told = {
+            "says": "done",
+            "number": task.number,
+            "skipped": result.skipped,
+            "seconds": result.seconds,
+            "chunks": chunks,
+            "contributors": int(result.contributors[0]) if chunks else 0,
+        }
+        for member in self._members.values():
+            self._tell(member, told, None if uniform else result.contributors)
+        return replace(result, mean=mean)
+
+    def _tell(self, member: _Member, told: dict[str, Any], contributors: NDArray[np.uint64] | None) -> None:
+        """Tell a member that a mean is here. Contributors that differ from chunk to chunk go in memory of their own."""
+        if contributors is None:
+            member.connection.send(told)
+            return
+        descriptor = os.memfd_create("hopsum-contributors", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, contributors.astype(np.uint64).tobytes())
+            member.connection.send(told, descriptor)
+        finally:
+            os.close(descriptor)
+
+    # ---- errors ---------------------------------------------------------------------------------------
+
+    def _fail_task(self, task: Task, error: HopsumError) -> None:
+        """Let all ranks of the host have an error of the job, which is over unless all of its workers have that one."""
+        told = {**told_error(error), "text": self._group.in_words(error)}
+        is_over = isinstance(error, MismatchError) or not isinstance(error, CollectiveError | WorkersReplacedError)
+        for member in self._members.values():
+            member.connection.send({"says": "failed", "number": task.number, "error": told, "over": is_over})
+        failed: HopsumError = error_of(told)
+        if isinstance(error, NonFiniteError):
+            failed = nonfinite_error(task.x, task.tensors, self.rank)
+        failed.__cause__ = error
+        if is_over:
+            self._end(failed)
+            self._wakeup.set()
+        task.future.set_exception(failed)
+
+    def _end(self, error: HopsumError) -> None:
+        """Let the group be over, by this error unless there was one before."""
+        with self._lock:
+            self._failure = self._failure or error
+
+    def _leave(self) -> None:
+        """Part from the job and from the members, and end all tasks that were not begun."""
+        failure = self._failure
+        if failure is not None:
+            self._job._abandon(f"{type(failure).__name__}: {failure}"[:300])
+        self._job.close()
+        closed = CommunicatorClosedError(f"{self._who} was closed before this all-reduce was over")
+        for member in self._members.values():
+            member.connection.send({"says": "over", "error": told_error(failure or closed)})
+            member.connection.close()
+        self._wakeup.close()
+        while self._tasks:
+            task = self._tasks.popleft()
+            if task is not _END_GROUP:
+                if failure is not None:
+                    task.give_back()
+                task.future.set_exception(failure or closed)
+
+
+def _as_hopsum(error: BaseException) -> HopsumError:
+    """Return an error as one of hopsum's, with the first as its cause."""
+    if isinstance(error, HopsumError):
+        return error
+    made = AllReduceError(f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

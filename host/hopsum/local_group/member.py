@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a host's ranks: hands its vectors to the leader, and takes the means.
+
+A member's error feedback has nothing in it as a rule: what a sum does not deliver stays at the leader. What it has all
+the same, from a checkpoint of another grouping or from an all-reduce that never began, goes along with the next vector.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec import Codec, CollectiveError, NonFiniteError
+from hopsum.codec.base import nonfinite_error
+from hopsum.communicator import (
+    AllReduceResult,
+    Communicator,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    SocketTraffic,
+)
+from hopsum.communicator.task import Task
+from hopsum.errors import AllReduceError, AllReduceTimeoutError, GenerationEndedError, HopsumError, RankLeftError
+from hopsum.local_group.group import LocalGroup, call_facts
+from hopsum.local_group.messages import Connection, Wakeup, error_of
+from hopsum.local_group.segments import SharedVector, SegmentPool
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX
+
+
+@dataclass(slots=True)
+class _Call:
+    """A task whose vector the leader has been told of."""
+
+    task: Task
+    segment: SharedVector
+    compensated: NDArray[np.float32] | None
+    """The vector that was handed over, where the error feedback had something in it."""
+    told_s: float
+    begun: bool = False
+    """The sum of the host is on its way."""
+
+    def deliver(self) -> None:
+        """Note in the error feedback that the leader has the vector."""
+        if self.compensated is not None and self.task.feedback is not None:
+            self.task.feedback.commit(self.compensated)
+
+    def withdraw(self) -> None:
+        """Let the error feedback be as it was before."""
+        if self.compensated is not None and self.task.feedback is not None:
+            self.task.feedback.rollback()
+
+
+class LocalGroupMember(Communicator):
+    """The communicator of a rank whose host's leader takes part in the job.
+
+    Args:
+        codec: the job's, for its facts; this rank encodes nothing.
+        group: this rank and all others.
+        connection: to the leader; closed with this object.
+        deadline_s: for the leader to begin an all-reduce.
+        is_newcomer: whether this host took the place of another one in a job that goes on.
+    """
+
+    def __init__(
+        self, codec: Codec, group: LocalGroup, connection: Connection, *, deadline_s: float, is_newcomer: bool
+    ) -> None:
+        who = f"rank {group.rank}, whose host's leader is rank {group.leader},"
+        super().__init__(who, rank=group.rank, codec=codec, thread=f"hopsum-local-{group.rank}")
+        self._group, self._connection, self._is_newcomer = group, connection, is_newcomer
+        self._deadline_s = deadline_s
+        self._pool = SegmentPool()
+        self._tasks: deque[Task] = deque()
+        """Tasks that the leader has not been told of."""
+        self._calls: dict[int, _Call] = {}
+        """Tasks that the leader has been told of and has not answered, by number, in order."""
+        self._failure: HopsumError | None = None
+        self._statistics = CommunicatorStatistics(local_ranks=len(group.local))
+        self._state: bytes | None = None
+        self._state_is_here = threading.Event()
+        self._wakeup = Wakeup()
+        self._thread.start()
+
+    # ---- what a program calls -------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> int:
+        """Return how many ranks there are on all hosts."""
+        return self._group.ranks
+
+    @property
+    def statistics(self) -> CommunicatorStatistics:
+        """Return this rank's counts. It has no traffic: the leader's is that of the host."""
+        return self._statistics
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Return whether this host took the place of another one in a job that goes on."""
+        return self._is_newcomer
+
+    def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
+        """Return the state that the leader fetches: it calls this too. See `Communicator.fetch_state`."""
+        if not self.is_newcomer:
+            return super().fetch_state(wait_s, bytes_max=bytes_max)
+        self._state_is_here.wait(wait_s)
+        if self._state is None:
+            with self._lock:
+                self._require_open()
+            raise HopsumError(f"{self._who} has no state from it after {wait_s:g} s: all ranks call fetch_state")
+        if len(self._state) > bytes_max:
+            raise HopsumError(f"a state of {len(self._state)} bytes, and bytes_max is {bytes_max}")
+        return self._state
+
+    def _abandon(self, why: str) -> None:
+        self._connection.send({"says": "abandon", "why": why})
+
+    # ---- the queue ------------------------------------------------------------------------------------
+
+    def _queue_task(self, task: Task) -> None:
+        self._tasks.append(task)
+        self._wakeup.set()
+
+    def _queue_end_of_group(self) -> None:
+        """Do nothing: the leader's program ends the group."""
+
+    def _stop(self) -> None:
+        self._wakeup.set()
+
+    def _why_over(self) -> HopsumError | None:
+        if self._failure is None:
+            return None
+        over = GenerationEndedError(f"{self._who} takes no more all-reduces: {self._failure}. Connect all ranks again")
+        over.__cause__ = self._failure
+        return over
+
+    # ---- the thread -----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._wakeup, select.POLLIN)
+        waiting.register(self._connection.fileno(), select.POLLIN)
+        while not self._closed and self._failure is None:
+            for descriptor, _ in waiting.poll(self._patience_ms()):
+                self._wakeup.clear() if descriptor == self._wakeup.fileno() else self._hear()
+            try:
+                self._require_patience()
+                while self._tasks and self._failure is None:
+                    self._call(self._tasks[0])
+                    self._tasks.popleft()
+            except HopsumError as error:
+                self._end(error)
+            except Exception as error:
+                self._end(AllReduceError(f"{self._who} cannot hand its vector over: {type(error).__name__}: {error}"))
+        self._leave()
+
+    def _patience_ms(self) -> float | None:
+        """Return for how long the leader may go on without beginning the first call; None: there is no such call."""
+        waits = [call.told_s for call in self._calls.values() if not call.begun]
+        return 1000 * max(0.0, waits[0] + self._deadline_s - time.monotonic()) if waits else None
+
+    def _require_patience(self) -> None:
+        if self._patience_ms() == 0:
+            leader = self._group.leader
+            raise AllReduceTimeoutError(
+                f"{self._who} has waited {self._deadline_s:g} s for it to begin this all-reduce: rank {leader}, or "
+                "another rank of this host, does not run it. Connect all ranks again",
+                (leader,),
+            )
+
+    def _call(self, task: Task) -> None:
+        """Put a vector into a segment, and tell the leader."""
+        compensated = self._compensate(task)
+        segment, descriptor = self._pool.take(task.x.size)
+        try:
+            np.copyto(segment.vector(task.x.size), task.x if compensated is None else compensated)
+            self._calls[task.number] = _Call(task, segment, compensated, time.monotonic())
+            told = {"says": "call", "number": task.number, "facts": call_facts(task), "segment": segment.number}
+            self._connection.send(told, descriptor)  # if nobody is there, the end of the connection says so
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @staticmethod
+    def _compensate(task: Task) -> NDArray[np.float32] | None:
+        if task.feedback is None:
+            return None
+        task.feedback.rollback()
+        return task.feedback.compensate(task.x) if task.feedback.residual.any() else None
+
+    def _hear(self) -> None:
+        """Take the leader's message, or note its end."""
+        received = self._connection.receive()
+        if received is None:
+            leader = self._group.leader
+            self._end(
+                RankLeftError(
+                    f"rank {leader}, which takes part in the job for this host, has ended: see what it says. No rank "
+                    "of this host can go on. Connect all ranks again",
+                    (leader,),
+                )
+            )
+            return
+        message, descriptor = received
+        attached = None if descriptor is None else _read_all(descriptor)
+        if message["says"] == "state":
+            self._state = attached
+            self._state_is_here.set()
+        elif message["says"] == "over":
+            self._end(error_of(message["error"]))
+        elif message["says"] == "begun":
+            self._calls[message["number"]].begun = True
+        elif message["says"] == "failed":
+            failed = error_of(message["error"])
+            if message["over"]:
+                self._end(failed)
+            self._fail(self._calls.pop(message["number"]), failed)
+        else:
+            self._finish(self._calls.pop(message["number"]), message, attached)
+
+    def _finish(self, call: _Call, message: dict[str, Any], contributors: bytes | None) -> None:
+        """Take the mean that is in the segment of a call."""
+        task, skipped = call.task, bool(message["skipped"])
+        if skipped:
+            call.withdraw()
+            mean = np.full(task.x.size, np.nan, np.float32)
+        else:
+            call.deliver()
+            mean = np.empty_like(task.x) if task.out is None else task.out
+            np.copyto(mean, call.segment.vector(task.x.size))
+        self._pool.give(call.segment)
+        if contributors is None:
+            workers = np.full(message["chunks"], message["contributors"], np.uint64)
+        else:
+            workers = np.frombuffer(contributors, np.uint64)
+        self._count(task, message["seconds"], skipped=skipped)
+        task.future.set_result(AllReduceResult(mean, workers, skipped, SocketTraffic(), message["seconds"]))
+
+    def _fail(self, call: _Call, error: HopsumError) -> None:
+        """End a call with an error that all ranks of the host have. Its error feedback has what is owed."""
+        self._pool.give(call.segment)
+        if isinstance(error, CollectiveError):
+            call.withdraw()
+            self._count(call.task, 0.0, skipped=True)
+        else:
+            call.deliver()
+        if isinstance(error, NonFiniteError):
+            error = nonfinite_error(call.task.x, call.task.tensors, self.rank)
+        call.task.future.set_exception(error)
+
+    def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
+        counted = self._statistics
+        self._statistics = replace(
+            counted,
+            allreduces=counted.allreduces + 1,
+            skipped=counted.skipped + skipped,
+            elements=counted.elements + task.x.size,
+            seconds=counted.seconds + seconds,
+        )
+
+    def _end(self, error: HopsumError) -> None:
+        with self._lock:
+            self._failure = self._failure or error
+        self._state_is_here.set()
+
+    def _leave(self) -> None:
+        """Part from the leader; what was not answered ends, and goes back into the error feedback."""
+        self._connection.close()
+        self._state_is_here.set()
+        closed = CommunicatorClosedError(f"{self._who} was closed before this all-reduce was over")
+        self._wakeup.close()
+        left = [call.task for call in self._calls.values()] + list(self._tasks)
+        self._calls.clear()
+        self._tasks.clear()
+        for task in left:
+            if self._failure is not None:
+                task.give_back()
+            task.future.set_exception(self._failure or closed)
+
+
+def _read_all(descriptor: int) -> bytes:
+    """Return what is in memory that came with a message, and close it."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()

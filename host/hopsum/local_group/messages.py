@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between the leader of a host's ranks and each of its members.
+
+from      message                                          says
+member    hello: rank                                      which rank this is
+member    call: number, facts, segment [memory]            its next vector is in this segment; a new one comes along
+member    abandon: why                                     its program ends before its work is done
+leader    begun: number                                    the sum of the host is on its way
+leader    done: number, skipped, seconds, contributors     the mean is in that segment
+leader    failed: number, error, over                      that all-reduce, which had begun, has failed, and all with it
+leader    over: error                                      the leader takes nothing more
+leader    state [memory]                                   what a newcomer needs, as `fetch_state` returned it
+
+A message is a JSON object in one packet of a Unix socket. The end of the connection is the end of the other process.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import threading
+from contextlib import suppress
+from typing import Any, Final
+
+from hopsum import errors
+from hopsum.codec import CodecError, CollectiveError, NonFiniteError
+from hopsum.communicator import CommunicatorClosedError, MismatchError
+from hopsum.errors import AllReduceError, HopsumError
+
+_BYTES_MAX: Final = 1 << 16
+_TEXT_MAX: Final = 8000
+_KINDS: Final[dict[str, type[HopsumError]]] = {
+    kind.__name__: kind
+    for kind in (
+        *(getattr(errors, name) for name in errors.__all__),
+        CodecError,
+        CollectiveError,
+        NonFiniteError,
+        MismatchError,
+        CommunicatorClosedError,
+    )
+}
+_WITH_RANKS: Final = {
+    "AllReduceTimeoutError": "missing_ranks",
+    "RankLeftError": "ranks",
+    "WorkersReplacedError": "ranks",
+}
+
+
+class Connection:
+    """One end of the socket between a leader and a member. Several threads may send, one receives.
+
+    Args:
+        end: a connected Unix socket of packets; closed with this object.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for poll."""
+        return self._end.fileno()
+
+    def send(self, message: dict[str, Any], descriptor: int | None = None) -> bool:
+        """Send a message, with memory attached if a descriptor is given; return whether the other process is there."""
+        told = json.dumps(message).encode()
+        memory = array.array("i", [] if descriptor is None else [descriptor])
+        with self._lock, suppress(OSError):
+            return self._end.sendmsg([told], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, memory)] if memory else []) > 0
+        return False
+
+    def receive(self) -> tuple[dict[str, Any], int | None] | None:
+        """Return the next message and the descriptor that came along; None: the other process has ended."""
+        try:
+            told, attached, _, _ = self._receive()
+        except OSError:
+            told, attached = b"", []
+        found = array.array("i")
+        for _, kind, data in attached:
+            if kind == socket.SCM_RIGHTS:
+                found.frombytes(data[: len(data) - len(data) % found.itemsize])
+        if not told:
+            for each in found:
+                os.close(each)
+            return None
+        message: dict[str, Any] = json.loads(told)
+        return message, found[0] if found else None
+
+    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        """Read one packet. Raises OSError."""
+        try:
+            return self._end.recvmsg(_BYTES_MAX, socket.CMSG_SPACE(4))
+        except ConnectionResetError:  # the other process ended without having read all; what it had said before follows
+            return self._end.recvmsg(_BYTES_MAX, socket.CMSG_SPACE(4))
+
+    def close(self) -> None:
+        """End the connection; a thread that waits in `receive` hears of it."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
+        self._end.close()
+
+
+class Wakeup:
+    """A descriptor for poll that any thread can make readable."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._event
+
+    def set(self) -> None:
+        """Make it readable. Harmless when it is closed."""
+        with self._lock:
+            if not self._is_closed:
+                os.eventfd_write(self._event, 1)
+
+    def clear(self) -> None:
+        """Make it not readable."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._event)
+
+
+def told_error(error: BaseException) -> dict[str, Any]:
+    """Return an error as a message carries it."""
+    name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), AllReduceError.__name__)
+    ranks = list(getattr(error, _WITH_RANKS.get(name, ""), ()))
+    return {"kind": name, "text": str(error)[:_TEXT_MAX], "ranks": ranks}
+
+
+def error_of(told: dict[str, Any]) -> HopsumError:
+    """Return the error that `told_error` was made of."""
+    kind = _KINDS.get(told["kind"], AllReduceError)
+    if kind is NonFiniteError:
+        return NonFiniteError(told["text"], 0)
+    if told["kind"] in _WITH_RANKS:
+        made: HopsumError = kind(told["text"], tuple(told["ranks"]))
+        return made
+    return kind(told["text"])

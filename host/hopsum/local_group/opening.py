@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps from ranks that share hosts to one worker for each host.
+
+    1  every rank tells which host it is on, and its settings     through torch's store
+    2  the lowest rank of each host listens at a Unix socket       of no name in a file system
+    3  the other ranks of the host connect                         as the same user, or they are refused
+    4  the leaders take part in the job                            one worker for each host
+
+Whatever fails on one rank is the same error on all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Final
+
+from hopsum.agreement import facts_of, shared_settings
+from hopsum.codec import Codec
+from hopsum.communicator import Communicator
+from hopsum.config import Config, ConfigError
+from hopsum.hosts.address import host_name
+from hopsum.hosts.meeting import Meeting, MeetingError
+from hopsum.local_group.group import LocalGroup, ranks_in_words
+from hopsum.local_group.leader import LocalGroupLeader
+from hopsum.local_group.member import LocalGroupMember
+from hopsum.local_group.messages import Connection
+
+AUTO: Final = "auto"
+"""The setting by which the ranks of one host are a group. Any other text is the name of a group of such ranks."""
+_OPENING_S: Final = 120.0
+"""For a leader to get into the job, beyond the time that it waits for the others: kernels may have to be compiled."""
+_PEER: Final = struct.Struct("3i")
+"""The process, user and group at the other end of a Unix socket, as SO_PEERCRED has them."""
+WHAT: Final = "local_group"
+
+
+def open_local_group(
+    config: Config,
+    store: Any,
+    *,
+    open_job: Callable[[Config, Meeting], tuple[Communicator, Config]],
+    make_codec: Callable[[Config, int], Codec],
+) -> Communicator:
+    """Take part as one rank; all ranks call this at the same point.
+
+    Args:
+        store: hopsum.torch.store.RankStore.
+        open_job: takes part in the job, given the settings of a leader and the meeting of all leaders; returns its
+            communicator, and the settings with what the job records.
+        make_codec: returns the codec of settings for a number of workers.
+
+    Raises:
+        ConfigError: (MeetingError) some rank cannot take part; the same text on all ranks.
+    """
+    wait_s = config.membership_wait_s
+    meeting = Meeting(store, f"{store.name}/local", store.rank, store.workers, wait_s, WHAT)
+    group = _meet(config, meeting)
+    with ExitStack() as kept:
+        connections = _connect(group, meeting, wait_s, kept)
+        opened: list[Communicator] = []
+
+        def take_part() -> Any:
+            leaders = Meeting(store, store.name, group.host, len(group.hosts), wait_s)
+            job, settings = open_job(replace(config, rank=group.host, local_group=""), leaders)
+            opened.append(kept.enter_context(job))
+            if (job.rank, job.workers) != (group.host, len(group.hosts)):
+                raise ConfigError(
+                    f"the job has {job.workers} workers, and the {group.ranks} ranks are on {len(group.hosts)} hosts: "
+                    "with local_group each host is one worker, so make the job for as many"
+                )
+            return [settings.codec, settings.codec_options, job.is_newcomer]
+
+        patient = Meeting(store, f"{store.name}/local/job", store.rank, store.workers, 2 * wait_s + _OPENING_S, WHAT)
+        told = patient.exchange("job", take_part, [ranks[0] for ranks in group.hosts])
+        codec, options, is_newcomer = told[group.host]
+        made: Communicator
+        if opened:
+            made = LocalGroupLeader(opened[0], group, connections, deadline_s=config.deadline_s)
+        else:
+            settings = replace(config, codec=codec, codec_options=options, backend="numpy")
+            made = LocalGroupMember(
+                make_codec(settings, len(group.hosts)), group, connections[group.leader],
+                deadline_s=config.deadline_s, is_newcomer=is_newcomer,
+            )  # fmt: skip
+        kept.pop_all()
+    return made
+
+
+def _meet(config: Config, meeting: Meeting) -> LocalGroup:
+    """Return which ranks are on which host. Raises MeetingError on all ranks where that does not fit together."""
+    facts = facts_of(shared_settings(config))
+    places = meeting.exchange("host", lambda: [config.local_group, host_name(), facts])
+    first_name, _, first_facts = places[0]
+    named: dict[str, list[int]] = {}
+    for rank, (name, host, told) in enumerate(places):
+        if told != first_facts:
+            raise MeetingError(f"{WHAT}: rank 0 has {first_facts}; rank {rank} has {told}: all ranks need the same")
+        if (name == AUTO) != (first_name == AUTO):
+            raise MeetingError(
+                f"{WHAT}: rank 0 has local_group={first_name!r}, rank {rank} has {name!r}: it is {AUTO!r} on all "
+                "ranks, or on none"
+            )
+        ranks = named.setdefault(host if name == AUTO else name, [])
+        ranks.append(rank)
+        if host != places[ranks[0]][1]:
+            raise MeetingError(
+                f"{WHAT}: ranks {ranks[0]} and {rank} have local_group={name!r}, and are on different hosts, or in "
+                "different network namespaces of one: give the ranks of each host a name of their own"
+            )
+    return LocalGroup(tuple(sorted(map(tuple, named.values()))), meeting.rank)
+
+
+def _connect(group: LocalGroup, meeting: Meeting, wait_s: float, kept: ExitStack) -> dict[int, Connection]:
+    """Return this rank's connections by rank: of a leader to its members, of a member to its leader."""
+    leaders = [ranks[0] for ranks in group.hosts]
+    made: dict[int, Connection] = {}
+    with ExitStack() as listening:
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listening.callback(door.close)
+        door.settimeout(wait_s)
+
+        def listen() -> str:
+            name = f"hopsum-{secrets.token_hex(16)}"
+            door.bind(f"\0{name}")
+            door.listen(len(group.local))
+            return name
+
+        names = meeting.exchange("socket", listen, leaders)
+
+        def meet() -> None:
+            if group.rank != group.leader:
+                door.connect(f"\0{names[group.host]}")
+                door.settimeout(None)
+                made[group.leader] = _kept(Connection(door), kept)
+                made[group.leader].send({"says": "hello", "rank": group.rank})
+                listening.pop_all()
+            while group.rank == group.leader and len(made) < len(group.local) - 1:
+                rank, connection = _accept(door, group)
+                made[rank] = _kept(connection, kept)
+
+        meeting.exchange("connection", meet)
+    return made
+
+
+def _accept(door: socket.socket, group: LocalGroup) -> tuple[int, Connection]:
+    """Return the next member of this host that connects. Raises ConfigError for another user's process."""
+    try:
+        end, _ = door.accept()
+    except TimeoutError:
+        raise ConfigError(
+            f"rank {group.rank} waits for connections of {ranks_in_words(group.local[1:])}, and none came for "
+            f"{door.gettimeout():g} s"
+        ) from None
+    end.settimeout(None)
+    connection = Connection(end)
+    _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if user != os.geteuid():
+        connection.close()
+        raise ConfigError(f"a process of user {user} connected to rank {group.rank}, which is user {os.geteuid()}'s")
+    received = connection.receive()
+    if received is None:
+        connection.close()
+        raise ConfigError(f"a rank of the host of rank {group.rank} has ended while it connected")
+    return int(received[0]["rank"]), connection
+
+
+def _kept(connection: Connection, kept: ExitStack) -> Connection:
+    kept.callback(connection.close)
+    return connection

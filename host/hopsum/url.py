@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a URL that `connect` takes, and what is said about one that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from hopsum.config import Config, ConfigError, nearest
+
+SCHEMES: Final = ("udp", "file", "hopsum", "raw", "memory", "collective", "hosts")
+
+
+class UrlError(ConfigError):
+    """A URL that names nothing that sums. The message shows what one looks like."""
+
+
+def split_url(config: Config) -> SplitResult:
+    """Return the parts of the URL, its scheme one that there is. Raises UrlError."""
+    if not config.url:
+        raise UrlError(f"no URL: pass one, or set HOPSUM_URL or url in the settings file; {EXAMPLES}")
+    try:
+        parts = urlsplit(config.url)
+        port = parts.port
+    except ValueError as error:
+        raise UrlError(f"URL {config.url!r}: {error}; {EXAMPLES}") from None
+    if parts.scheme not in SCHEMES:
+        told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
+        raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, SCHEMES)}. {EXAMPLES}")
+    if parts.scheme not in ("udp", "hopsum") and port is not None:
+        raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
+    return parts
+
+
+EXAMPLES: Final = (
+    "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, "
+    "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo, hosts://"
+)
+
+
+def query_of(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """Return what stands behind the question mark, as values. Raises UrlError."""
+    if parts.fragment or parts.username is not None:
+        raise UrlError(f"URL {config.url!r}: no fragment and no user name is meant here")
+    found: dict[str, Any] = {}
+    for key, text in parse_qsl(parts.query, keep_blank_values=True):
+        if key not in kinds:
+            there = nearest(key, kinds) if kinds else f"{parts.scheme}:// takes none; settings are arguments of connect"
+            raise UrlError(f"URL {config.url!r}: there is no parameter {key!r}; {there}")
+        if key in found:
+            raise UrlError(f"URL {config.url!r}: {key} twice")
+        try:
+            found[key] = kinds[key](text)
+        except ValueError:
+            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {_words(kinds[key])}") from None
+    return found
+
+
+def _words(kind: Callable[[str], Any]) -> str:
+    return kind.__name__.strip("_").replace("_", " ")
+
+
+def on_or_off(text: str) -> bool:
+    """Return whether a text says on. Raises ValueError for one that says neither."""
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"
+
+
+def require_range(config: Config, key: str, value: float, low: float, high: float) -> None:
+    """Raise UrlError for a parameter that is out of its range."""
+    if not low <= value <= high:
+        raise UrlError(f"URL {config.url!r}: {key} is {value}, not {low} to {high}")
