@@ -31,7 +31,7 @@ from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceError, AllReduceTimeoutError, GenerationEndedError, HopsumError, RankLeftError
 from hopsum.local_group.group import LocalGroup, call_facts
 from hopsum.local_group.messages import Connection, Wakeup, error_of
-from hopsum.local_group.segments import SharedVector, SegmentPool
+from hopsum.local_group.segments import SegmentPool, SharedVector
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
