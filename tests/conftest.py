@@ -117,6 +117,7 @@ SYSTEM = (
     "host/torch/test_fsdp.py",
     "host/torch/test_group.py",
     "host/torch/test_published.py",
+    "host/torch/test_quorum.py",
     "host/torch/test_replaced.py",
     "host/torch/test_register.py",
     "host/torch/test_switch_lost.py",

@@ -16,12 +16,13 @@ from __future__ import annotations
 from hopsum.torch.fsdp import ReplicaState, register_all_reduce_hook
 from hopsum.torch.group import ProcessGroupHopsum, register
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
+from hopsum.torch.quorum import Quorum, QuorumProcessGroup
 from hopsum.torch.recovery import StateDictRecovery
 from hopsum.torch.state import HopsumState
 
 __all__ = [
-    "HopsumState", "ProcessGroupHopsum", "ReplicaState", "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook",
-    "register_comm_hook",
+    "HopsumState", "ProcessGroupHopsum", "Quorum", "QuorumProcessGroup", "ReplicaState",
+    "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook", "register_comm_hook",
 ]  # fmt: skip
 
 register()

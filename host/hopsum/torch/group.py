@@ -83,12 +83,13 @@ class ProcessGroupHopsum(dist.ProcessGroup):
             if self.min_elements < 0:
                 raise ValueError(f"min_elements={self.min_elements}: 0 is the least")
 
-    def __init__(self, gloo: Any, options: Options | None) -> None:
+    def __init__(self, gloo: Any, options: Options | None, *, is_told: bool = False) -> None:
         super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg]
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._options = options
-        self._told = False
+        self._told = is_told
+        """The user has heard which way large sums go, or knows it anyway."""
 
     @property
     def gloo(self) -> Any:
