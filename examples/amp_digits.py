@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The digits in mixed precision: float16 under autocast, a GradScaler, and gradients accumulated over two batches.
 
-    torchrun --nproc-per-node 2 examples/amp_digits.py --membership job.json
+    torchrun --nproc-per-node 2 examples/amp_digits.py
 
 Three things matter to hopsum: on_nonfinite="skip" makes all ranks skip a step together when some rank's gradients
 overflow, `scaler` keeps residuals in step with the loss scale, and `no_sync` keeps gradients off the network until

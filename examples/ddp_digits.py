@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a small classifier with DistributedDataParallel, gradients summed by hopsum.
 
-    torchrun --nproc-per-node 2 examples/ddp_digits.py --membership job.json
+    torchrun --nproc-per-node 2 examples/ddp_digits.py
 
-`job.json` is what the controller wrote for a job of as many workers, on the address of each; with a controller that
-runs it is --url "hopsum://HOST:PORT/JOB?token_file=PATH" instead. Everything but the lines marked HOPSUM is ordinary
-torch. The data are drawn: ten digits of 5 x 7 pixels, shifted, scaled and noisy.
+The first rank of each host starts an embedded switch. With a controller that runs it is
+--url "hopsum://HOST:PORT/JOB?token_file=PATH", with what the controller wrote for a job --membership job.json.
+Everything but the lines marked HOPSUM is ordinary torch. The data are drawn: ten digits of 5 x 7 pixels, shifted,
+scaled and noisy.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ def parse(
 ) -> argparse.Namespace:
     """Return the options of an example; `add_options` adds its own."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    where = parser.add_mutually_exclusive_group(required=True)
+    where = parser.add_mutually_exclusive_group()
     where.add_argument("--membership", type=Path, help="path of the job's membership file")
-    where.add_argument("--url", help="what sums, for hopsum.connect: hopsum://HOST:PORT/JOB?token_file=PATH")
+    where.add_argument("--url", default="hosts://", help="what sums, for hopsum.connect (default %(default)s)")
     parser.add_argument("--codec", default="thc", help="thc, uhc or fixed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
@@ -107,7 +108,7 @@ def parse(
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args()
-    if options.url is None:
+    if options.membership is not None:
         options.url = options.membership.absolute().as_uri()
     return options
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The digits with FSDP2: parameters are sharded inside a replica, hopsum averages gradients over the replicas.
 
-    torchrun --nproc-per-node 4 examples/hsdp_digits.py --shards 2 --membership "job{shard}.json"
+    torchrun --nproc-per-node 4 examples/hsdp_digits.py
+    torchrun --nproc-per-node 4 examples/hsdp_digits.py --membership "job{shard}.json"       the same through a switch
 
 Ranks are numbered replica by replica, as torchrun numbers the ranks of a host: with --shards 2, ranks 0 and 1 are the
 first replica. Each shard index has a job of as many workers as replicas, so {shard} stands in --membership or --url.
+Without these, Gloo adds the codes: `hosts://` makes one job of all ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ def main() -> None:
     for layer in (*[each for each in model if list(each.parameters())], model):
         fully_shard(layer, mesh=mesh["shard"], mp_policy=half if options.bf16 else MixedPrecisionPolicy())
     url = options.url.replace("%7Bshard%7D", str(shard)).replace("{shard}", str(shard))
-    with hopsum.connect(url, rank=replica, codec=options.codec) as comm:  # HOPSUM
+    where: dict[str, Any] = {"url": url, "rank": replica}
+    if url == "hosts://":
+        where = {"url": "collective://gloo", "group": mesh.get_group("replicate")}
+    with hopsum.connect(**where, codec=options.codec) as comm:  # HOPSUM
         state = register_all_reduce_hook(model, comm)  # HOPSUM
         optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
         generator = torch.Generator().manual_seed(1000 + dist.get_rank())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The digits with no hook and no DDP: a script that averages its gradients itself, on the backend "hopsum".
 
-    torchrun --nproc-per-node 2 examples/process_group_digits.py --membership job.json
+    torchrun --nproc-per-node 2 examples/process_group_digits.py
 
 all_reduce of large float tensors goes through the agent, anything else through Gloo: gathered objects, and the small
 tensor with the loss, whose mean is exact. There is no error feedback here; where DDP is used, the hook is better.

@@ -112,6 +112,7 @@ SYSTEM = (
     "host/torch/test_compare.py",
     "host/torch/test_collective_example.py",
     "host/torch/test_ddp.py",
+    "host/torch/test_diloco_sites.py",
     "host/torch/test_example.py",
     "host/torch/test_frameworks.py",
     "host/torch/test_fsdp.py",

@@ -134,6 +134,13 @@ class Config:
         default=300.0,
         metadata=_about(_seconds(0.01, 86400), "seconds before a phase of an all-reduce ends without a result"),
     )
+    flush_after_s: float | None = field(
+        default=None,
+        metadata=_about(
+            _seconds(0.01, 86400),
+            "before a sum goes on without missing ranks, if the job's min_quorum is there; default: never",
+        ),
+    )
     unreachable_s: float = field(
         default=10.0,
         metadata=_about(

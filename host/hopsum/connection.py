@@ -388,12 +388,8 @@ def _open_agent(
     rank = _rank(config, len(membership.workers)) if rank is None else rank
     seat = membership.worker(rank)  # before a table is solved
     codec = codec or _codec_for(config, len(membership.workers))
-    timing = Timing(
-        retransmit_s=config.retransmit_s,
-        retransmit_min_s=config.retransmit_min_s,
-        deadline_s=config.deadline_s,
-        unreachable_s=config.unreachable_s,
-    )
+    names = ("retransmit_s", "retransmit_min_s", "deadline_s", "flush_after_s", "unreachable_s")
+    timing = Timing(**{name: getattr(config, name) for name in names})
     given |= {"timing": timing, "seed": config.seed, "overlap": config.overlap, "trace": hooks.trace}
     if make_link is not None:
         given["link"] = [make_link(shard.worker(rank)) for shard in membership.shards]

@@ -13,6 +13,7 @@ Importing this module also makes the process-group backend "hopsum" known to tor
 
 from __future__ import annotations
 
+from hopsum.torch.diloco import DiLoCo
 from hopsum.torch.fsdp import ReplicaState, register_all_reduce_hook
 from hopsum.torch.group import ProcessGroupHopsum, register
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
@@ -21,7 +22,7 @@ from hopsum.torch.recovery import StateDictRecovery
 from hopsum.torch.state import HopsumState
 
 __all__ = [
-    "HopsumState", "ProcessGroupHopsum", "Quorum", "QuorumProcessGroup", "ReplicaState",
+    "DiLoCo", "HopsumState", "ProcessGroupHopsum", "Quorum", "QuorumProcessGroup", "ReplicaState",
     "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook", "register_comm_hook",
 ]  # fmt: skip
 

@@ -25,19 +25,20 @@ RANKS_S = 1200.0
 
 
 @contextmanager
-def embedded_jobs(folder: Path, workers: int, jobs: int = 1) -> Iterator[int]:
+def embedded_jobs(folder: Path, workers: int, jobs: int = 1, **quorums: int) -> Iterator[int]:
     """Run the switch with jobs of so many workers each; memberships are FOLDER/job0.json, ...
 
-    Returns the process id of the switch.
+    `quorums` are those of JobSpec; with them the workers have side channels. Returns the process id of the switch.
     """
     with native_testbed(workers) as testbed:
         controller = SwitchController(testbed.device, SWITCH)
         for number in range(jobs):
             places = [("127.0.0.1", free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
             endpoints = tuple(seat.endpoint(place) for seat, place in zip(testbed.seats, places, strict=True))
-            job = controller.create_job(JobSpec(f"job{number}", endpoints, SLOTS, best_table(workers).values))
+            spec = JobSpec(f"job{number}", endpoints, SLOTS, best_table(workers).values, **quorums)
+            job = controller.create_job(spec)
             send_to = {seat.rank: seat.switch for seat in testbed.seats}
-            write_membership(job, folder / f"job{number}.json", send_to)
+            write_membership(job, folder / f"job{number}.json", send_to, side_channels=bool(quorums))
         yield testbed.pid
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from ledger import Model, draw, loss_of
 
 import hopsum
-from hopsum.torch import ProcessGroupHopsum, ReplicaState, register_all_reduce_hook
+from hopsum.torch import DiLoCo, ProcessGroupHopsum, ReplicaState, register_all_reduce_hook
 from hopsum.torch.fsdp import ReplicaStateDict
 
 
@@ -114,6 +114,25 @@ def by_the_mesh(comm: Any) -> dict[str, Any]:
     return {"allreduces": comm.statistics.allreduces, "equal": both[0] == both[1]}
 
 
+def by_diloco(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
+    """Replicas of two shards that train by themselves and are synchronised by DiLoCo, each shard in its own job."""
+    model: Any = Model()
+    for each in (model.trunk, model):
+        fully_shard(each, mesh=mesh["shard"])
+    diloco = DiLoCo(model, comm, sync_every=3)
+    begun = step(model, 0)
+    diloco.step()
+    between: list[str] = [""] * 2
+    dist.all_gather_object(between, begun, group=mesh.get_group("replicate"))
+    for number in range(1, 6):
+        step(model, number)
+        diloco.step()
+    whole = model.state_dict()["trunk.0.weight"].full_tensor()
+    data = b"".join(each.to_local().detach().numpy().tobytes() for each in model.parameters())
+    found = {"shard": hashlib.sha256(data).hexdigest(), "whole": hashlib.sha256(whole.numpy().tobytes()).hexdigest()}
+    return {**found, "apart": between[0] != between[1], "allreduces": diloco.allreduces}
+
+
 def main() -> None:
     folder = sys.argv[1]
     torch.set_num_threads(1)
@@ -128,6 +147,8 @@ def main() -> None:
         found["texts"] = refusals(mesh, comm, state)
     with hopsum.connect(f"file://{folder}/job{2 + shard}.json", rank=replica, backend="numpy") as comm:
         found["mesh"] = by_the_mesh(comm)
+    with hopsum.connect(f"file://{folder}/job{4 + shard}.json", rank=replica, backend="numpy") as comm:
+        found["diloco"] = {**by_diloco(comm, mesh), "place": shard}
     plain = dist.new_group(list(range(4)), backend="hopsum")
     dist.all_reduce(torch.ones(2048), group=plain)
     every: list[dict[str, Any]] = [{}] * 4

@@ -24,11 +24,16 @@ def run(example: str, folder: Path, steps: int) -> list[dict[str, Any]]:
     """Run an example with two ranks and return the figures of both."""
     path = folder / "membership.json"
     with serve_job(path, 2) as switch:
-        command = [sys.executable, *TORCHRUN, str(EXAMPLES / example), "--membership", str(path), "--steps", str(steps)]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
-    assert done.returncode == 0, done.stderr
+        figures = torchrun(example, "--membership", str(path), "--steps", str(steps))
     assert not switch.aggregator.drops
+    return figures
+
+
+def torchrun(example: str, *arguments: str) -> list[dict[str, Any]]:
+    command = [sys.executable, *TORCHRUN, str(EXAMPLES / example), *arguments]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
     figures: list[dict[str, Any]] = json.loads(done.stdout)
     assert figures[0]["parameters_sha256"] == figures[1]["parameters_sha256"]
     for rank in figures:
@@ -49,6 +54,11 @@ def test_mixed_precision(tmp_path: Path) -> None:
         assert rank["steps_skipped"] > 2, "the loss scale was never too high: the example shows nothing"
         assert rank["scale"] == 2.0**24 / 2 ** rank["steps_skipped"]
         assert rank["skipped"] == rank["steps_skipped"] - 2, "two steps were not compressed"
+
+
+@pytest.mark.parametrize("example", ["ddp_digits.py", "amp_digits.py", "process_group_digits.py", "diloco_digits.py"])
+def test_without_options_the_ranks_start_a_switch(example: str) -> None:
+    torchrun(example)
 
 
 def test_process_group(tmp_path: Path) -> None:

@@ -31,8 +31,15 @@ def test_the_example(tmp_path: Path, shards: int, options: tuple[str, ...]) -> N
     assert last < 0.8 * first
 
 
+def test_the_example_without_options() -> None:
+    ranks, _ = torchrun(EXAMPLES / "hsdp_digits.py", ranks=4)
+    for shard in range(2):
+        assert len({rank["shard_sha256"] for rank in ranks if rank["shard"] == shard}) == 1
+    assert all(rank["allreduces"] == 300 for rank in ranks)
+
+
 def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
-    with embedded_jobs(tmp_path, 2, jobs=4):
+    with embedded_jobs(tmp_path, 2, jobs=6):
         ranks, log = torchrun(WORKER, str(tmp_path), ranks=4)
     for rank in ranks:
         assert rank["largest"] > 1e-4, "there is no residual: the test proves nothing"
@@ -44,4 +51,10 @@ def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
         assert "Linear has no FSDP module: call fully_shard(model, mesh=mesh['shard']) first" in plain
         assert "each rank loads its own" in foreign
         assert rank["mesh"] == {"allreduces": 2, "equal": True}
+    for place in range(2):
+        first, second = (rank["diloco"] for rank in ranks if rank["diloco"]["place"] == place)
+        assert first == second
+        assert first["apart"], "the replicas never differed: the test proves nothing"
+        assert first["allreduces"] == 2
+    assert len({rank["diloco"]["whole"] for rank in ranks}) == 1
     assert "that was made without options goes through Gloo, not through hopsum" in log

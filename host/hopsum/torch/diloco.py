@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DiLoCo: replicas train by themselves, and their changes are averaged every so many steps.
+
+    diloco = DiLoCo(model, comm, sync_every=100)
+    for batch in batches:
+        ...  # forward, backward, and a step of the inner optimiser, without DistributedDataParallel
+        diloco.step()
+    diloco.finish()
+
+Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (arXiv 2311.08105), and for
+fragments "Streaming DiLoCo with overlapping communication" (arXiv 2501.18512):
+
+    a fragment is sent      every `sync_every` steps, each fragment at its own time. The communicator averages the
+                            pseudo-gradient: the global parameters less the local ones. Error feedback keeps what the
+                            sum does not deliver
+    its mean is applied     `fragment_sync_delay` steps later. Until then inner steps go on beside the all-reduce.
+                            The outer optimiser steps on the global parameters, which are the same on all replicas.
+                            The local ones become alpha * local + (1 - alpha) * global
+
+A synchronisation that fails is as if it had not been: parameters, optimiser and error feedback stay as they were, and
+the next pseudo-gradient of the fragment has all that was not delivered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hopsum.communicator import AllReduceResult, Communicator, MismatchError
+from hopsum.torch.fragments import make_fragments
+from hopsum.torch.residuals import Residuals, StepFeedback
+
+OuterOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+_VERSION: Final = 1
+OUTER_LR: Final = 0.7
+OUTER_MOMENTUM: Final = 0.9
+
+
+class DiLoCoSharedStateDict(TypedDict):
+    """The part of the state that is the same on all replicas. Loads with `torch.load(..., weights_only=True)`."""
+
+    version: int
+    steps: int
+    allreduces: int
+    synced_at: list[int]
+    """The inner step at which each fragment was last sent."""
+    global_parameters: dict[str, torch.Tensor]
+    """float32 by parameter name, on the CPU."""
+    outer_optimizer: dict[str, Any]
+
+
+class DiLoCoStateDict(TypedDict):
+    """The saved form of one rank's DiLoCo. Loads with `torch.load(..., weights_only=True)`."""
+
+    shared: DiLoCoSharedStateDict
+    rank: int
+    residuals: dict[str, torch.Tensor]
+    """float32[elements] by parameter name, on the CPU."""
+    sent: dict[str, Any] | None
+    """The fragment that was sent and is not applied yet: its number, the step at which it is due, and its mean."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A fragment's pseudo-gradient on its way."""
+
+    number: int
+    due_step: int
+    future: Future[AllReduceResult] | None
+    """None where the mean came with a checkpoint."""
+    feedback: StepFeedback | None = None
+    residual: NDArray[np.float32] | None = None
+    """The array of the residual when the fragment was sent. A commit replaces the array."""
+    mean: NDArray[np.float32] | None = None
+
+
+class DiLoCo:
+    """Rare synchronisation of replicas that train by themselves. All ranks make the same calls in the same order.
+
+    The parameters need to be the same on all ranks at the beginning. They are compared at every synchronisation, with
+    the options.
+
+    Args:
+        model: this replica, before its first step. FSDP2 inside a replica is possible: one job for each shard index.
+        comm: of as many workers as replicas; stays the caller's to close.
+        sync_every: inner steps between two synchronisations of a fragment (H in the papers).
+        fragments: a number, or modules of the model, see `hopsum.torch.fragments.make_fragments`.
+        outer_optimizer: makes the outer optimiser from the global parameters; SGD with Nesterov momentum if left out.
+            `lambda parameters: torch.optim.SGD(parameters, lr=1.0)` is LocalSGD: the mean of the replicas.
+        fragment_sync_delay: inner steps from sending a fragment to applying its mean (tau in the paper). 0: the step
+            waits for the mean.
+        fragment_update_alpha: share of the local parameters in what they become, 0 up to, but not including, 1.
+        error_feedback: without it, what a sum does not deliver is lost.
+
+    Raises:
+        ValueError: an option that does not fit, or fragments that are not the model's parameters.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        comm: Communicator,
+        *,
+        sync_every: int,
+        fragments: int | Sequence[nn.Module] = 1,
+        outer_optimizer: OuterOptimizer | None = None,
+        fragment_sync_delay: int = 0,
+        fragment_update_alpha: float = 0.0,
+        error_feedback: bool = True,
+    ) -> None:
+        self.comm = comm
+        self.fragments = make_fragments(model, fragments)
+        self.sync_every = sync_every
+        self.fragment_sync_delay = fragment_sync_delay
+        self.fragment_update_alpha = fragment_update_alpha
+        self._require_fit()
+        parameters = [each for fragment in self.fragments for each in fragment.global_parameters]
+        self.outer_optimizer = (outer_optimizer or _nesterov)(parameters)
+        """The outer optimiser. A learning rate that is set here is to be set on all ranks at the same step."""
+        self.error_feedback = error_feedback
+        self.steps = 0
+        """Inner steps; the same on all ranks."""
+        self.allreduces = 0
+        """Fragments that were sent; the same on all ranks."""
+        self._residuals = Residuals()
+        self._sent: _Sent | None = None
+        self._counts = _Counts(sum(fragment.elements for fragment in self.fragments))
+
+    def _require_fit(self) -> None:
+        most = self.sync_every // len(self.fragments)
+        if most < 1:
+            raise ValueError(f"sync_every={self.sync_every} with {len(self.fragments)} fragments: a step for each")
+        if not 0 <= self.fragment_sync_delay <= most or self.fragment_sync_delay == self.sync_every:
+            raise ValueError(
+                f"fragment_sync_delay={self.fragment_sync_delay}: 0 to {most}, the steps from one fragment to the "
+                f"next (sync_every={self.sync_every}, {len(self.fragments)} fragments), and below sync_every"
+            )
+        if not 0 <= self.fragment_update_alpha < 1:
+            raise ValueError(f"fragment_update_alpha={self.fragment_update_alpha}: 0 up to, but not including, 1")
+
+    def step(self) -> None:
+        """Count an inner step; send the fragment that has its turn, and apply the mean that is due.
+
+        Call it after the inner optimiser's step.
+
+        Raises:
+            HopsumError: of the all-reduce, see `Communicator.submit`. The synchronisation is as if it had not been.
+            MismatchError: the replicas have other global parameters, options or steps.
+        """
+        self.steps += 1
+        if self._sent is not None and self.steps >= self._sent.due_step:
+            self._apply()
+        for number in range(len(self.fragments)):
+            if self.steps % self.sync_every == self._turn(number):
+                self._send(number)
+                if not self.fragment_sync_delay:
+                    self._apply()
+
+    def _turn(self, number: int) -> int:
+        """Return the step of every period at which a fragment is sent; the last one's turn ends the period."""
+        return (number + 1) * self.sync_every // len(self.fragments) % self.sync_every
+
+    def finish(self) -> None:
+        """Synchronise everything now, and make the local parameters the global ones, the same on all replicas.
+
+        All ranks call it after the same step: at the end, or where a training is to go on without DiLoCo. A fragment
+        that has had no step since it was sent is not sent again. Raises as `step` does.
+        """
+        if self._sent is not None:
+            self._apply()
+        for number, fragment in enumerate(self.fragments):
+            if fragment.synced_at != self.steps:
+                self._send(number)
+                self._apply()
+        for fragment in self.fragments:
+            fragment.merge()
+
+    @contextmanager
+    def global_parameters(self) -> Iterator[None]:
+        """Have the global parameters in the model inside the context, to measure or to export them."""
+        local = [fragment.read_local() for fragment in self.fragments]
+        for fragment in self.fragments:
+            fragment.merge()
+        try:
+            yield
+        finally:
+            for fragment, values in zip(self.fragments, local, strict=True):
+                fragment.write_local(values)
+
+    def _send(self, number: int) -> None:
+        """Submit the pseudo-gradient of a fragment. Its randomness follows from the count of all-reduces."""
+        fragment = self.fragments[number]
+        vector = fragment.pseudo_gradient()
+        feedback = self._residuals.feedback(fragment.names, fragment.sizes) if self.error_feedback else None
+        residual = None if feedback is None else feedback.residual
+        told = f"global parameters and options with digest {fragment.digest(self._facts)} at step {self.steps}"
+        future = self.comm.submit(
+            vector,
+            feedback=feedback,
+            step=self.allreduces,
+            tensors=[(told, 0), *zip(fragment.names, fragment.sizes, strict=True)],
+            out=vector,
+        )
+        self.allreduces += 1
+        self._sent = _Sent(number, self.steps + self.fragment_sync_delay, future, feedback, residual)
+
+    @property
+    def _facts(self) -> str:
+        """Return what ranks need to have in common, in words."""
+        outer = self.outer_optimizer
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in outer.param_groups]
+        options = (self.sync_every, self.fragment_sync_delay, self.fragment_update_alpha, len(self.fragments))
+        return f"{options}, {type(outer).__name__} {groups}"
+
+    def _arrive(self, sent: _Sent) -> NDArray[np.float32]:
+        """Wait for a mean. What fails is undone: the fragment counts as not sent."""
+        if sent.mean is not None:
+            return sent.mean
+        assert sent.future is not None
+        began_s = time.perf_counter()
+        try:
+            result = sent.future.result()
+        except Exception as error:
+            self._sent = None
+            if sent.feedback is not None and sent.feedback.residual is not sent.residual:
+                sent.feedback.undo()  # the vector was given back to it, but stays in the local parameters
+            if isinstance(error, MismatchError):
+                raise MismatchError(
+                    f"{error}. DiLoCo needs the same parameters on all replicas at the beginning (the same seed, or "
+                    "the same checkpoint), and the same options and outer optimiser"
+                ) from error
+            raise
+        self._counts.add(result, self.comm.rank, time.perf_counter() - began_s)
+        sent.mean = result.mean
+        return sent.mean
+
+    def _apply(self) -> None:
+        """Wait for the mean of the fragment that was sent, take the outer step, and merge."""
+        assert self._sent is not None
+        mean, fragment = self._arrive(self._sent), self.fragments[self._sent.number]
+        fragment.synced_at = self._sent.due_step - self.fragment_sync_delay
+        self._sent = None
+        fragment.set_gradients(mean)
+        self.outer_optimizer.step()
+        fragment.clear_gradients()
+        fragment.merge(self.fragment_update_alpha)
+
+    def compression_stats(self) -> dict[str, float]:
+        """Return what was synchronised so far and what it cost, in numbers, for a log. NaN before there is anything.
+
+        `bytes_per_step` are bytes at this rank's interface in the busier direction, headers included, by inner steps.
+        Beside them: what DDP would send in each step by a ring in fp32 (`ddp_ring_fp32_bytes_per_step`), and through
+        the same communicator (`ddp_hopsum_bytes_per_step`, from the bytes of an element so far). `wait_s` are all
+        seconds in which `step` waited for means. `delivered` is the share of this rank's chunks that were in sums
+        (below 1 where a quorum went on without it); error feedback delivers the rest later.
+        """
+        return {"steps": self.steps, "allreduces": self.allreduces, **self._counts.scalars(self.steps, self.comm)}
+
+    def shared_state_dict(self) -> DiLoCoSharedStateDict:
+        """Return the part of the state that all replicas have in common, copied: for `Communicator.resume`."""
+        named = (pair for each in self.fragments for pair in zip(each.names, each.global_parameters, strict=True))
+        return DiLoCoSharedStateDict(
+            version=_VERSION,
+            steps=self.steps,
+            allreduces=self.allreduces,
+            synced_at=[each.synced_at for each in self.fragments],
+            global_parameters={name: each.detach().clone() for name, each in named},
+            outer_optimizer=_copied(self.outer_optimizer.state_dict()),
+        )
+
+    def load_shared_state_dict(self, state: DiLoCoSharedStateDict) -> None:
+        """Begin where other replicas are, with their global parameters in the model and without residuals.
+
+        Raises ValueError for another version or model. Nothing was changed then.
+        """
+        self._take(state)
+        self._sent, self._residuals = None, Residuals()
+        for fragment in self.fragments:
+            fragment.merge()
+
+    def state_dict(self) -> DiLoCoStateDict:
+        """Return what a checkpoint needs, copied; one for each rank, beside its model and inner optimiser.
+
+        All ranks call it after the same step: it waits for a mean that is on its way. Raises as `step` does.
+        """
+        sent = None
+        if self._sent is not None:
+            mean = torch.from_numpy(self._arrive(self._sent).copy())
+            sent = {"number": self._sent.number, "due_step": self._sent.due_step, "mean": mean}
+        residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
+        return DiLoCoStateDict(shared=self.shared_state_dict(), rank=self.comm.rank, residuals=residuals, sent=sent)
+
+    def load_state_dict(self, state: DiLoCoStateDict) -> None:
+        """Take over what `state_dict` returned on this rank. The model's parameters are the caller's to load.
+
+        Raises ValueError for another version, rank, or model. Nothing was changed then.
+        """
+        if state["rank"] != self.comm.rank:
+            raise ValueError(
+                f"state of rank {state['rank']} on rank {self.comm.rank}: each rank saves and loads its own"
+            )
+        sizes = dict(pair for each in self.fragments for pair in zip(each.names, each.sizes, strict=True))
+        for name, residual in state["residuals"].items():
+            if sizes.get(name) != residual.numel():
+                raise ValueError(f"residual of {name!r} with {residual.numel()} elements, not {sizes.get(name)}")
+        self._take(state["shared"])
+        self._residuals.load({name: each.float().numpy() for name, each in state["residuals"].items()})
+        sent = state["sent"]
+        self._sent = None
+        if sent is not None:
+            self._sent = _Sent(sent["number"], sent["due_step"], None, mean=sent["mean"].numpy().copy())
+
+    def _take(self, state: DiLoCoSharedStateDict) -> None:
+        """Take counts, global parameters and the outer optimiser. Raises ValueError; nothing was changed then."""
+        if state["version"] != _VERSION:
+            raise ValueError(f"state of version {state['version']}, this hopsum reads version {_VERSION}")
+        here = {
+            name: each.shape
+            for fragment in self.fragments
+            for name, each in zip(fragment.names, fragment.global_parameters, strict=True)
+        }
+        saved = {name: each.shape for name, each in state["global_parameters"].items()}
+        if list(saved.items()) != list(here.items()) or len(state["synced_at"]) != len(self.fragments):
+            differing = next((name for name in {**here, **saved} if here.get(name) != saved.get(name)), "its fragments")
+            raise ValueError(f"state of another model or other fragments: {differing} differs")
+        self.outer_optimizer.load_state_dict(_copied(state["outer_optimizer"]))
+        with torch.no_grad():
+            for fragment, synced_at in zip(self.fragments, state["synced_at"], strict=True):
+                fragment.synced_at = synced_at
+                for name, each in zip(fragment.names, fragment.global_parameters, strict=True):
+                    each.copy_(state["global_parameters"][name])
+        self.steps, self.allreduces = state["steps"], state["allreduces"]
+
+
+class _Counts:
+    """What synchronisations took so far."""
+
+    def __init__(self, elements: int) -> None:
+        """Begin to count, for a model of so many elements."""
+        self._model_elements = elements
+        self._elements = self._bytes_up = self._bytes_down = self._chunks = self._own_chunks = 0
+        self._wait_s = 0.0
+
+    def add(self, result: AllReduceResult, rank: int, wait_s: float) -> None:
+        """Count an all-reduce, for which the step waited so long."""
+        self._elements += result.mean.size
+        self._bytes_up += result.traffic.interface_bytes_sent
+        self._bytes_down += result.traffic.interface_bytes_received
+        self._chunks += result.contributors.size
+        self._own_chunks += int(np.count_nonzero(result.contributors >> np.uint64(rank) & np.uint64(1)))
+        self._wait_s += wait_s
+
+    def scalars(self, steps: int, comm: Communicator) -> dict[str, float]:
+        """Return the figures of `compression_stats`."""
+        own_bytes = max(self._bytes_up, self._bytes_down)
+        return {
+            "elements": self._elements,
+            "bytes_up": self._bytes_up,
+            "bytes_down": self._bytes_down,
+            "bytes_per_step": _ratio(own_bytes, steps),
+            "ddp_ring_fp32_bytes_per_step": 2 * (comm.workers - 1) / comm.workers * 4 * self._model_elements,
+            "ddp_hopsum_bytes_per_step": _ratio(own_bytes * self._model_elements, self._elements),
+            "wait_s": self._wait_s,
+            "delivered": _ratio(self._own_chunks, self._chunks),
+        }
+
+
+def _nesterov(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the outer optimiser of the paper."""
+    return torch.optim.SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True)
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of an optimiser's state, tensors included."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
+
+
+def _ratio(dividend: float, divisor: float) -> float:
+    return dividend / divisor if divisor else float("nan")

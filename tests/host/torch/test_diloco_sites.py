@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DiLoCo over an embedded switch: the example, sites that are late or missing under a quorum, and a site replaced."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+
+from hopsum.torch import DiLoCo, StateDictRecovery
+
+from ..rpc.desk import desk_service
+from ..rpc.test_generations import WAIT_S, Served, connect, vanish
+from .embedded import EXAMPLES, RANKS_S, embedded_jobs, torchrun
+from .test_diloco import EVERY, flat, inner_step, make_model
+
+WORKER = Path(__file__).with_name("diloco_worker.py")
+STEPS = 100
+
+
+def test_the_example(tmp_path: Path) -> None:
+    with embedded_jobs(tmp_path, 2):
+        arguments = ("--membership", str(tmp_path / "job0.json"), "--steps", str(STEPS))
+        ranks, _ = torchrun(EXAMPLES / "diloco_digits.py", *arguments, ranks=2)
+    assert ranks[0]["parameters_sha256"] == ranks[1]["parameters_sha256"]
+    for rank in ranks:
+        assert rank["loss_first"] > 2
+        assert rank["loss_last"] < 0.8
+        assert rank["accuracy"] > 0.7
+        assert rank["allreduces"] == 2 * STEPS / 20 + 1, "two fragments, and one that had steps at the end"
+        assert rank["ddp_ring_fp32_bytes_per_step"] > 20 * rank["bytes_per_step"]
+        assert rank["delivered"] == 1
+
+
+def run_sites(folder: Path, mode: str, **quorums: int) -> list[dict[str, Any] | None]:
+    """Run three sites with such quorums; return what each prints, None for one that was killed."""
+    with embedded_jobs(folder, 3, **quorums):
+        command = [sys.executable, str(WORKER), str(folder)]
+        sites = [
+            subprocess.Popen([*command, str(rank), mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank in range(3)
+        ]
+        try:
+            told = [site.communicate(timeout=RANKS_S) for site in sites]
+        finally:
+            for site in sites:
+                site.kill()
+    for site, (_, errors) in zip(sites, told, strict=True):
+        assert site.returncode in ((0, -signal.SIGKILL) if mode == "killed" else (0,)), errors
+    return [json.loads(printed) if printed else None for printed, _ in told]
+
+
+def test_a_late_site_takes_the_mean_and_delivers_its_change_later(tmp_path: Path) -> None:
+    sites = run_sites(tmp_path, "late", min_quorum=2)
+    assert all(site is not None for site in sites)
+    first, second, late = (site for site in sites if site is not None)
+    assert first["shared"] == second["shared"] == late["shared"]
+    assert len(set(first["shared"])) == len(first["shared"])
+    assert late["delivered"][0] == 0, "all of its first change came too late"
+    assert first["delivered"][0] == second["delivered"][0] == 1
+    in_time = [left for left, share in zip(late["residuals"], late["delivered"], strict=True) if share == 1]
+    assert in_time, "the others did not wait for it in any later sum"
+    assert late["residuals"][0] > 0.01 > 100 * max(in_time), "a later sum delivered the first change"
+
+
+def test_a_missing_site_is_done_without(tmp_path: Path) -> None:
+    first, second, missing = run_sites(tmp_path, "killed", quorum=2)
+    assert missing is None
+    assert first is not None
+    assert second is not None
+    assert first["shared"] == second["shared"]
+    assert len(set(first["shared"])) == 4
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with desk_service() as served:
+        yield served
+
+
+class Site:
+    """A replica whose loop survives the loss of another one."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.model = comm, make_model()
+        self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.diloco = DiLoCo(self.model, comm, sync_every=EVERY)
+        self.recovery = StateDictRecovery(
+            comm,
+            load_state_dict=self.diloco.load_shared_state_dict,  # type: ignore[arg-type]
+            state_dict=self.diloco.shared_state_dict,  # type: ignore[arg-type]
+            wait_s=WAIT_S,
+        )
+
+    def train(self, steps: int, at_sync: Event | None = None) -> list[tuple[int, int]]:
+        """Train up to a step; return the steps in which a rank was replaced, and its number."""
+        replaced = []
+        while self.diloco.steps < steps:
+            number = self.diloco.steps + 1
+            inner_step(self.model, self.inner, self.comm.rank, number)
+            if at_sync is not None and number % EVERY == 0:
+                at_sync.set()
+            with self.recovery:
+                self.diloco.step()
+            replaced += [(number, rank) for rank in self.recovery.replaced_ranks]
+        return replaced
+
+
+def test_a_site_that_is_replaced_begins_where_the_others_are(served: Served) -> None:
+    """The survivor keeps its steps, and the next synchronisation has the newcomer in it."""
+    desk, service = served
+    with ThreadPoolExecutor(2) as pool:
+        staying, leaving = pool.map(lambda rank: Site(connect(service, rank)), range(2))
+        half = pool.submit(leaving.train, 2 * EVERY - 1)
+        assert staying.train(2 * EVERY - 1) == [] == half.result(WAIT_S)
+        at_sync = Event()
+        rest = pool.submit(staying.train, 4 * EVERY, at_sync)
+        assert at_sync.wait(WAIT_S)
+        vanish(leaving.comm)
+        desk.end("rank 1 was silent", lost=1)
+        newcomer = Site(connect(service, 1))
+        assert newcomer.diloco.steps == 2 * EVERY
+        with newcomer.diloco.global_parameters():
+            begun = flat(newcomer.model)
+        assert torch.equal(flat(newcomer.model), begun)
+        assert newcomer.train(4 * EVERY) == []
+        assert rest.result(WAIT_S) == [(2 * EVERY, 1)]
+        list(pool.map(lambda site: site.comm.close(), (staying, newcomer)))
+    assert not torch.equal(begun, flat(make_model()))
+    assert torch.equal(flat(staying.model), flat(newcomer.model))
