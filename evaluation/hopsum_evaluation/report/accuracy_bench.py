@@ -29,13 +29,13 @@ from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_evaluation.plan.units import rate_bits_per_s, said_rate
 from hopsum_evaluation.report.accuracy import unavailable
 from hopsum_evaluation.report.accuracy_choice import choice_document, planned_settings
-from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
+from hopsum_evaluation.report.accuracy_plan import DILOCO, FULL, MODELS, Course, DiLoCoSetting
 from hopsum_evaluation.report.accuracy_ratios import BEST, Ratio, end_ratios, reached_s, time_ratios
 from hopsum_evaluation.report.collect import write_report
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
-SCHEMES: Final = (*OTHERS, "topk", "thc-ps")
+SCHEMES: Final = (*OTHERS, "topk", "thc-ps", *DILOCO)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,6 +73,18 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file of `hopsum plan --calibrate` with the costs of a machine (default: those shipped)",
     )
+    schedule = DiLoCoSetting()
+    parser.add_argument(
+        "--sync-every", type=int, default=schedule.sync_every, metavar="STEPS",
+        help="steps between two synchronisations of a fragment, of diloco and diloco-hopsum (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fragments", type=int, default=schedule.fragments, help="fragments of these schemes (default %(default)s)"
+    )
+    parser.add_argument(
+        "--sync-delay", type=int, default=schedule.delay, metavar="STEPS",
+        help="steps beside which a fragment of these schemes is on its way (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
     parser.add_argument(
         "--output", type=Path, default=Path("accuracy.json"), metavar="FILE",
@@ -87,6 +99,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.seeds < 1 or not 2 <= options.workers <= 16 or not 0 < options.scale <= 1:
         parser.error("at least one seed, 2 to 16 workers, and a scale above 0 and up to 1")
+    if not 0 <= options.sync_delay <= options.sync_every // max(options.fragments, 1) or options.fragments < 1:
+        parser.error("at least one fragment, no more of them than --sync-every has steps, and --sync-delay up to the "
+                     "steps between two fragments")  # fmt: skip
     if reason := unavailable():
         parser.exit(1, f"hopsum bench accuracy: {reason}\n")
     console = Console()
@@ -109,10 +124,11 @@ def _begin(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     elements = parameters(options.model)
     planned = planned_settings(elements, options.workers, options.rate, options.placement, costs)
     ours = options.codec or planned[0].codec
+    course = course_of(options, ours)
     document = {
         "benchmark": "accuracy", "model": options.model, "parameters": elements, "rate_bits_per_s": options.rate,
         "placement": options.placement, "workers": options.workers, "seeds": options.seeds, "seed": options.seed,
-        "steps": course_of(options, ours).steps, "machine": machine(), "ours": ours,
+        "steps": course.steps, "diloco": course.diloco._asdict(), "machine": machine(), "ours": ours,
         "chosen_by": "--codec" if options.codec else "plan", "chosen_at_unix_s": time.time(),
         "choice": choice_document(planned, costs), "runs": [],
     }  # fmt: skip
@@ -154,7 +170,8 @@ def course_of(options: argparse.Namespace, ours: str) -> Course:
     steps = max(2, round(steps * options.scale))
     schemes = (*(name for name in options.others if name != ours), ours)
     rates = {f"{options.rate / 1e6:g}mbit": options.seeds}
-    return Course(options.model, steps, batch, min(every, steps), rates, schemes)
+    diloco = DiLoCoSetting(options.sync_every, options.fragments, options.sync_delay, ours)
+    return Course(options.model, steps, batch, min(every, steps), rates, schemes, diloco)
 
 
 def show(document: dict[str, Any], console: Console) -> None:
@@ -164,16 +181,18 @@ def show(document: dict[str, Any], console: Console) -> None:
     ratios, ends = time_ratios(model, runs, ours), end_ratios(runs, ours)
     title = (
         f"{model.words}, links of {said_rate(document['rate_bits_per_s'])}, placement {document['placement']}, "
-        f"{document['workers']} workers, {document['seeds']} seeds, {document['steps']} steps; step and its parts in ms"
+        f"{document['workers']} workers, {document['seeds']} seeds, {document['steps']} steps; "
+        "step and its parts in ms, kB of a step at a worker's interface"
     )
     table = Table(title=title, title_justify="left")
-    heads = ("scheme", "step", "compute", "reduce", "CPU", f"s to {model.goal}", f"over {ours}", "more at the end")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "scheme" else "right")
+    parts = ("step", "compute", "reduce", "CPU", "kB")
+    for head in ("scheme", *parts, f"s to {model.goal}", f"over {ours}", "more at the end"):
+        table.add_column(head, justify="left" if head == "scheme" else "right", no_wrap=head == "scheme")
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
         compared = (_said(found.get(scheme)) for found in (ratios, ends))
-        table.add_row(scheme, *_parts_ms(same), reached_s(model, same), *compared)
+        sent = f"{fmean(run['bytes_per_step'] for run in same) / 1000:,.0f}"
+        table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), *compared)
     console.print(table)
     best = ratios.get(BEST)
     console.print(f"fastest other scheme over {ours}, seed by seed: {_said(best) or 'none reached the target'}",

@@ -51,6 +51,23 @@ MODELS: Final = {
 }
 
 
+DILOCO: Final = ("diloco", "diloco-hopsum")
+"""Schemes that synchronise rarely: in fp32 over gloo, and by the codec of hopsum's own scheme."""
+
+
+class DiLoCoSetting(NamedTuple):
+    """The schedule of the schemes of DILOCO, see `hopsum.torch.DiLoCo`."""
+
+    sync_every: int = 20
+    fragments: int = 1
+    delay: int = 0
+    codec: str = "thc"
+    """The codec of `diloco-hopsum`, one of the plan's."""
+
+
+DILOCO_DEFAULT: Final = DiLoCoSetting()
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
     """How a model is trained."""
@@ -63,6 +80,7 @@ class Course:
     rates: Mapping[str, int]
     """The seeds at each rate, which is in `tc`'s words."""
     schemes: Sequence[str]
+    diloco: DiLoCoSetting = DILOCO_DEFAULT
 
 
 class CourseLength(NamedTuple):
@@ -99,6 +117,7 @@ class TrainingOrder(NamedTuple):
     steps: int
     batch: int
     every: int
+    diloco: DiLoCoSetting = DILOCO_DEFAULT
 
 
 class Ready(NamedTuple):
@@ -119,9 +138,17 @@ class TrainingRun(NamedTuple):
     compute_s: float
     """The seconds of a step without its all-reduce, all workers at the same time, as the median."""
     reduce_s: float | None
-    """The seconds of the all-reduce alone, as the median. None where it has no form of its own."""
+    """The seconds of the all-reduce alone, as the median. None where it has no form of its own.
+
+    Of a scheme of DILOCO its share of one step.
+    """
     step_cpu_s: float
     """The processor time of rank 0's process in a step, all threads, mean of the steps after the first."""
+    bytes_per_step: float
+    """The bytes at rank 0's interface in the busier direction, mean of all steps.
+
+    A veth counts large segments whole, without the headers of the frames inside.
+    """
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:

@@ -142,9 +142,10 @@ def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, k
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in _turned(course.schemes, repeat):
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                    pool.send(
-                        tuple(TrainingOrder(course.model, scheme, seed, course.steps, course.batch, course.every))
+                    order = TrainingOrder(
+                        course.model, scheme, seed, course.steps, course.batch, course.every, course.diloco
                     )
+                    pool.send(tuple(order))
                     runs.append({
                         "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
                         "repeat": repeat, **gather_trained(pool)[0]._asdict(),

@@ -199,7 +199,7 @@ class Told:
 
 
 def test_a_long_training_is_heard_of_before_its_end() -> None:
-    first, second = (TrainingRun([], step_s, 0.1, None, 0.1) for step_s in (1.0, 2.0))
+    first, second = (TrainingRun([], step_s, 0.1, None, 0.1, 4e6) for step_s in (1.0, 2.0))
     said = [(0, ("step", 4)), (1, ("done", *second)), (0, ("step", 8)), (0, ("done", *first))]
     assert gather_trained(cast(Any, Told(said))) == [first, second]
     with pytest.raises(WorkerDiedError, match="worker 1 sent 'bound'"):

@@ -29,7 +29,7 @@ def training(scheme: str, repeat: int, seconds: float | None, last: float = 0.95
     if seconds is not None:
         points[1:] = [[8, seconds, CNN.target], [12, 9.0, last]]
     run = {"model": "cnn", "scheme": scheme, "repeat": repeat, "points": points, "step_s": 0.1, "compute_s": 0.06}
-    run["step_cpu_s"] = 0.03
+    run |= {"step_cpu_s": 0.03, "bytes_per_step": 4e6}
     return {**run, "reduce_s": None if scheme == "powersgd" else 0.05}
 
 
@@ -118,8 +118,8 @@ def test_the_choice_is_written_down_before_the_first_training(
     text = " ".join(capsys.readouterr().out.split())
     best = interval([2.0, 1.5, 1.5])
     assert "hopsum's setting is thc:bits=2, chosen by plan" in text
-    assert "100 │ 60 │ 50 │ 30" in text
-    assert "100 │ 60 │ - │ 30" in text
+    assert "100 │ 60 │ 50 │ 30 │ 4,000" in text
+    assert "100 │ 60 │ - │ 30 │ 4,000" in text
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
 
 
@@ -129,6 +129,15 @@ def test_a_setting_may_be_given_and_the_file_says_so(monkeypatch: pytest.MonkeyP
     _, asked, before = run(monkeypatch, tmp_path / "found.json", *given)
     assert (before["ours"], before["chosen_by"], before["choice"]["codec"]) == ("thc:digits=6", "--codec", OURS)
     assert asked.courses[0].schemes == ("fp32", "thc", "thc:digits=6")
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_the_schedule_of_diloco_is_the_courses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = ("--others", "diloco,diloco-hopsum", "--sync-every", "30", "--fragments", "3", "--sync-delay", "5")
+    _, asked, before = run(monkeypatch, tmp_path / "found.json", *given)
+    assert asked.courses[0].diloco == (30, 3, 5, OURS)
+    assert asked.codecs == (OURS,), "diloco-hopsum shares the job of hopsum's own scheme"
+    assert before["diloco"] == {"sync_every": 30, "fragments": 3, "delay": 5, "codec": OURS}
 
 
 def test_another_scheme_begins_with_each_seed() -> None:
@@ -142,6 +151,8 @@ def test_another_scheme_begins_with_each_seed() -> None:
         (["--scale", "2"], "a scale above 0 and up to 1"),
         (["--others", "fp64"], "fp64: of fp32"),
         (["--rate", "fast"], "'fast' is no rate"),
+        (["--fragments", "0"], "at least one fragment"),
+        (["--sync-every", "10", "--fragments", "3", "--sync-delay", "4"], "up to the steps between two fragments"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,15 +167,20 @@ def test_two_workers_train_over_hosts_with_switches(tmp_path: Path, capsys: pyte
     if reason := accuracy.unavailable():
         pytest.skip(reason)
     path = tmp_path / "found.json"
-    given = ["--workers=2", "--seeds=1", "--scale=0.04", "--placement=hosts", "--others=two-shot-4"]
-    assert accuracy_bench.main([*given, "--codec=thc:digits=6", "--output", str(path)]) == 0
+    given = ["--workers=2", "--seeds=1", "--scale=0.04", "--placement=hosts", "--sync-every=2"]
+    others = "--others=two-shot-4,diloco,diloco-hopsum"
+    assert accuracy_bench.main([*given, others, "--codec=thc:digits=6", "--output", str(path)]) == 0
     found = json.loads(path.read_text())
-    assert [run["scheme"] for run in found["runs"]] == ["two-shot-4", "thc:digits=6"]
-    for each in found["runs"]:
+    assert [run["scheme"] for run in found["runs"]] == ["two-shot-4", "diloco", "diloco-hopsum", "thc:digits=6"]
+    bits = {"two-shot-4": 4, "diloco": 32 / 2, "diloco-hopsum": 32 / 6 / 2, "thc:digits=6": 32 / 6}
+    runs = {each["scheme"]: each for each in found["runs"]}
+    for scheme, each in runs.items():
         assert each["bits_per_s"] == 200e6
-        bits = 32 / 6 if each["scheme"] == "thc:digits=6" else 4
-        assert each["reduce_s"] > 0.8 * bits * found["parameters"] / 200e6
+        assert each["reduce_s"] > 0.8 * bits[scheme] * found["parameters"] / 200e6
         assert [step for step, *_ in each["points"]] == [3]
+    sent = {scheme: each["bytes_per_step"] / found["parameters"] for scheme, each in runs.items()}
+    assert 4 * 2 / 3 < sent["diloco"] < 4, "in fp32, at two of three steps"
+    assert sent["diloco-hopsum"] < 0.9 * sent["thc:digits=6"]
     assert "convolutional network, links of 200 Mbit/s, placement hosts, 2 workers" in " ".join(
         capsys.readouterr().out.split()
     )
