@@ -117,6 +117,7 @@ SYSTEM = (
     "host/torch/test_frameworks.py",
     "host/torch/test_fsdp.py",
     "host/torch/test_group.py",
+    "host/torch/test_launch.py",
     "host/torch/test_published.py",
     "host/torch/test_quorum.py",
     "host/torch/test_replaced.py",

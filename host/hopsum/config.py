@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -23,6 +24,7 @@ from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
 _PREFIX: Final = "HOPSUM_"
+_SERVICE_LINK: Final = re.compile(r"HOPSUM_\w+?_(?P<kind>SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT|PORT_\d+_\w+)")
 _OTHERS: Final = (FILE_VARIABLE, "HOPSUM_COMPARE", "HOPSUM_CONTROLLER", "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_TLS")
 """Variables that are no settings of `connect`: the file, and what `hopsum.torch` and `hopsum_cli.context` read."""
 _TABLE: Final = "hopsum"
@@ -304,8 +306,14 @@ def _from_file(path: Path) -> Iterator[_Found]:
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
     for variable, text in environment.items():
-        if variable.startswith(_PREFIX) and variable not in _OTHERS:
+        if variable.startswith(_PREFIX) and variable not in _OTHERS and not _is_service_link(variable, text):
             yield _parsed(variable.removeprefix(_PREFIX).lower(), variable, text)
+
+
+def _is_service_link(variable: str, text: str) -> bool:
+    """Return whether Kubernetes set a variable in every pod, for a Service as hopsum-controller."""
+    found = _SERVICE_LINK.fullmatch(variable)
+    return found is not None and (found["kind"] != "PORT" or "://" in text)
 
 
 def _parsed(name: str, variable: str, text: str) -> _Found:

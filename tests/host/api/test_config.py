@@ -47,6 +47,18 @@ def test_the_environment_names_the_file(file: Path) -> None:
     assert resolve(file=other, environment={"HOPSUM_CONFIG": str(file)}).rank == 3
 
 
+def test_kubernetes_variables_for_services_are_no_settings() -> None:
+    """Each pod has them of every Service of its namespace, as of hopsum-controller."""
+    place = "tcp://10.96.0.7:9600"
+    links = {f"HOPSUM_CONTROLLER_{name}": text for name, text in {
+        "SERVICE_HOST": "10.96.0.7", "SERVICE_PORT": "9600", "SERVICE_PORT_GRPC": "9600", "PORT": place,
+        "PORT_9600_TCP": place, "PORT_9600_TCP_PROTO": "tcp", "PORT_9600_TCP_PORT": "9600",
+        "PORT_9600_TCP_ADDR": "10.96.0.7"}.items()}  # fmt: skip
+    assert resolve(environment={**links, "HOPSUM_UDP_PORT": "7"}).udp_port == 7
+    with pytest.raises(ConfigError, match="upd_port"):
+        resolve(environment={"HOPSUM_UPD_PORT": "7"})
+
+
 def test_the_process_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSUM_SEED", "9")
     assert resolve().seed == 9

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of test_frameworks.py: `torchrun frameworks_worker.py accelerate|lightning MEMBERSHIP`; rank 0 prints JSON.
+"""Ranks of test_frameworks.py: `torchrun frameworks_worker.py FRAMEWORK MEMBERSHIP`; rank 0 prints JSON.
 
 What is marked HOPSUM is the recipe of docs/training.md.
 """
@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -65,13 +67,43 @@ def with_lightning(comm: Any, rank: int) -> tuple[Any, Any]:
     return callback.state, module
 
 
+def with_transformers(comm: Any, rank: int) -> tuple[Any, Any]:
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+    class Hopsum(TrainerCallback):  # HOPSUM
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.state = register_comm_hook(trainer.model_wrapped, comm)
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            torch.save(self.state.state_dict(), folder / f"hopsum{comm.rank}.pt")
+
+    set_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2))
+    rows = torch.randint(64, (8 * STEPS, 16), generator=torch.Generator().manual_seed(1))
+    with TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder, max_steps=STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", save_steps=STEPS, seed=0,
+        )  # fmt: skip
+        data: Any = [{"input_ids": row, "labels": row} for row in rows]
+        trainer, callback = Trainer(model, arguments, train_dataset=data), Hopsum()
+        trainer.add_callback(callback)  # HOPSUM
+        with redirect_stdout(sys.stderr):  # it prints its times
+            trainer.train()
+        saved = torch.load(Path(folder) / f"checkpoint-{STEPS}" / f"hopsum{rank}.pt", weights_only=True)
+    assert saved["rank"] == rank
+    assert any(each.any() for each in saved["residuals"].values())
+    return callback.state, trainer.model
+
+
 def main() -> None:
     framework, membership = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     with hopsum.connect(f"file://{membership}", rank=rank, backend="numpy") as comm:
-        state, model = {"accelerate": with_accelerate, "lightning": with_lightning}[framework](comm, rank)
+        state, model = _FRAMEWORKS[framework](comm, rank)
         data = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
         statistics = state.compression_stats()
     found = {"digest": hashlib.sha256(data).hexdigest(), "steps": statistics["steps"], "sums": statistics["allreduces"]}
@@ -81,6 +113,8 @@ def main() -> None:
         print(json.dumps(every))
     dist.destroy_process_group()
 
+
+_FRAMEWORKS = {"accelerate": with_accelerate, "lightning": with_lightning, "transformers": with_transformers}
 
 if __name__ == "__main__":
     main()

@@ -14,12 +14,14 @@ from .embedded import embedded_jobs, torchrun
 
 WORKER = Path(__file__).with_name("frameworks_worker.py")
 STEPS = 6
+NEEDS = {"transformers": ["accelerate"]}
+"""What a framework's trainer imports beside it."""
 
 
-@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+@pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])
 def test_every_step_goes_through_the_switch(tmp_path: Path, framework: str) -> None:
-    if find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
+    if missing := [each for each in {framework, *NEEDS.get(framework, ())} if find_spec(each) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
     with embedded_jobs(tmp_path, 2):
         (first, second), _ = torchrun(WORKER, framework, str(tmp_path / "job0.json"), ranks=2)
     assert first["digest"] == second["digest"]
