@@ -91,10 +91,10 @@ class DiLoCo:
 
     Args:
         model: this replica, before its first step. FSDP2 inside a replica is possible: one job for each shard index.
-        comm: of as many workers as replicas; stays the caller's to close.
+        comm: of as many workers as replicas. It stays the caller's to close.
         sync_every: inner steps between two synchronisations of a fragment (H in the papers).
         fragments: a number, or modules of the model, see `hopsum.torch.fragments.make_fragments`.
-        outer_optimizer: makes the outer optimiser from the global parameters; SGD with Nesterov momentum if left out.
+        outer_optimizer: makes the outer optimiser from the global parameters, SGD with Nesterov momentum by default.
             `lambda parameters: torch.optim.SGD(parameters, lr=1.0)` is LocalSGD: the mean of the replicas.
         fragment_sync_delay: inner steps from sending a fragment to applying its mean (tau in the paper). 0: the step
             waits for the mean.
@@ -128,9 +128,9 @@ class DiLoCo:
         """The outer optimiser. A learning rate that is set here is to be set on all ranks at the same step."""
         self.error_feedback = error_feedback
         self.steps = 0
-        """Inner steps; the same on all ranks."""
+        """Inner steps, the same on all ranks."""
         self.allreduces = 0
-        """Fragments that were sent; the same on all ranks."""
+        """Fragments that were sent, the same on all ranks."""
         self._residuals = Residuals()
         self._sent: _Sent | None = None
         self._counts = _Counts(sum(fragment.elements for fragment in self.fragments))
@@ -148,7 +148,7 @@ class DiLoCo:
             raise ValueError(f"fragment_update_alpha={self.fragment_update_alpha}: 0 up to, but not including, 1")
 
     def step(self) -> None:
-        """Count an inner step; send the fragment that has its turn, and apply the mean that is due.
+        """Count an inner step, send the fragment that has its turn, and apply the mean that is due.
 
         Call it after the inner optimiser's step.
 
@@ -166,7 +166,7 @@ class DiLoCo:
                     self._apply()
 
     def _turn(self, number: int) -> int:
-        """Return the step of every period at which a fragment is sent; the last one's turn ends the period."""
+        """Return the step of every period at which a fragment is sent. The last one's turn ends the period."""
         return (number + 1) * self.sync_every // len(self.fragments) % self.sync_every
 
     def finish(self) -> None:
@@ -261,7 +261,7 @@ class DiLoCo:
         Beside them: what DDP would send in each step by a ring in fp32 (`ddp_ring_fp32_bytes_per_step`), and through
         the same communicator (`ddp_hopsum_bytes_per_step`, from the bytes of an element so far). `wait_s` are all
         seconds in which `step` waited for means. `delivered` is the share of this rank's chunks that were in sums
-        (below 1 where a quorum went on without it); error feedback delivers the rest later.
+        (below 1 where a quorum went on without it). Error feedback delivers the rest later.
         """
         return {"steps": self.steps, "allreduces": self.allreduces, **self._counts.scalars(self.steps, self.comm)}
 
@@ -288,7 +288,7 @@ class DiLoCo:
             fragment.merge()
 
     def state_dict(self) -> DiLoCoStateDict:
-        """Return what a checkpoint needs, copied; one for each rank, beside its model and inner optimiser.
+        """Return what a checkpoint needs, copied. Each rank has its own, beside its model and inner optimiser.
 
         All ranks call it after the same step: it waits for a mean that is on its way. Raises as `step` does.
         """
@@ -320,7 +320,7 @@ class DiLoCo:
             self._sent = _Sent(sent["number"], sent["due_step"], None, mean=sent["mean"].numpy().copy())
 
     def _take(self, state: DiLoCoSharedStateDict) -> None:
-        """Take counts, global parameters and the outer optimiser. Raises ValueError; nothing was changed then."""
+        """Take counts, global parameters and the outer optimiser. Raises ValueError. Nothing was changed then."""
         if state["version"] != _VERSION:
             raise ValueError(f"state of version {state['version']}, this hopsum reads version {_VERSION}")
         here = {

@@ -32,7 +32,7 @@ class Fragment:
         self.global_parameters = [
             nn.Parameter(_data(each).to("cpu", torch.float32, copy=True)) for each in parameters.values()
         ]
-        """float32 on the CPU, in the order of the names; for the outer optimiser."""
+        """float32 on the CPU, in the order of the names, for the outer optimiser."""
         self.sizes = tuple(each.numel() for each in self.global_parameters)
         self.synced_at = 0
         """The inner step at which the fragment was last sent."""
@@ -87,7 +87,7 @@ class Fragment:
                 _data(local).copy_(value)
 
     def digest(self, words: str) -> str:
-        """Return the first digits of a SHA-256 of words, names and global parameters; equal on equal replicas."""
+        """Return the first digits of a SHA-256 of words, names and global parameters, equal on equal replicas."""
         found = hashlib.sha256(f"{words}, {self.names}".encode())
         for each in self.global_parameters:
             found.update(each.detach().numpy().data)
@@ -142,7 +142,7 @@ def _of_modules(named: Mapping[str, nn.Parameter], modules: Sequence[nn.Module])
 
 
 def _data(parameter: torch.Tensor) -> torch.Tensor:
-    """Return a parameter's own memory; of a DTensor this rank's shard."""
+    """Return a parameter's own memory, of a DTensor this rank's shard."""
     tensor: Any = parameter.detach()
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
