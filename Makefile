@@ -12,7 +12,7 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test setup-demo setup-dev lint docs ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
+.PHONY: help demo check test setup-demo setup-dev lint docs test-cuda ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -39,6 +39,9 @@ lint: setup-dev  ## ruff, mypy strict, import rules
 
 docs: setup-dev  ## HTML documentation, warnings are errors
 	@echo "==> sphinx"          && $(VENV)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+test-cuda: setup-dev ## on a machine with a CUDA GPU: what other machines skip, the codec's benchmark, a DDP training; into gpu-record.json
+	@$(PY) tools/record_cuda.py $(ARGS)
 
 ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, native_veth, bmv2 or tna; default: all but native_veth)
 	@$(PY) ptf_tests/$(if $(TARGET),targets/$(TARGET)/)run $(ARGS)

@@ -65,6 +65,7 @@ SYSTEM = (
     "frame/test_guides.py",
     "frame/test_p4_build.py",
     "frame/test_readme.py",
+    "frame/test_record_cuda.py",
     "frame/test_tna_build.py",
     "frame/test_wheel.py",
     "system/fuzz",

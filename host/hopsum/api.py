@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
-from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Final, Literal, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import OnNonfinite
-from hopsum.communicator import AllReduceResult, Communicator
+from hopsum.communicator import AllReduceResult, Communicator, HostVector, Vector
 from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of
 
@@ -26,22 +26,65 @@ Tensor = TypeVar("Tensor")
 ReduceOp = Literal["mean", "sum"]
 
 
-class _Vector(NamedTuple):
-    """An array or tensor as what is summed, and how the mean becomes one again."""
+class _Call(Protocol):
+    """An array or tensor on its way through an all-reduce. Its methods are called in the order below."""
 
-    x: NDArray[np.float32]
-    restore: Callable[[NDArray[np.float32]], Any]
-    out: NDArray[np.float32] | None = None
-    """The memory for the mean: the caller's `out`, if that is such a vector."""
-    is_half: bool = False
-    """True for a vector of float16."""
+    elements: int
+
+    def fits(self, feedback: Any) -> bool:
+        """Return whether an error feedback is for such vectors."""
+
+    def feedback(self) -> Any:
+        """Return a new error feedback for it."""
+
+    def vector(self, feedback: Any) -> Vector:
+        """Return what a communicator takes, with an error feedback or None."""
+
+    def restore(self, mean: Any, factor: int) -> Any:
+        """Return the mean times a factor, as what was given."""
+
+
+class _HostCall:
+    """An array, or a tensor that is summed from the host.
+
+    Args:
+        x: the vector.
+        write: returns a mean as what was given.
+        out: the memory for the mean: the caller's `out`, if that is such a vector.
+        is_half: whether it was float16.
+    """
+
+    def __init__(
+        self,
+        x: NDArray[np.float32],
+        write: Callable[[NDArray[np.float32]], Any],
+        out: NDArray[np.float32] | None,
+        *,
+        is_half: bool,
+    ) -> None:
+        self.elements = x.size
+        self._x, self._write, self._out, self._is_half = x, write, out, is_half
+
+    def fits(self, feedback: Any) -> bool:
+        return isinstance(feedback, ErrorFeedback)
+
+    def feedback(self) -> ErrorFeedback:
+        return ErrorFeedback(self.elements)
+
+    def vector(self, feedback: ErrorFeedback | None) -> Vector:
+        return HostVector(self._x, feedback, self._out)
+
+    def restore(self, mean: NDArray[np.float32], factor: int) -> Any:
+        if self._is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
+            mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
+        return self._write(mean if factor == 1 else mean * np.float32(factor))
 
 
 class _Kept:
     """State of a communicator between all-reduces: error feedback by tensor name."""
 
     def __init__(self) -> None:
-        self.feedback: dict[str, ErrorFeedback] = {}
+        self.feedback: dict[str, Any] = {}
         self.pending: dict[str, Future[AllReduceResult]] = {}
 
 
@@ -124,12 +167,12 @@ def allreduce(
         raise ValueError(f'op is "mean" or "sum", not {op!r}')
     if not async_op and getattr(_thread, "finishing", False):
         raise RuntimeError("allreduce in a callback of its own futures would wait for itself: use async_op=True")
-    vector = _read(tensor, out)
-    if not vector.x.size:
+    call = _on_device(tensor, comm, out) or _read(tensor, out)
+    if not call.elements:
         done: Future[Any] = Future()
-        done.set_result(vector.restore(vector.x))
+        done.set_result(call.restore(np.zeros(0, np.float32), 1))
     else:
-        done = _submit(_communicator(comm), vector, op, name, step, on_nonfinite)
+        done = _submit(_communicator(comm), call, op, name, step, on_nonfinite)
     return done if async_op else done.result()
 
 
@@ -155,21 +198,19 @@ def _communicator(comm: Communicator | str | None) -> Communicator:
 
 def _submit(
     comm: Communicator,
-    vector: _Vector,
+    call: _Call,
     op: ReduceOp,
     name: str | None,
     step: int | None,
     on_nonfinite: OnNonfinite | None,
 ) -> Future[Any]:
     config = settings_of(comm)
-    kept = _feedback(comm, name, vector.x.size) if name is not None and config.error_feedback else None
-    submitted = comm.submit(
-        vector.x,
-        feedback=kept,
+    kept = _feedback(comm, name, call) if name is not None and config.error_feedback else None
+    submitted = comm.submit_vector(
+        call.vector(kept),
         step=step,
-        tensors=() if name is None else ((name, vector.x.size),),
+        tensors=() if name is None else ((name, call.elements),),
         on_nonfinite=on_nonfinite or config.on_nonfinite,
-        out=vector.out,
     )
     if kept is not None and name is not None:
         _kept[comm].pending[name] = submitted
@@ -179,10 +220,7 @@ def _submit(
     def finish(arrived: Future[AllReduceResult]) -> None:
         _thread.finishing = True
         try:
-            mean = arrived.result().mean
-            if vector.is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
-                mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
-            restored = vector.restore(mean if op == "mean" else mean * np.float32(comm.workers))
+            restored = call.restore(arrived.result().mean, 1 if op == "mean" else comm.workers)
         except BaseException as error:
             promised.set_exception(error)
         else:
@@ -194,23 +232,49 @@ def _submit(
     return promised
 
 
-def _feedback(comm: Communicator, name: str, elements: int) -> ErrorFeedback:
+def _feedback(comm: Communicator, name: str, call: _Call) -> Any:
     with _lock:
         kept = _kept.setdefault(comm, _Kept())
         before = kept.pending.get(name)
         if before is not None and not before.done():
             raise ValueError(f"an all-reduce of {name!r} is still on its way: wait for its future, or use another name")
-        return kept.feedback.setdefault(name, ErrorFeedback(elements))
+        feedback = kept.feedback.setdefault(name, call.feedback())
+        if not call.fits(feedback):
+            raise ValueError(
+                f"what all-reduces of {name!r} have not delivered is on another device than this tensor: use another "
+                "name for it"
+            )
+        return feedback
 
 
-def _read(tensor: Any, out: Any) -> _Vector:
-    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(tensor).__mro__):
+def _is_torch(tensor: Any) -> bool:
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(tensor).__mro__)
+
+
+def _on_device(tensor: Any, comm: Communicator | str | None, out: Any) -> _Call | None:
+    """Return a torch tensor's call on its device; None: it is summed from the host."""
+    if not _is_torch(tensor) or not tensor.numel():
+        return None
+    torch_side = import_module("hopsum.torch.tensors")
+    torch_side.require_dense(tensor)
+    if out is not None:
+        torch_side.require_out(tensor, out)
+    joined = _communicator(comm)
+    codec_on = settings_of(joined).codec_on
+    if codec_on == "host" or (codec_on == "auto" and tensor.device.type == "cpu"):
+        return None
+    call: _Call | None = import_module("hopsum.torch.device.tensors").device_call(joined, codec_on, tensor, out)
+    return call
+
+
+def _read(tensor: Any, out: Any) -> _Call:
+    if _is_torch(tensor):
         torch_side = import_module("hopsum.torch.tensors")
         if out is not None:
             torch_side.require_out(tensor, out)
         place = None if out is None else torch_side.vector_of(out)
         x, is_half = torch_side.read_tensor(tensor), str(tensor.dtype) == "torch.float16"
-        return _Vector(x, lambda mean: torch_side.write_tensor(mean, tensor, out), place, is_half)
+        return _HostCall(x, lambda mean: torch_side.write_tensor(mean, tensor, out), place, is_half=is_half)
     if not isinstance(tensor, np.ndarray | np.floating):
         raise TypeError(f"hopsum sums numpy arrays and torch tensors, not {type(tensor).__name__}")
     array = np.asarray(tensor)
@@ -223,7 +287,7 @@ def _read(tensor: Any, out: Any) -> _Vector:
         x = np.require(array.reshape(-1).astype(np.float32, copy=False), requirements=["C", "A"])
     plain = out is not None and out.dtype == np.float32 and out.flags.carray
     place = out.reshape(-1) if plain and out is not None else None
-    return _Vector(x, lambda mean: _write(mean, array, out), place, array.dtype == np.float16)
+    return _HostCall(x, lambda mean: _write(mean, array, out), place, is_half=array.dtype == np.float16)
 
 
 def _write(mean: NDArray[np.float32], like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from hopsum.codec import CODECS
 from hopsum.codec.base import ON_NONFINITE, CodecError, OnNonfinite
@@ -32,6 +32,10 @@ _OPERATOR_TABLE: Final = "context"
 """The operator commands' table: a file may have this one only."""
 DEFAULT_CODEC: Final = "thc"
 """Codec of a job that records none, and of a worker whose settings name none."""
+CodecOn = Literal["auto", "device", "host"]
+"""Where tensors are encoded and decoded. "auto": those on a GPU there, if their codec has a form for it; else on the
+host. "device": on their device, the CPU too, or an error. "host": on the host. The bytes on the wire are the same."""
+CODEC_ON: Final = ("auto", "device", "host")
 _MAX_RANK: Final = 65535
 """The largest rank of a world. The job says which ranks it has."""
 BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -107,6 +111,12 @@ class Config:
     backend: str = field(
         default="auto",
         metadata=_about(_text("auto", "numpy", "numba"), "library that encodes and decodes; ranks may differ"),
+    )
+    codec_on: CodecOn = field(
+        default="auto",
+        metadata=_about(
+            _text(*CODEC_ON), "place where `allreduce` encodes tensors that are on a GPU; ranks may differ"
+        ),
     )
     threads: int = field(default=1, metadata=_about(_integer(1, 256), "threads that encode and decode"))
     local_group: str = field(

@@ -74,7 +74,11 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
     switch.counters["job_events"] = {Event.ADDED: 200, Event.COMPLETED: 100, Event.DUPLICATE: 10}
     switch.counters["drops"] = {Drop.SIMULATED: 20}
     for worker in crew:
-        worker.beat(allreduces=13, elements=13000, retransmits=6, bytes_sent=5000, bytes_received=10000)
+        steps = {"steps": 8, "step_seconds": 4.0, "wait_seconds": 1.0 + worker.rank}
+        worker.beat(
+            **{"allreduces": 13, "elements": 13000, "retransmits": 6, "bytes_sent": 5000, "bytes_received": 10000},
+            **{"datagrams_received": 10, **steps},
+        )
     found = document(before, look(cluster, address))
     assert found["seconds"] == 5
     (job,) = found["jobs"]
@@ -92,6 +96,8 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
         **{"bytes_sent": 2000, "bytes_received": 4000},
     }
     assert (job["ratio_up"], job["ratio_down"]) == (8, 4)  # of 10,000 elements each
+    assert job["wait_share"] == 3 / 8
+    assert job["ring_share"] == (10000 + 10 * 42) / (2 * (1 / 2) * 4 * 10000)
     assert (job["health"], job["health_reason"]) == ("healthy", "")
     assert job["behind"] == []
     assert found["switches"][0]["rates"] == {"simulated": 4}
@@ -99,6 +105,8 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
     assert "simulated 4" in text
     assert "4k" in text
     assert "8x/4x" in text
+    assert "38%" in text
+    assert "0.26x" in text
 
 
 def test_a_narrow_terminal_has_fewer_columns(cluster: Cluster, address: str) -> None:

@@ -19,7 +19,7 @@ COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
 """The colours by `hopsum_wire.watch.words.tone`."""
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
-_WIDE = 150
+_WIDE = 175
 _GAP = 2
 _LEFT_OUT = {
     "switches": ("repaired", "audits", "largest free", "driver", "jobs"),
@@ -32,11 +32,12 @@ _LEFT_OUT = {
             "packets/s",
             "generation",
             "fp32 up/down",
+            "of a ring",
             "elements/s",
             "latency",
             "retransmits/s",
         ),
-        *("switch", "sums/s"),
+        *("switch", "sums/s", "waiting"),
     ),
 }
 """Columns that a terminal lacks that is too narrow for all, the first one first."""
@@ -130,6 +131,8 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
         "all-reduces/s": amount(rates.get("allreduces")),
         "elements/s": amount(rates.get("elements")),
         "fp32 up/down": _ratios(job),
+        "of a ring": "-" if job["ring_share"] is None else f"{job['ring_share']:.2g}x",
+        "waiting": "-" if job["wait_share"] is None else f"{100 * job['wait_share']:.0f}%",
         "latency": duration(job["latency_s"]),
         "NMSE": "-" if job["nmse"] is None else f"{job['nmse']:.2g}",
         "retransmits/s": amount(rates.get("retransmits")),

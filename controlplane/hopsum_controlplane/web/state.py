@@ -35,7 +35,7 @@ JOB: Final = (
     *("name", "state", "health", "health_reason", "reason", "condition", "switches", "parts", "slot_base"),
     *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
     *("generations_begun", "joins_refused", "ended_age_s"),
-    *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "behind", "late"),
+    *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "wait_share", "ring_share", "behind", "late"),
 )
 MEMBER: Final = ("rank", "phase", "reason", "silent_s", "rates", "latency_s", "nmse")
 _ADDRESS: Final = re.compile(

@@ -142,6 +142,7 @@ class Agent(Communicator):
         found = self._transport.statistics
         return replace(
             self._engine.statistics,
+            **self._steps,
             traffic=SocketTraffic.of(found),
             fetches=found.worker.fetches,
             repaired=found.worker.repaired,

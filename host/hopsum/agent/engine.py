@@ -34,7 +34,6 @@ from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.agent.network import Failed, NetworkThread, ResumeCommand
 from hopsum.agent.order import append, end_group, next_in_stream
@@ -331,9 +330,7 @@ class AllReduceEngine:
     def _start(self, task: Task) -> Reduction:
         self._recorder.begin(task)
         context = ReductionContext(self._context.seed, task.step, self._context.rank)
-        return self._codec.start(
-            task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
-        )
+        return task.vector.start(self._codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
 
     def _take_next(self, *, oldest: bool = False) -> bool:
         """Hand one task its results: the oldest, or first one that has more to send."""
@@ -390,7 +387,7 @@ class AllReduceEngine:
         used = self._count(task, traffic or self._traffic, skipped=mean is None)
         task.future.set_result(
             AllReduceResult(
-                mean=_all_nan(task) if mean is None else mean,
+                mean=task.vector.all_nan() if mean is None else mean,
                 contributors=reduction.contributors,
                 skipped=mean is None,
                 traffic=used,
@@ -481,7 +478,7 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
 
 def _part_chunks(task: Task) -> int:
     """Return the chunks of the parts in which a vector is encoded, sent and read."""
-    return max(PART_CHUNKS, task.x.size // SHAPES[Op.LOOKUP_ADD8].elements // PARTS_MAX)
+    return max(PART_CHUNKS, task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements // PARTS_MAX)
 
 
 def _take_part(task: Task) -> None:
@@ -489,7 +486,3 @@ def _take_part(task: Task) -> None:
     part = task.parts_here.popleft()
     if task.reduction is not None:
         task.reduction.take_part(part.first, part.results, part.contributors)
-
-
-def _all_nan(task: Task) -> NDArray[np.float32]:
-    return np.full(task.x.size, np.nan, np.float32)

@@ -3,7 +3,8 @@
 
 base         `Communicator`: submit, allreduce, close, and the states of a communicator
 serial       `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
-task         a submitted vector
+vector       a submitted vector where it lies: in numpy's memory, or elsewhere
+task         its way from submission to the end of its future
 signature    the facts about a call that all ranks need to have in common
 results      results, counts and spans of time
 unfinished   the reason why a program ends before its work is done
@@ -24,6 +25,7 @@ from hopsum.communicator.results import (
 )
 from hopsum.communicator.serial import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.communicator.signature import MismatchError
+from hopsum.communicator.vector import HostVector, Vector
 
 __all__ = [
     "AllReduceResult",
@@ -31,11 +33,13 @@ __all__ = [
     "Communicator",
     "CommunicatorClosedError",
     "CommunicatorStatistics",
+    "HostVector",
     "JoinError",
     "MismatchError",
     "SerialCommunicator",
     "SocketTraffic",
     "Span",
     "Summed",
+    "Vector",
     "require_agreement",
 ]

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, ErrorFeedback
-from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
+from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite
 from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics
 from hopsum.communicator.task import Task
 from hopsum.communicator.unfinished import why_unfinished
+from hopsum.communicator.vector import HostVector, Vector, host_vector
 from hopsum.errors import HopsumError
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
@@ -45,6 +46,9 @@ class Communicator(ABC):
         thread: its name.
     """
 
+    on_host_only: ClassVar[bool] = False
+    """Vectors are summed in the host's memory, so they cannot lie elsewhere, whatever the codec could do."""
+
     def __init__(self, who: str, *, rank: int, codec: Codec, thread: str) -> None:
         self.rank = rank
         self.codec = codec
@@ -54,6 +58,8 @@ class Communicator(ABC):
         self._submitted = 0
         self._followed_by_other: ErrorFeedback | None = None
         """The error feedback of the last vector, if a group is open: it serves one vector at a time."""
+        self._steps: Mapping[str, Any] = {"steps": 0, "step_seconds": 0.0, "wait_seconds": 0.0}
+        """The counts of training steps, by their names in `CommunicatorStatistics`. Replaced as a whole."""
         self._groups = 0
         """Groups that are open, one inside the other."""
         self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)
@@ -99,12 +105,23 @@ class Communicator(ABC):
         out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
         """Return the mean of x over all workers. Blocks until it is here. See `submit`, also for what it raises."""
+        vector = HostVector(x, feedback, out)
+        return self.allreduce_vector(vector, step=step, tensors=tensors, on_nonfinite=on_nonfinite)
+
+    def allreduce_vector(
+        self,
+        vector: Vector,
+        *,
+        step: int | None = None,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "raise",
+    ) -> AllReduceResult:
+        """Return the mean of a vector that lies anywhere. Blocks until it is here. See `submit_vector`."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
             raise RuntimeError("allreduce in a group would wait for the group's end: use submit")
-        submitted = self.submit(x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
-        return submitted.result()
+        return self.submit_vector(vector, step=step, tensors=tensors, on_nonfinite=on_nonfinite).result()
 
     def submit(
         self,
@@ -141,11 +158,28 @@ class Communicator(ABC):
                 CodecError, CommunicatorClosedError, and, in a job of a controller, WorkersReplacedError until `resume`:
                 then x is in the feedback.
         """
-        require_vector(x)
-        if feedback is not None and feedback.residual.shape != x.shape:
-            raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
+        vector = HostVector(x, feedback, out)
+        return self.submit_vector(vector, step=step, tensors=tensors, on_nonfinite=on_nonfinite)
+
+    def submit_vector(
+        self,
+        vector: Vector,
+        *,
+        step: int | None = None,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "raise",
+    ) -> Future[AllReduceResult]:
+        """Queue an all-reduce of a vector that lies anywhere, as `submit` does for one of numpy.
+
+        The result's mean is of the vector's own kind. Ranks may differ in the kinds: the bytes on the wire do not.
+
+        Raises:
+            CodecError: also where vectors are summed `on_host_only` and this one lies elsewhere.
+        """
         require_on_nonfinite(on_nonfinite)
-        require_out(out, x)
+        if self.on_host_only:
+            host_vector(vector)
+        feedback = vector.feedback
         with self._lock:
             self._require_open()
             if feedback is not None and feedback is self._followed_by_other:
@@ -153,7 +187,7 @@ class Communicator(ABC):
                     "the all-reduce before is in the same group and has the same error feedback, which serves one at a "
                     "time: use one feedback per vector, or end the group between them"
                 )
-            task = Task(x, feedback, tensors, on_nonfinite, self._groups > 0, out)
+            task = Task(vector, tensors, on_nonfinite, self._groups > 0)
             task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
             self._followed_by_other = feedback if task.more else None
             task.number = self._submitted
@@ -162,6 +196,21 @@ class Communicator(ABC):
             self._submitted += 1
             self._queue_task(task)
         return task.future
+
+    def note_step(self, step_s: float, wait_s: float) -> None:
+        """Count a training step, for statistics and heartbeats. Hooks do. Harmless at any time.
+
+        Args:
+            step_s: the whole of it, from its first all-reduce to that of the next step.
+            wait_s: the part in which it waited for all-reduces and computed nothing.
+        """
+        with self._lock:
+            was = self._steps
+            self._steps = {
+                "steps": was["steps"] + 1,
+                "step_seconds": was["step_seconds"] + step_s,
+                "wait_seconds": was["wait_seconds"] + wait_s,
+            }
 
     @contextmanager
     def group(self) -> Iterator[None]:

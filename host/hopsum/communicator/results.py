@@ -89,8 +89,14 @@ class CommunicatorStatistics:
     """The numbers of all-reduces that took no longer than each of LATENCY_BOUNDS_S, in their order."""
     codes: Mapping[Op, int] = field(default_factory=dict)
     """Lanes of which the sums are here, by op, bits for OR."""
+    steps: int = 0
+    """The training steps that a hook noted (`Communicator.note_step`)."""
+    step_seconds: float = 0.0
+    """Summed over these steps."""
+    wait_seconds: float = 0.0
+    """The part of these in which steps waited for all-reduces and computed nothing."""
     error_squares: float = 0.0
-    """The summed squares of a sample of what all-reduces left in error feedbacks (stats_recorder.py)."""
+    """The summed squares of a sample of what all-reduces left in error feedbacks (vector.py)."""
     vector_squares: float = 0.0
     """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
     local_ranks: int = 1
@@ -102,7 +108,10 @@ class AllReduceResult:
     """The mean of one vector over the workers that took part. It has the same bytes on all ranks."""
 
     mean: NDArray[np.float32]
-    """float32[elements], the caller's: `out` if that was given, or a new array of NaN if skipped."""
+    """float32[elements], the caller's: `out` if that was given, or a new array of NaN if skipped.
+
+    A tensor on its device where such a vector was submitted (`hopsum.torch.device`).
+    """
     contributors: NDArray[np.uint64]
     """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. It is empty if skipped."""
     skipped: bool

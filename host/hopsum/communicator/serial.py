@@ -104,7 +104,7 @@ class SerialCommunicator(Communicator):
     @property
     def statistics(self) -> CommunicatorStatistics:
         """Return the counts so far. Bytes are those of payloads, and there are no datagrams."""
-        return self._statistics
+        return replace(self._statistics, **self._steps)
 
     def _queue_task(self, task: Task) -> None:
         self._queue.put(task)
@@ -141,10 +141,12 @@ class SerialCommunicator(Communicator):
             with self._lock:
                 self._require_open()
             names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
-            self._agree(CallDigest(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip"), names))
+            self._agree(
+                CallDigest(task.number, task.vector.elements, task.step, int(task.on_nonfinite == "skip"), names)
+            )
             context = ReductionContext(self._seed, task.step, self.rank)
-            task.reduction = reduction = self.codec.start(
-                task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
+            task.reduction = reduction = task.vector.start(
+                self.codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite
             )
             while (phase := reduction.phase) is not None:
                 summed = self._sum(phase)
@@ -158,7 +160,7 @@ class SerialCommunicator(Communicator):
         seconds = time.perf_counter() - start
         self._count(task, seconds, skipped=reduction.mean is None)
         return AllReduceResult(
-            mean=np.full(task.x.size, np.nan, np.float32) if reduction.mean is None else reduction.mean,
+            mean=task.vector.all_nan() if reduction.mean is None else reduction.mean,
             contributors=reduction.contributors,
             skipped=reduction.mean is None,
             traffic=self._statistics.traffic - before,
@@ -171,7 +173,7 @@ class SerialCommunicator(Communicator):
             counted,
             allreduces=counted.allreduces + 1,
             skipped=counted.skipped + skipped,
-            elements=counted.elements + task.x.size,
+            elements=counted.elements + task.vector.elements,
             seconds=counted.seconds + seconds,
         )
 

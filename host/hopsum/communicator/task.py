@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Reduction, Tensors
 from hopsum.communicator.results import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import CallSignature
+from hopsum.communicator.vector import Vector, host_vector
 from hopsum.protocol.worker_state import AllReduceDone, AllReducePart
 
 
@@ -22,22 +22,17 @@ from hopsum.protocol.worker_state import AllReduceDone, AllReducePart
 class Task:
     """One submitted vector, from `submit` to the end of its future."""
 
-    x: NDArray[np.float32]
-    feedback: ErrorFeedback | None
+    vector: Vector
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
     """Another one was promised. It may be taken back. `call` keeps what was submitted."""
-    out: NDArray[np.float32] | None = None
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
     step: int = 0
     given_step: int | None = None
     """The step that was submitted; None: `step` follows from the number."""
     started_s: float = 0.0
-    vector_squares: float = 0.0
-    """The summed squares of a sample of what is to be delivered, where there is an error feedback (stats_recorder.py).
-    """
     reduction: Reduction | None = None
     begun: bool = False
     """Its first phase is in the stream."""
@@ -63,7 +58,22 @@ class Task:
     """The call that all ranks need to have in common. Its step is set with the task's."""
 
     def __post_init__(self) -> None:
-        self.call = CallSignature(self.x.size, 0, self.on_nonfinite, self.more, self.tensors)
+        self.call = CallSignature(self.vector.elements, 0, self.on_nonfinite, self.more, self.tensors)
+
+    @property
+    def feedback(self) -> Any:
+        """Return the object that keeps what is not delivered, or None."""
+        return self.vector.feedback
+
+    @property
+    def x(self) -> NDArray[np.float32]:
+        """Return the vector of numpy. Raises CodecError for a vector that lies elsewhere."""
+        return host_vector(self.vector).x
+
+    @property
+    def out(self) -> NDArray[np.float32] | None:
+        """Return the memory for the mean of a vector of numpy. Raises CodecError for a vector that lies elsewhere."""
+        return host_vector(self.vector).out
 
     @property
     def unfilled(self) -> bool:
@@ -75,11 +85,9 @@ class Task:
     def give_back(self) -> None:
         """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped."""
         if self.reduction is not None and self.reduction.phase is not None:
-            self.reduction.abort()  # it has the vector, also when x is the mean already
-        elif self.feedback is not None:
-            self.feedback.rollback()
-            finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
-            self.feedback.commit(None) if finite else self.feedback.rollback()
+            self.reduction.abort()  # it has the vector, also when its memory has the mean already
+        else:
+            self.vector.give_back()
 
 
 class ArrivedPart(NamedTuple):

@@ -76,6 +76,8 @@ class LocalGroupLeader(Communicator):
         deadline_s: for the members' vectors, from the time at which this rank has submitted its own.
     """
 
+    on_host_only = True
+
     def __init__(
         self, job: Communicator, group: LocalGroup, connections: Mapping[int, Connection], *, deadline_s: float
     ) -> None:
@@ -102,6 +104,10 @@ class LocalGroupLeader(Communicator):
     def statistics(self) -> CommunicatorStatistics:
         """Return the counts of this host in the job."""
         return replace(self._job.statistics, local_ranks=len(self._group.local))
+
+    def note_step(self, step_s: float, wait_s: float) -> None:
+        """Count a training step in the job, whose heartbeats tell it."""
+        self._job.note_step(step_s, wait_s)
 
     @property
     def is_newcomer(self) -> bool:

@@ -69,6 +69,8 @@ class LocalGroupMember(Communicator):
         is_newcomer: whether this host took the place of another one in a job that goes on.
     """
 
+    on_host_only = True
+
     def __init__(
         self, codec: Codec, group: LocalGroup, connection: Connection, *, deadline_s: float, is_newcomer: bool
     ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from hopsum.codec.base import OnNonfinite, nonfinite_error
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
+from hopsum.torch.device import DeviceCodecs
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, PortionSum, Step, places_of
 from hopsum.torch.step_times import StepTimes
@@ -52,6 +53,8 @@ class Sender:
     keeps_gradients: bool = False
     """Buffers have the rank's own gradients until the step is over."""
     times: StepTimes = field(default_factory=StepTimes)
+    device_codecs: DeviceCodecs | None = None
+    """The codecs of the devices of gradients; None: all are encoded on the host."""
 
     def send(self, bucket: Bucket, step: Step, sums: list[PortionSum], *, number: int, compress: bool) -> None:
         """Begin the sums of a bucket, and append them to `sums`.
@@ -92,23 +95,23 @@ class Sender:
         return [self.names[each] for each in parameters]
 
     def _to_agent(self, portion: Portion, step: Step, number: int) -> PortionSum:
-        names, sizes = portion.names, portion.sizes
-        feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
-        x = portion.gather().to("cpu", torch.float32).contiguous()
+        names, sizes, device = portion.names, portion.sizes, portion.buffer.device
+        on_device = self.device_codecs.at(device) if self.device_codecs else None
+        x = portion.gather().to("cpu" if on_device is None else device, torch.float32).contiguous()
         if self.keeps_gradients and x.data_ptr() == portion.buffer.data_ptr():
             x = x.clone()
-        begun = PortionSum(portion, x, feedback, compressed=True)
-        vector = begun.x.numpy()
+        begun, tensors = PortionSum(portion, x, compressed=True), list(zip(names, sizes, strict=True))
+        call: dict[str, Any] = {"step": number, "tensors": tensors, "on_nonfinite": self.on_nonfinite}
         step.begin(begun)
         try:
-            future = self.agent.submit(
-                vector,
-                feedback=feedback,
-                step=number,
-                tensors=list(zip(names, sizes, strict=True)),
-                on_nonfinite=self.on_nonfinite,
-                out=vector,
-            )
+            if on_device is None:
+                kept = self.residuals.feedback(names, sizes) if self.error_feedback else None
+                begun.feedback = kept
+                future = self.agent.submit(x.numpy(), feedback=kept, out=x.numpy(), **call)
+            else:
+                held = self.residuals.device_feedback(names, sizes, device) if self.error_feedback else None
+                begun.feedback = held
+                future = self.agent.submit_vector(on_device.vector(x, held, out=x), **call)
         except Exception as error:
             step.end(failure=error)
             return begun
@@ -120,7 +123,7 @@ class Sender:
             except WorkersReplacedError:
                 begun.settled = True
                 raise
-            self.times.end_allreduce(result, vector.size)
+            self.times.end_allreduce(result, x.numel())
             if result.skipped:
                 return False
             begun.settled = True

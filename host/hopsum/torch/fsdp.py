@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
-from hopsum.communicator import Communicator
+from hopsum.communicator import Communicator, HostVector, Vector
+from hopsum.config import CodecOn
+from hopsum.torch.device import DeviceCodecs
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import within_range
 
@@ -43,15 +45,19 @@ class ReplicaStateDict(TypedDict):
 class ReplicaState:
     """The error feedback of this rank's shard of each parameter. Made by `register_all_reduce_hook`."""
 
-    def __init__(self, comm: Communicator, *, shard: int, shards: int, on_nonfinite: OnNonfinite) -> None:
+    def __init__(
+        self, comm: Communicator, *, shard: int, shards: int, on_nonfinite: OnNonfinite, codec_on: CodecOn = "auto"
+    ) -> None:
         self.comm, self.shard, self.shards = comm, shard, shards
+        self._device_codecs = DeviceCodecs(comm, codec_on)
         self.allreduces = 0
         self._on_nonfinite = on_nonfinite
         self._residuals = Residuals()
         self._sizes: dict[str, int] = {}
 
-    def add(self, module: FSDPModule, where: str, sizes: dict[str, int]) -> None:
+    def add(self, module: FSDPModule, where: str, sizes: dict[str, int], device: torch.device) -> None:
         """Average the gradients of one FSDP module, with these parameters and elements of their shards."""
+        self._device_codecs.at(device)  # here and not in a backward pass: kernels are compiled and checked
         self._sizes.update(sizes)
         module.set_all_reduce_hook(lambda gradients: self._average(gradients, where, sizes))
 
@@ -64,18 +70,22 @@ class ReplicaState:
                 f"{expected}: some parameter had no gradient in this step, which hopsum cannot tell from the others. "
                 "Use all parameters in every step, or shard the module with the unused ones by itself"
             )
-        x = gradients.detach().to("cpu", torch.float32).contiguous().numpy()  # float32 on the CPU is not copied
-        result = self.comm.allreduce(
-            x,
-            feedback=self._residuals.feedback(list(sizes), list(sizes.values())),
-            tensors=[(f"{name}[{self.shard}/{self.shards}]", size) for name, size in sizes.items()],
-            on_nonfinite=self._on_nonfinite,
-            out=x,
-        )
+        device = gradients.device
+        on_device, parts = self._device_codecs.at(device), (list(sizes), list(sizes.values()))
+        # float32 on its place is not copied
+        x = gradients.detach().to("cpu" if on_device is None else device, torch.float32).contiguous()
+        vector: Vector
+        if on_device is None:
+            vector = HostVector(x.numpy(), self._residuals.feedback(*parts), out=x.numpy())
+        else:
+            vector = on_device.vector(x, self._residuals.device_feedback(*parts, device), out=x)
+        tensors = [(f"{name}[{self.shard}/{self.shards}]", size) for name, size in sizes.items()]
+        result = self.comm.allreduce_vector(vector, tensors=tensors, on_nonfinite=self._on_nonfinite)
         self.allreduces += 1
-        mean = torch.from_numpy(result.mean)
-        if mean.data_ptr() != gradients.data_ptr():
-            gradients.copy_(within_range(mean, gradients.dtype))
+        if result.skipped:
+            gradients.fill_(torch.nan)
+        elif x.data_ptr() != gradients.data_ptr():
+            gradients.copy_(within_range(x, gradients.dtype))
 
     def state_dict(self) -> ReplicaStateDict:
         """Return what a checkpoint needs, copied; one for each rank."""
@@ -101,7 +111,7 @@ class ReplicaState:
 
 
 def register_all_reduce_hook(
-    model: nn.Module, comm: Communicator, *, on_nonfinite: OnNonfinite = "raise"
+    model: nn.Module, comm: Communicator, *, on_nonfinite: OnNonfinite = "raise", codec_on: CodecOn = "auto"
 ) -> ReplicaState:
     """Average the gradients of an FSDP2 model over its replicas, and return the state for the checkpoint.
 
@@ -112,9 +122,11 @@ def register_all_reduce_hook(
         model: after all calls of `fully_shard`, over a mesh of one dimension: this replica's.
         comm: of as many workers as replicas, with this replica's number as rank; a job for each shard index.
         on_nonfinite: "raise"; or "skip": the gradients of a module are NaN on all ranks.
+        codec_on: as for `HopsumState`.
 
     Raises:
         ImportError: torch is older than 2.6.
+        CodecError: codec_on="device" and the codec has no form for the device.
         TypeError: the model has no FSDP module.
         ValueError: it is sharded over a mesh with a dimension for replicas, which torch averages itself.
     """
@@ -134,11 +146,14 @@ def register_all_reduce_hook(
                 "averages itself: shard over the mesh of one replica, fully_shard(model, mesh=mesh['shard'])"
             )
     mesh = owners[0][2].device_mesh
-    state = ReplicaState(comm, shard=mesh.get_local_rank(), shards=mesh.size(), on_nonfinite=on_nonfinite)
+    state = ReplicaState(
+        comm, shard=mesh.get_local_rank(), shards=mesh.size(), on_nonfinite=on_nonfinite, codec_on=codec_on
+    )
+    device = owners[0][2].to_local().device
     for where, module in modules.items():
         sizes = {name: _shard_elements(each) for name, owner, each in owners if owner == where and each.requires_grad}
         if sizes:
-            state.add(module, where, sizes)
+            state.add(module, where, sizes, device)
     return state
 
 

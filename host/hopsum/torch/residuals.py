@@ -3,28 +3,44 @@
 
 A residual belongs to a parameter. It lives in the error feedback of the bucket that the parameter was last in, so
 that nothing is copied while buckets stay as they are; when parameters come in other company (DDP rebuilds its
-buckets after the first iteration, a checkpoint is loaded), they bring their residuals along.
+buckets after the first iteration, a checkpoint is loaded), they bring their residuals along, also from the host to a
+device and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback
+from hopsum.torch.device import DeviceFeedback
 
 Layout = tuple[str, ...]
+Kept = TypeVar("Kept", "StepFeedback", DeviceFeedback)
 
 
 class StepFeedback(ErrorFeedback):
-    """Error feedback whose last all-reduce can be undone until the next one begins."""
+    """Error feedback whose last all-reduce can be undone until the next one begins. Devices have `DeviceFeedback`."""
+
+    device = torch.device("cpu")
 
     def __init__(self, elements: int) -> None:
         super().__init__(elements)
         self._before = self.residual
+
+    @property
+    def values(self) -> torch.Tensor:
+        """Return the residual's own memory as a tensor, until the next all-reduce."""
+        return torch.from_numpy(self.residual)
+
+    def queue(self) -> AbstractContextManager[None]:
+        """Return a context for operations on the residual, which are done at once."""
+        return nullcontext()
 
     def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Begin an all-reduce; the one before it can no longer be undone."""
@@ -61,55 +77,76 @@ class Residuals:
     """The undelivered part of each parameter's all-reduces. Between all-reduces only."""
 
     def __init__(self) -> None:
-        self._feedback: dict[Layout, StepFeedback] = {}
+        self._feedback: dict[Layout, StepFeedback | DeviceFeedback] = {}
         self._places: dict[str, _Place] = {}
 
     def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> StepFeedback:
         """Return the error feedback of these parameters, one after the other; it is theirs until the next call."""
-        layout = tuple(names)
-        if not all(name in self._places and self._places[name].layout == layout for name in layout):
-            self._move(layout, sizes)
-        return self._feedback[layout]
+        here = self._here(tuple(names))
+        return here if isinstance(here, StepFeedback) else self._move(tuple(names), sizes, StepFeedback)
+
+    def device_feedback(self, names: Sequence[str], sizes: Sequence[int], device: torch.device) -> DeviceFeedback:
+        """Return the same on a device."""
+        here = self._here(tuple(names))
+        if isinstance(here, DeviceFeedback) and here.device == device:
+            return here
+        return self._move(tuple(names), sizes, lambda elements: DeviceFeedback(elements, device))
 
     def as_dict(self) -> dict[str, NDArray[np.float32]]:
-        """Return a copy of each parameter's residual, float32[elements]."""
-        return {name: self._view(name).copy() for name in self._places}
+        """Return a copy of each parameter's residual, float32[elements], in numpy's memory."""
+        return {name: self._copy(name) for name in self._places}
 
     def read(self, name: str) -> NDArray[np.float32] | None:
         """Return a copy of a parameter's residual if there is anything in it; `clear` it once that is delivered."""
-        residual = self._view(name) if name in self._places else None
-        return residual.copy() if residual is not None and residual.any() else None
+        residual = self._copy(name) if name in self._places else None
+        return residual if residual is not None and residual.any() else None
 
     def clear(self, name: str) -> None:
         """Set a parameter's residual to zero."""
         if name in self._places:
-            self._view(name)[:] = 0
+            place = self._places[name]
+            feedback = self._feedback[place.layout]
+            with feedback.queue():
+                feedback.values[place.elements] = 0
 
     def scale(self, factor: float) -> None:
         """Multiply all residuals: the unit of gradients has changed."""
         for feedback in self._feedback.values():
-            feedback.residual *= np.float32(factor)
+            with feedback.queue():
+                feedback.values.mul_(factor)
 
     def load(self, residuals: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace everything by these residuals, float32[elements] each; they are copied."""
         self._feedback.clear()
         self._places.clear()
         for name, residual in residuals.items():
-            self._move((name,), (residual.size,))
-            self._feedback[name,].residual[:] = residual
+            self._move((name,), (residual.size,), StepFeedback).residual[:] = residual
 
-    def _view(self, name: str) -> NDArray[np.float32]:
+    def _here(self, layout: Layout) -> StepFeedback | DeviceFeedback | None:
+        """Return the error feedback of this layout, if all residuals of its parameters are in it."""
+        found = all(name in self._places and self._places[name].layout == layout for name in layout)
+        return self._feedback[layout] if found else None
+
+    def _copy(self, name: str) -> NDArray[np.float32]:
         place = self._places[name]
-        return self._feedback[place.layout].residual[place.elements]
+        feedback = self._feedback[place.layout]
+        with feedback.queue():
+            copied: NDArray[np.float32] = feedback.values[place.elements].to("cpu", copy=True).numpy()
+        return copied
 
-    def _move(self, layout: Layout, sizes: Sequence[int]) -> None:
-        made, places, first = StepFeedback(sum(sizes)), {}, 0
+    def _move(self, layout: Layout, sizes: Sequence[int], make: Callable[[int], Kept]) -> Kept:
+        """Make an error feedback of this layout, with the residuals that its parameters have elsewhere."""
+        made, places, first = make(sum(sizes)), {}, 0
         for name, size in zip(layout, sizes, strict=True):
             places[name] = _Place(layout, slice(first, first + size))
             first += size
             if name in self._places:
-                made.residual[places[name].elements] = self._view(name)
+                before = self._places[name]
+                kept = self._feedback[before.layout]
+                with kept.queue(), made.queue():  # on one device in one order; else the copy waits
+                    made.values[places[name].elements].copy_(kept.values[before.elements])
         self._places.update(places)
         self._feedback[layout] = made
         inhabited = {place.layout for place in self._places.values()}
         self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
+        return made

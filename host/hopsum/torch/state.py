@@ -29,8 +29,10 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.codec.base import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.communicator.unfinished import unhandled
+from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
+from hopsum.torch.device import DeviceCodecs
 from hopsum.torch.fall_back import ON_SWITCH_LOST, FallBack, OnSwitchLost
 from hopsum.torch.method import COMPARE_VARIABLE, COUNTED_STEPS, METHODS, Method, MethodTrial, steps_to_compare
 from hopsum.torch.residuals import Residuals
@@ -41,9 +43,9 @@ from hopsum.torch.uncompressed import GroupSums, drops_unused, group_of, names_o
 _VERSION: Final = 2
 _OPTIONS: Final = (
     "error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method", "on_switch_lost",
-    "log_every",
+    "log_every", "codec_on",
 )  # fmt: skip
-_OF_ONE_RANK: Final = ("error_feedback", "log_every")
+_OF_ONE_RANK: Final = ("error_feedback", "log_every", "codec_on")
 """Options in which ranks may differ."""
 _log: Final = logging.getLogger(__name__)
 
@@ -116,6 +118,8 @@ class HopsumState:
         on_switch_lost: "raise"; or "fall_back": from the step on in which some rank lost the switch for good, the
             process group averages, on all ranks alike. Costs a copy of the gradients and a vote of the ranks each step.
         log_every: after so many steps, rank 0 writes a line with their times; 0: never.
+        codec_on: "auto": gradients on a GPU are encoded and decoded there, if the codec has a form for it, else on the
+            host, which the log says; "device": on their own device, the CPU too; "host". The bytes are the same.
         process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
             they arose.
@@ -123,7 +127,8 @@ class HopsumState:
     Raises:
         ValueError: a number below zero, a pattern that fits no parameter, a process group that is missing or is not
             the agent's workers.
-        CodecError: another word for `on_nonfinite`.
+        CodecError: another word for `on_nonfinite`; or codec_on="device" and the codec has no form for a parameter's
+            device.
     """
 
     def __init__(
@@ -139,6 +144,7 @@ class HopsumState:
         method: Method = "hopsum",
         on_switch_lost: OnSwitchLost = "raise",
         log_every: int = 0,
+        codec_on: CodecOn = "auto",
         process_group: dist.ProcessGroup | None = None,
         scaler: Scaler | None = None,
     ) -> None:
@@ -158,6 +164,7 @@ class HopsumState:
         self.method = method
         self.on_switch_lost = on_switch_lost
         self.log_every = log_every
+        self.codec_on: CodecOn = codec_on
         self.steps = 0
         """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
@@ -218,6 +225,9 @@ class HopsumState:
                 f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
                 "first, or pass process_group"
             )
+        codecs = DeviceCodecs(comm, self.codec_on)
+        for device in {parameter.device for parameter in names}:
+            codecs.at(device)  # here and not in a backward pass: kernels are compiled and checked
         self._start(self._residuals)
         self._scaler = scaler
         self._sender = Sender(
@@ -231,6 +241,7 @@ class HopsumState:
             on_nonfinite=self.on_nonfinite,
             keeps_gradients=self.on_switch_lost == "fall_back",
             times=self._times,
+            device_codecs=codecs,
         )
         if group is not None and self.on_switch_lost == "fall_back":
             self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
@@ -320,7 +331,9 @@ class HopsumState:
         self._end_group()
         self._step = Step(self._residuals.clear, self._fall_back)
         self._calls.any = True
-        self._times.begin_step()
+        before = self._times.begin_step()
+        if before is not None and self._sender is not None:
+            self._sender.agent.note_step(before.step_s, before.wait_s)
         has_switch = self._fall_back is None or not self._fall_back.active
         if not has_switch:
             self._step, self.trial = Step(self._residuals.clear), None
@@ -352,12 +365,13 @@ class HopsumState:
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
         With `local_group` the leader of a host has the bytes for all `local_ranks` of it, the others have none.
         Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the elements and bytes
-        that torch's process group averaged, which are in none of the others; and the seconds of a step, those that it
-        waited, the bytes beside a ring of fp32 and of bf16 and how long such a ring takes at the rate so far
-        (`step_times.py`; NaN before there is anything to tell). Raises RuntimeError without an agent.
+        that torch's process group averaged, which are in none of the others; the bytes that crossed the bus where
+        codecs are on the gradients' device (`codec_on`); and the seconds of a step, those that it waited, the bytes
+        beside a ring of fp32 and of bf16 and how long such a ring takes at the rate so far (`step_times.py`; NaN before
+        there is anything to tell). Raises RuntimeError without an agent.
         """
         sender = self._require_sender()
-        statistics, plain = sender.agent.statistics, sender.group
+        statistics, plain, codecs = sender.agent.statistics, sender.group, sender.device_codecs
         traffic, fp32_bytes = statistics.traffic, 4 * statistics.elements
         up, down = traffic.interface_bytes_sent, traffic.interface_bytes_received
         return {
@@ -377,6 +391,8 @@ class HopsumState:
             "compresses": float(self.compresses),
             "uncompressed_elements": plain.elements if plain else 0,
             "uncompressed_bytes": plain.bytes if plain else 0,
+            "bytes_from_device": codecs.bytes_to_host if codecs else 0,
+            "bytes_to_device": codecs.bytes_to_device if codecs else 0,
             **self._times.scalars(sender.agent.workers),
         }
 

@@ -30,6 +30,7 @@ import torch
 
 from hopsum.codec.base import CollectiveError
 from hopsum.errors import WorkersReplacedError
+from hopsum.torch.device import DeviceFeedback
 from hopsum.torch.residuals import Residuals, StepFeedback
 from hopsum.torch.tensors import within_range
 
@@ -65,7 +66,12 @@ class PortionSum:
     """One portion of a bucket in one sum."""
 
     def __init__(
-        self, portion: Portion, x: torch.Tensor, feedback: StepFeedback | None = None, *, compressed: bool = False
+        self,
+        portion: Portion,
+        x: torch.Tensor,
+        feedback: StepFeedback | DeviceFeedback | None = None,
+        *,
+        compressed: bool = False,
     ) -> None:
         self.portion = portion
         self.x = x

@@ -14,8 +14,17 @@ import sys
 import time
 from collections.abc import Callable
 from logging import INFO, Logger
+from typing import NamedTuple
 
 from hopsum.communicator import AllReduceResult
+
+
+class StepTime(NamedTuple):
+    """The times of one step."""
+
+    step_s: float
+    """From its beginning to that of the next one."""
+    wait_s: float
 
 
 class StepTimes:
@@ -31,6 +40,8 @@ class StepTimes:
         self._begun_s = 0.0
         self._begun_steps = 0
         self._handed_over_s = 0.0
+        self._last_wait_s: float | None = None
+        """Of the step in progress, once it has waited."""
         self._last_end_s = 0.0
         self.waited_steps = 0
         self.wait_s = 0.0
@@ -40,12 +51,15 @@ class StepTimes:
         self._bytes_up = 0
         self._bytes_down = 0
 
-    def begin_step(self) -> None:
-        """Note that the first bucket of a step is here."""
-        self._begun_s = self._clock()
+    def begin_step(self) -> StepTime | None:
+        """Note that the first bucket of a step is here. Return the times of the step before, if that has ended."""
+        now = self._clock()
+        before = None if self._last_wait_s is None else StepTime(now - self._begun_s, self._last_wait_s)
+        self._begun_s, self._last_wait_s = now, None
         self._begun_steps += 1
         if self._first_begun_s is None:
             self._first_begun_s = self._begun_s
+        return before
 
     def hand_over(self) -> None:
         """Note that the last bucket of the step is on its way."""
@@ -53,7 +67,8 @@ class StepTimes:
 
     def end_step(self) -> None:
         """Note that the means of all buckets are here."""
-        self.wait_s += max(0.0, self._clock() - self._handed_over_s)
+        self._last_wait_s = max(0.0, self._clock() - self._handed_over_s)
+        self.wait_s += self._last_wait_s
         self.waited_steps += 1
 
     def end_allreduce(self, result: AllReduceResult, elements: int) -> None:

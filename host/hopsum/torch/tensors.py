@@ -14,12 +14,17 @@ def read_tensor(tensor: torch.Tensor) -> NDArray[np.float32]:
     Raises:
         TypeError: no dense floating-point tensor.
     """
+    require_dense(tensor)
+    flat: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32).contiguous().view(-1).numpy()
+    return flat
+
+
+def require_dense(tensor: torch.Tensor) -> None:
+    """Raise TypeError unless it is a dense floating-point tensor."""
     if tensor.layout is not torch.strided or not tensor.is_floating_point():
         raise TypeError(
             f"hopsum sums dense floating-point tensors, not {tensor.dtype} {tensor.layout}: convert it first"
         )
-    flat: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32).contiguous().view(-1).numpy()
-    return flat
 
 
 def vector_of(out: torch.Tensor) -> NDArray[np.float32] | None:

@@ -81,6 +81,7 @@ def test_two_jobs_as_they_change_and_who_is_behind(
         worker.beat(
             **{"allreduces": 6, "elements": 60_000, "seconds": 6 * took_s, "codes_lookup_add8": 61_440},
             **{"bytes_sent": 48_000, "error_squares": 3.0, "vector_squares": 200.0},
+            **{"steps": 6, "step_seconds": 1.0, "wait_seconds": 0.37},
         )
     browser.wait_for(f"{JOB.format('train')}.innerText.includes('stands still')", "the job that stands still")
     assert "It stands still: the others wait for rank 2." in text(browser, "train")
@@ -91,7 +92,7 @@ def test_two_jobs_as_they_change_and_who_is_behind(
     assert row.startswith("0 ")
     assert "comes last" in row
     shown = text(browser, "other")
-    for figure in ("30 k", "30.7 k", "lookup add8", "24 kB/s", "36.7 ms", "0.015"):
+    for figure in ("30 k", "30.7 k", "lookup add8", "24 kB/s", "36.7 ms", "0.015", "37 %", "0.15\u00d7"):
         assert figure in shown.replace("\u00a0", " "), (figure, shown)
     assert "1.23 k" in text(browser, "s1").replace("\u00a0", " ")
     assert browser.complaints == []

@@ -12,12 +12,13 @@ import pytest
 from hopsum.agent.order import append, end_group, next_in_stream
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator.task import Task
+from hopsum.communicator.vector import HostVector
 
 X = np.ones(1, np.float32)
 
 
 def task(number: int, more: bool, feedback: ErrorFeedback | None = None) -> Task:
-    return Task(X, feedback, (), "raise", more, number=number)
+    return Task(HostVector(X, feedback), (), "raise", more, number=number)
 
 
 def stream_by_rule(phases: list[int], more: list[bool]) -> list[tuple[int, int]]:

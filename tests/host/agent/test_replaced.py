@@ -17,6 +17,7 @@ from hopsum.agent.network import Failed, ResumeCommand, ShardContinuation, Stall
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.results import CommunicatorClosedError
 from hopsum.communicator.task import Task
+from hopsum.communicator.vector import HostVector
 from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
@@ -59,7 +60,7 @@ class Stand:
         self.thread = threading.Thread(target=self.engine.run)
 
     def submit(self, number: int, feedback: ErrorFeedback | None = None, *, more: bool = False) -> Task:
-        task = Task(X, feedback, (), "raise", more, number=number, step=number)
+        task = Task(HostVector(X, feedback), (), "raise", more, number=number, step=number)
         self.engine.inbox.put(task)
         return task
 

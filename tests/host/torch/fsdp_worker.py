@@ -24,14 +24,19 @@ from hopsum.torch import DiLoCo, ProcessGroupHopsum, ReplicaState, register_all_
 from hopsum.torch.fsdp import ReplicaStateDict
 
 
-def make(comm: Any, mesh: DeviceMesh, weights: dict[str, torch.Tensor] | None = None) -> tuple[Any, ReplicaState]:
-    """Return a sharded model, with these shards if given, and its state."""
+def make(
+    comm: Any, mesh: DeviceMesh, weights: dict[str, torch.Tensor] | None = None, *, device_of: int = 1
+) -> tuple[Any, ReplicaState]:
+    """Return a sharded model, with these shards if given, and its state.
+
+    Replica `device_of` encodes and decodes where its gradients are, the other one on the host.
+    """
     model: Any = Model()
     for each in (model.trunk, model):
         fully_shard(each, mesh=mesh["shard"])
     if weights is not None:
         model.load_state_dict(weights)
-    return model, register_all_reduce_hook(model, comm)
+    return model, register_all_reduce_hook(model, comm, codec_on="device" if comm.rank == device_of else "host")
 
 
 def step(model: Any, number: int) -> str:
@@ -71,11 +76,14 @@ def books(model: Any, state: ReplicaState, mesh: DeviceMesh) -> dict[str, float]
 
 
 def resume(comm: Any, mesh: DeviceMesh, model: Any, state: ReplicaState) -> dict[str, str]:
-    """Return digests after one more step: of the run, of one from its checkpoint, and of one without residuals."""
+    """Return digests after one more step: of the run, of one from its checkpoint, and of one without residuals.
+
+    Replicas change places after the checkpoint: the one that encoded on the device does so on the host.
+    """
     weights, saved = copy.deepcopy(model.state_dict()), copy.deepcopy(state.state_dict())
     found, number = {}, comm.statistics.allreduces
     for name in ("went_on", "restored", "without"):
-        again, fresh = (model, state) if name == "went_on" else make(comm, mesh, weights)
+        again, fresh = (model, state) if name == "went_on" else make(comm, mesh, weights, device_of=0)
         if name == "restored":
             fresh.load_state_dict(saved)
         comm._submitted = number  # randomness follows from the count: the same for all three

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_register.py, as a process: `register_worker.py RANK WORKERS MEMBERSHIP STORE`; prints JSON.
+"""One rank of test_register.py, as a process: `register_worker.py WHERE RANK WORKERS MEMBERSHIP STORE`; prints JSON.
 
 All scenarios run one after the other in the same processes, each with a state of its own on the one agent.
 
@@ -28,13 +28,15 @@ from hopsum.codec import make_codec
 from hopsum.protocol.worker import Timing
 from hopsum.torch import HopsumState, hopsum_hook, register_comm_hook
 
+OPTIONS: dict[str, Any] = {}
+"""Options of all states of this rank."""
 CAP_MB = 0.002  # several buckets once DDP has rebuilt them
 
 
 def make(agent: Agent, *, seed: int = 0, ddp: Any = None, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
     """Return a model with the hook, its state and its ledger."""
     module = DistributedDataParallel(Model(seed).to(dtype), bucket_cap_mb=CAP_MB, **(ddp or {}))
-    state = register_comm_hook(module, agent, **options)
+    state = register_comm_hook(module, agent, **OPTIONS, **options)
     return module, state, Ledger(module, state)
 
 
@@ -289,7 +291,7 @@ def error(agent: Agent) -> dict[str, Any]:
 def registered(agent: Agent) -> dict[str, Any]:
     """torch's wrapper around our hook hands it buckets of float16."""
     module = DistributedDataParallel(Model(), bucket_cap_mb=CAP_MB)
-    module.register_comm_hook(HopsumState(agent, module), fp16_compress_wrapper(hopsum_hook))
+    module.register_comm_hook(HopsumState(agent, module, **OPTIONS), fp16_compress_wrapper(hopsum_hook))
     backward(module, draw(agent.rank, 0))
     gradients = [each.grad for each in module.parameters()]
     return {"digest": digest(gradients), "finite": all(bool(each.isfinite().all()) for each in gradients)}
@@ -328,7 +330,9 @@ def scenarios(agent: Agent) -> dict[str, Any]:
 
 
 def main() -> None:
-    rank, workers, membership, store = sys.argv[1:]
+    where, rank, workers, membership, store = sys.argv[1:]
+    if where == "mixed" and int(rank) == 1:
+        OPTIONS["codec_on"] = "device"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
     codec = make_codec("thc", workers=int(workers), backend="numpy")

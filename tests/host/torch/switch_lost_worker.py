@@ -29,7 +29,8 @@ LOST_IN_STEP = 4
 
 def train(comm: Any, switch: int) -> dict[str, Any]:
     ddp = DistributedDataParallel(Model(), bucket_cap_mb=0.002)
-    state = register_comm_hook(ddp, comm, on_switch_lost="fall_back", uncompressed=["left.bias"])
+    codec_on = "device" if comm.rank == 1 else "host"
+    state = register_comm_hook(ddp, comm, on_switch_lost="fall_back", uncompressed=["left.bias"], codec_on=codec_on)
     ledger, optimizer = Ledger(ddp, state), torch.optim.SGD(ddp.parameters(), lr=0.02)
     step, after, ways = 0, 0, list[float]()
 

@@ -27,10 +27,10 @@ ROUNDING = 2e-6
 Rank = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
-    """What the two ranks printed."""
-    return run_ranks(WORKER, tmp_path_factory.mktemp("register_comm_hook"))
+@pytest.fixture(scope="module", params=["host", "mixed"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
+    """What the two ranks printed. With "mixed" rank 1 encodes and decodes where its gradients are."""
+    return run_ranks(WORKER, tmp_path_factory.mktemp("register_comm_hook"), str(request.param))
 
 
 def assert_balanced(book: Rank, rounding: float = ROUNDING) -> None:

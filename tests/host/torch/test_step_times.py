@@ -12,16 +12,20 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
 from torch import nn
 
+from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.communicator import AllReduceResult
 from hopsum.communicator.results import SocketTraffic
 from hopsum.config import ConfigError
-from hopsum.torch import HopsumState
+from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.method import SETTLING_STEPS, MethodTrial, steps_to_compare
 from hopsum.torch.step_times import StepTimes
+from hopsum_wire.watch.heartbeat import wait_share
 
 from ..agent.cluster import Cluster
+from .test_hook import Bucket
 
 HEADERS = 14 + 20 + 8
 
@@ -42,8 +46,9 @@ def result(seconds: float, sent: int, received: int) -> AllReduceResult:
 def test_waiting_and_a_ring_at_the_same_rate() -> None:
     clock = Clock()
     times = StepTimes(clock)
+    begun = []
     for _ in range(2):
-        times.begin_step()
+        begun.append(times.begin_step())
         clock.now += 1.0
         times.end_allreduce(result(0.5, 1000, 2000), 2000)
         times.hand_over()
@@ -51,6 +56,7 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
         times.end_allreduce(result(3.5, 3000, 2000), 2000)  # half a second of it beside the first one
         times.end_step()
         clock.now += 2.0
+    assert begun == [None, (6.0, 3.0)]
     scalars = times.scalars(4)
     assert scalars["step_s"] == 6.0
     assert scalars["wait_s"] == 3.0
@@ -61,6 +67,34 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
     assert scalars["ring_bf16_s"] == pytest.approx(3.5 * 3)
     line = times.line(2, 4)
     assert line.startswith("step 2: 6000.0 ms, of which 3000.0 ms waiting for the network; 0.17 of the bytes of a ring")
+
+
+def test_a_step_that_was_given_up_is_not_told() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    times.begin_step()
+    clock.now += 1.0
+    assert times.begin_step() is None
+    times.hand_over()
+    times.end_step()
+    clock.now += 2.0
+    assert times.begin_step() == (2.0, 0.0)
+
+
+def test_heartbeats_have_the_steps_of_the_hook() -> None:
+    with ExitStack() as stack:
+        agent = Cluster(stack, 1).agent(0, "thc")
+        module = nn.Linear(40, 30)
+        state = HopsumState(agent, module)
+        for _ in range(3):
+            bucket = Bucket(module, ["weight", "bias"], torch.ones(1230))
+            hopsum_hook(state, bucket).wait()  # type: ignore[arg-type]
+        told = heartbeat_counts(agent.statistics)
+    assert told["steps"] == 2, "the last one is not over before the next begins"
+    assert 0 < told["wait_seconds"] <= told["step_seconds"]
+    share = wait_share(told)
+    assert share is not None
+    assert 0 < share <= 1
 
 
 def test_before_there_is_anything_to_tell() -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch that is killed for good in the middle of a step, with on_switch_lost="fall_back"."""
+"""A switch that is killed for good in the middle of a step, with on_switch_lost="fall_back".
+
+Rank 1 encodes where its gradients are: error feedback on a device goes to the process group as that of the host does.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsum_wire import Op
-from hopsum_wire.watch.heartbeat import codes_name, latency_s, nmse
+from hopsum_wire.watch.heartbeat import FP32_BYTES, codes_name, latency_s, nmse, ring_share, wait_share
 from hopsum_wire.watch.snapshots import (
     ControllerSnapshot,
     Stall,
@@ -19,7 +19,6 @@ from hopsum_wire.watch.snapshots import (
     told_over_s,
 )
 
-FP32_BYTES = 4
 PACKETS = ("added", "completed", "duplicate", "answered", "stale", "fault")
 STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_received")
 
@@ -33,7 +32,9 @@ def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str,
     A job also has `behind`, the ranks that it waits for if it stands still. `late`, those that come last to its
     all-reduces; `codes`, lanes a second by op. `latency_s`, the mean time of an all-reduce. `nmse` (see
     `hopsum_wire.watch.heartbeat`); `ratio_up` and `ratio_down`, the bytes of the summed vectors as float32 over the
-    bytes of UDP payload that were sent, and received. The last four are None where nobody told. Members have `rates`,
+    bytes of UDP payload that were sent, and received; `wait_share`, the share of training steps spent waiting for
+    all-reduces; `ring_share`, bytes at the workers' interfaces by those of a ring of float32. The last six are None
+    where nobody told. Members have `rates`,
     `latency_s` and `nmse` of their own, and `silent_s`, the seconds since they were heard, None without a lease.
 
     The health of a job that stands still is `stalled`, also where all its ranks are there. One whose all-reduces go on
@@ -76,6 +77,8 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
         "nmse": nmse(sums),
         "ratio_up": _ratio(sums, "bytes_sent"),
         "ratio_down": _ratio(sums, "bytes_received"),
+        "wait_share": wait_share(sums),
+        "ring_share": ring_share(sums, after["workers"]),
         "behind": [] if stalled is None else list(stalled.behind),
         "late": list(find_stragglers(before, after)),
         "members": [

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 import torch
 
@@ -135,20 +135,43 @@ class TorchThc:
         require_tensor(own, torch.float32, (blocks,), self.device, "own ranges")
         self._require_shared(shared, blocks)
         require_finite_ranges(own, "own ranges")
-        scales, shifts = self.scales(own, shared)
-        rows = self._chunks(blocks) * self.chunk_blocks
-        row_bytes = _UP_BYTES if self.digits is None else self.block_elements
-        codes = torch.empty((rows, row_bytes), dtype=torch.uint8, device=self.device)
-        codes[blocks:] = 0  # of a block that is not there
+        payloads = torch.empty((self.chunks(blocks), SHAPES[self.op].up_bytes), dtype=torch.uint8, device=self.device)
+        self.encode_blocks(x, *self.scales(own, shared), context, 0, payloads)
+        return payloads
+
+    def encode_blocks(
+        self,
+        x: torch.Tensor,
+        scales: torch.Tensor,
+        shifts: torch.Tensor,
+        context: ReductionContext,
+        first: int,
+        payloads: torch.Tensor,
+    ) -> None:
+        """Fill the payloads of a run of blocks, without a check and without waiting for the device.
+
+        Args:
+            x: float32[elements] of these blocks; only the last block of a vector may be shorter.
+            scales, shifts: of these blocks, as `scales` returns them.
+            first: number of the first block in its vector, a multiple of `chunk_blocks`.
+            payloads: uint8[chunks, up_bytes(op)], which is filled.
+        """
+        codes, blocks = payloads, len(scales)
+        if self.chunk_blocks > 1:
+            row_bytes = _UP_BYTES if self.digits is None else self.block_elements
+            rows = (len(payloads) * self.chunk_blocks, row_bytes)
+            codes = torch.empty(rows, dtype=torch.uint8, device=self.device)
+            codes[blocks:] = 0  # of a block that is not there
 
         def encode(rows: slice, part: torch.Tensor) -> None:
-            keys = self.keys(context, rows.start)
+            keys = self.keys(context, first + rows.start)
             self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, codes[rows])
 
         self.by_rows(encode, x)
         if self.digits is not None:
-            return pack_digits(codes, self.chunk_blocks, self._radix)
-        return codes if self.chunk_blocks == 1 else pair_payloads(codes)
+            payloads.copy_(pack_digits(codes, self.chunk_blocks, self._radix))
+        elif self.chunk_blocks > 1:
+            payloads.copy_(pair_payloads(codes))
 
     def decode(
         self,
@@ -173,22 +196,44 @@ class TorchThc:
         """
         blocks = blocks_of(elements, self.block_elements)
         down_bytes = SHAPES[self.op].down_bytes
-        require_tensor(results, torch.uint8, (self._chunks(blocks), down_bytes), self.device, "results")
+        require_tensor(results, torch.uint8, (self.chunks(blocks), down_bytes), self.device, "results")
         require_tensor(contributors, torch.int64, (blocks,), self.device, "contributors")
         self._require_shared(shared, blocks)
         counts, factors = self.counts_and_factors(contributors, shared)
-        sums = self._sums(results)[:blocks]
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
-        beyond = []
+        if bool(self.decode_blocks(results, counts, factors, context, 0, out)):
+            self.refuse_sums(results, counts)
+        return out
+
+    def decode_blocks(
+        self,
+        results: torch.Tensor,
+        counts: torch.Tensor,
+        factors: torch.Tensor,
+        context: ReductionContext,
+        first: int,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Fill the mean of a run of blocks, without a check and without waiting for the device.
+
+        Args:
+            results: RESULT payloads of these blocks, uint8[chunks, down_bytes(op)].
+            counts, factors: of these blocks, as `counts_and_factors` returns them.
+            first: number of the first block in its vector, a multiple of `chunk_blocks`.
+            out: float32[elements] of these blocks, which is filled.
+
+        Returns:
+            int32[1], not 0 where the table cannot make one of the sums: `refuse_sums` says which.
+        """
+        sums, beyond = self._sums(results)[: len(counts)], []
 
         def decode(rows: slice, part: torch.Tensor) -> None:
-            given = (sums[rows], counts[rows], factors[rows], self.table.granularity, self.keys(context, rows.start))
+            keys = self.keys(context, first + rows.start)
+            given = (sums[rows], counts[rows], factors[rows], self.table.granularity, keys)
             beyond.append(self.kernels.thc_decode(*given, part))
 
         self.by_rows(decode, out, write=True)
-        if bool(torch.stack(beyond).any()):
-            self._refuse_sums(sums, counts)
-        return out
+        return beyond[0] if len(beyond) == 1 else torch.maximum(*beyond)
 
     def contribution(
         self,
@@ -222,6 +267,15 @@ class TorchThc:
         """Subtract from pending, float32[elements], what payloads add to the sum: in one pass."""
         require_vector(pending, self.device)
         factors = self.contribution_factors(payloads, shared, pending.numel(), included)
+        self.subtract_blocks(payloads, factors, context, pending)
+
+    def subtract_blocks(
+        self, payloads: torch.Tensor, factors: torch.Tensor, context: ReductionContext, pending: torch.Tensor
+    ) -> None:
+        """Subtract from pending what payloads add to the sum, without a check and without waiting for the device.
+
+        `factors` are those of one worker, float32[blocks], and 0 for blocks that are in no sum.
+        """
         codes = self._own_codes(payloads)
 
         def subtract(rows: slice, part: torch.Tensor) -> None:
@@ -236,9 +290,9 @@ class TorchThc:
     ) -> torch.Tensor:
         """Check what a contribution is made from, and return its factors, float32[blocks]."""
         blocks = blocks_of(elements, self.block_elements)
-        require_tensor(payloads, torch.uint8, (self._chunks(blocks), SHAPES[self.op].up_bytes), self.device, "payloads")
+        require_tensor(payloads, torch.uint8, (self.chunks(blocks), SHAPES[self.op].up_bytes), self.device, "payloads")
         self._require_shared(shared, blocks)
-        factors = self._factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
+        factors = self.factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
         if included is not None:
             require_tensor(included, torch.bool, (blocks,), self.device, "included blocks")
             factors *= included
@@ -262,7 +316,8 @@ class TorchThc:
             if write:
                 x[whole * block :] = tail[0, :rest]
 
-    def _chunks(self, blocks: int) -> int:
+    def chunks(self, blocks: int) -> int:
+        """Return the number of chunks of so many blocks."""
         return blocks_of(blocks, self.chunk_blocks)
 
     def _own_codes(self, payloads: torch.Tensor) -> torch.Tensor:
@@ -295,8 +350,9 @@ class TorchThc:
             raise CodecError(f"chunk {chunk}: contributors {bitmap:#x} of a job of {self.workers} workers")
         return counts
 
-    def _refuse_sums(self, sums: torch.Tensor, counts: torch.Tensor) -> None:
-        largest = sums.amax(dim=1).int()
+    def refuse_sums(self, results: torch.Tensor, counts: torch.Tensor) -> NoReturn:
+        """Raise CodecError for sums that the table cannot make; arguments as for `decode_blocks`, of all blocks."""
+        largest = self._sums(results)[: len(counts)].amax(dim=1).int()
         block = int((largest > counts * self.table.granularity).int().argmax())
         raise CodecError(
             f"chunk {block // self.chunk_blocks}: a lane of {int(largest[block])} from {int(counts[block])} workers, "
@@ -312,7 +368,7 @@ class TorchThc:
     def counts_and_factors(self, contributors: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the number of workers in each sum, int32[blocks], and what its integers are multiplied with."""
         counts = self._counts(contributors)
-        return counts, self._factors(shared, counts)
+        return counts, self.factors(shared, counts)
 
     def scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what elements are multiplied with, 0 where the shared range is zero, and shifts of blocks beyond it.
@@ -326,7 +382,7 @@ class TorchThc:
         used = torch.maximum(used * ((shifts + 127) << 23).view(torch.float32), own.double())
         return (unit / used).float(), shifts
 
-    def _factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
         unit = self.table.bound / (math.sqrt(self.block_elements) * self.table.granularity)
         used = torch.where(shared < TINY, 0.0, shared.double())

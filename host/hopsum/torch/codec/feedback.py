@@ -84,7 +84,11 @@ class TorchFeedback:
         pending = self.pending
         if payloads is not None:
             codec.subtract_contribution(payloads, shared, context, pending, included)
-        self.residual, self._spare, self._pending = pending, self.residual, None
+        self.keep()
+
+    def keep(self) -> None:
+        """Make what is left of the compensated vector the residual. Raises CodecError without one."""
+        self.residual, self._spare, self._pending = self.pending, self.residual, None
 
     def rollback(self) -> None:
         """Drop the compensated vector: the residual stays as it was."""

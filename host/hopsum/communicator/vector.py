@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A vector to be summed, wherever it lies: in this process's memory as numpy sees it, or on a device.
+
+Statistics measure the error that a codec makes where there is an error feedback: before an all-reduce the vector that
+is to be sent is x + residual, afterwards the residual is what was not delivered. Both are looked at in a sample of at
+most RUNS * RUN_ELEMENTS elements, whose place changes with every all-reduce, so that nothing passes over whole vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext
+from hopsum.codec.base import OnNonfinite, Reduction, Tensors, require_out, require_vector
+
+RUNS: Final = 16
+"""Parts of a vector, each with one run of elements in the sample."""
+RUN_ELEMENTS: Final = 256
+_GOLDEN: Final = 0.6180339887498949
+"""Its multiples, without their whole parts, lie evenly in 0 .. 1, whatever number of vectors a step has."""
+
+
+class Vector(Protocol):
+    """The interface of a submitted vector. Its methods are called in the order below, by the thread that serves."""
+
+    elements: int
+    feedback: Any
+    """The object that keeps what is not delivered, or None. Two vectors with the same one never overlap."""
+
+    def note_number(self, number: int) -> None:
+        """Take the number of the all-reduce, which says where the sample is; before `start`."""
+
+    def start(
+        self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
+    ) -> Reduction:
+        """Begin the all-reduce, with payloads as this codec makes them. See `Codec.start`."""
+
+    def give_back(self) -> None:
+        """Put the vector into the error feedback without `start`. One that is not finite is dropped."""
+
+    def squares(self) -> tuple[float, float]:
+        """Return the summed squares of the sample: of what was left, of what was to be delivered.
+
+        Without error feedback both are 0.
+        """
+
+    def all_nan(self) -> Any:
+        """Return a vector like this one, all NaN."""
+
+
+class HostVector:
+    """A vector of numpy. See `Vector`, and `Communicator.submit` for the arguments.
+
+    Raises:
+        CodecError: x is no vector that a codec takes, or feedback or `out` are not like it.
+    """
+
+    def __init__(
+        self, x: NDArray[np.float32], feedback: ErrorFeedback | None = None, out: NDArray[np.float32] | None = None
+    ) -> None:
+        require_vector(x)
+        if feedback is not None and feedback.residual.shape != x.shape:
+            raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
+        require_out(out, x)
+        self.elements = x.size
+        self.feedback = feedback
+        self.x, self.out = x, out
+        self._number = 0
+        self._vector_squares = 0.0
+
+    def note_number(self, number: int) -> None:
+        """Look at the vector: nobody else has its error feedback any more. See `Vector`."""
+        self._number = number
+        if self.feedback is not None:
+            self._vector_squares = sum_squares(sample(self.x, number), sample(self.feedback.residual, number))
+
+    def start(
+        self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
+    ) -> Reduction:
+        """Begin the all-reduce by the codec itself. See `Vector`."""
+        return codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
+
+    def give_back(self) -> None:
+        """Put the vector into the error feedback. See `Vector`."""
+        if self.feedback is None:
+            return
+        self.feedback.rollback()
+        finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
+        self.feedback.commit(None) if finite else self.feedback.rollback()
+
+    def squares(self) -> tuple[float, float]:
+        """Return the squares of the sample. See `Vector`."""
+        if self.feedback is None:
+            return 0.0, 0.0
+        return sum_squares(sample(self.feedback.residual, self._number)), self._vector_squares
+
+    def all_nan(self) -> NDArray[np.float32]:
+        """Return a new vector, all NaN."""
+        return np.full(self.elements, np.nan, np.float32)
+
+
+def host_vector(vector: Vector) -> HostVector:
+    """Return a vector that is one of numpy. Raises CodecError for one that lies elsewhere."""
+    if not isinstance(vector, HostVector):
+        raise CodecError(
+            f"this communicator sums vectors in the host's memory, and was handed a {type(vector).__name__}: encode on "
+            'the host, codec_on="host"'
+        )
+    return vector
+
+
+def sample(vector: NDArray[np.float32], number: int) -> NDArray[np.float32]:
+    """Return the elements of a vector that are looked at in an all-reduce of this number: a view, or all of them.
+
+    float32[RUNS, RUN_ELEMENTS] where the vector has more: one run in each of RUNS equal parts, at the same place.
+    """
+    if vector.size <= RUNS * RUN_ELEMENTS:
+        return vector
+    part = vector.size // RUNS
+    return vector[: RUNS * part].reshape(RUNS, part)[:, sample_place(vector.size, number)]
+
+
+def sample_place(elements: int, number: int) -> slice:
+    """Return the place of the run in each part, for a vector of more than RUNS * RUN_ELEMENTS elements."""
+    first = int(number * _GOLDEN % 1.0 * (elements // RUNS - RUN_ELEMENTS + 1))
+    return slice(first, first + RUN_ELEMENTS)
+
+
+def sum_squares(*summands: NDArray[np.float32]) -> float:
+    """Return the sum of squares of the sum of vectors, as float64. It is not finite where they are not."""
+    total = summands[0].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        for other in summands[1:]:
+            total += other
+        return float(np.vdot(total, total))

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One all-reduce of a tensor by `TorchThc`, as a state machine without I/O but that of the bus.
+
+The states and the bytes are those of `hopsum.codec.range_codec.RangeReduction`. A vector of n elements in blocks of
+1024, with codes of 4 bits and sums of 8, waits for the device three times and moves across the bus:
+
+    phase    to the host                      to the device                     the host waits for
+    RANGES   4 n/1024, ranges; 8              nothing                           ranges
+    SUMS     n/2, codes                       4 n/1024, shared ranges           codes
+    DONE     4, a flag; 8                     n, sums; 4 n/1024, counts         mean and residual
+
+8 are the squares of the sample that statistics look at, with an error feedback (`hopsum.communicator.vector`).
+
+A large vector is encoded and decoded in pieces, so that a piece is copied while the next one is worked on. When the
+last wait is over, nothing of the all-reduce is queued any more: any stream may use mean and residual.
+
+The residual changes only where all sums are possible: the subtraction is multiplied with a flag on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hopsum.codec.base import (
+    CodecError,
+    CollectivePhase,
+    OnNonfinite,
+    ReductionContext,
+    Tensors,
+    blocks_of,
+    contributor_counts,
+    includes,
+    nonfinite_error,
+    require_on_nonfinite,
+    require_rows,
+)
+from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_finite, require_ranges
+from hopsum.codec.reduction import ReductionState
+from hopsum.communicator.vector import RUN_ELEMENTS, RUNS, sample_place
+from hopsum.torch.codec import TorchThc
+from hopsum.torch.device.feedback import DeviceFeedback
+from hopsum.torch.device.staging import Staging
+from hopsum.torch.device.streams import Mark
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
+
+PIECE_ELEMENTS: Final = 1 << 22
+"""The elements of a piece: 2 MiB of codes, 4 MiB of sums. A copy of so many takes longer than its start."""
+_LARGE: Final = 2.0**100
+
+
+class _Piece(NamedTuple):
+    """A run of blocks of a vector."""
+
+    blocks: slice
+    chunks: slice
+    elements: slice
+
+
+class DeviceReduction:
+    """One all-reduce of one tensor. The contract is `hopsum.codec.base.Reduction`, its mean a tensor.
+
+    Args:
+        codec: for the tensor's device.
+        staging: of the same device.
+        x: float32[elements]; only read.
+        feedback: on the same device.
+        out: float32[elements], becomes the mean; may be x.
+        ready: mark behind what makes x.
+        number: of the all-reduce, which says where the sample is.
+        piece_elements: that are worked on while others are copied; whole chunks of them are.
+    """
+
+    def __init__(
+        self,
+        codec: TorchThc,
+        staging: Staging,
+        x: torch.Tensor,
+        context: ReductionContext,
+        feedback: DeviceFeedback | None,
+        *,
+        out: torch.Tensor,
+        ready: Mark = None,
+        number: int = 0,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "raise",
+        piece_elements: int = PIECE_ELEMENTS,
+    ) -> None:
+        """Take a vector. See `Codec.start`."""
+        require_on_nonfinite(on_nonfinite)
+        self.context = context
+        self.state = ReductionState.RANGES
+        self.elements = x.numel()
+        self.mean: Any = None
+        self.contributors: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.squares: list[torch.Tensor] = []
+        """Of the sample of what was to be delivered, and then of what was left; without feedback there is none."""
+        self._codec, self._staging, self._feedback = codec, staging, feedback
+        self._out, self._number, self._piece_elements = out, number, piece_elements
+        self._tensors, self._on_nonfinite = tensors, on_nonfinite
+        self._blocks = blocks_of(self.elements, codec.block_elements)
+        self._x = x
+        try:
+            self.phase: CollectivePhase | None = self._share_ranges(ready)
+        except BaseException:  # nobody has this reduction, so nobody could give it up
+            self._rollback()
+            raise
+
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Take the results of the current phase. See `Reduction`; all of them have to be there."""
+        if self.phase is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
+        if lost is not None and lost.any():
+            raise CodecError(f"{int(lost.sum())} of {len(lost)} results are lost: on a device all of them are needed")
+        if self.state is ReductionState.RANGES:
+            self._take_ranges(results)
+        else:
+            self._take_sums(results, contributors)
+
+    @property
+    def encoded(self) -> int:
+        """Return the chunks of the phase whose payloads are made: all of them."""
+        return 0 if self.phase is None else len(self.phase.payloads)
+
+    def encode_in_parts(self, part_chunks: int) -> None:
+        """Do nothing: the bus is faster than the network, and each part would be one more wait."""
+
+    def encode_part(self) -> NDArray[np.uint8]:
+        """Refuse: all payloads are made. See `Reduction`."""
+        raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
+
+    def take_part(self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Do nothing: `take` has all results again. See `Reduction`."""
+
+    def abort(self) -> None:
+        """Abort. See `Reduction`."""
+        if self.phase is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
+        if self._feedback is not None:
+            with self._staging.on_kernels():
+                finite = bool(torch.isfinite(self._x).all())
+            self._feedback.keep() if finite else self._rollback()
+        self._staging.wait()  # the caller may use x and out again
+        self._end(ReductionState.GONE)
+
+    # ---- ranges ---------------------------------------------------------------------------------------
+
+    def _share_ranges(self, ready: Mark) -> CollectivePhase:
+        with self._staging.on_kernels(ready):
+            if self._feedback is None:
+                self._own = self._codec.ranges(self._x)
+            else:
+                self._own = self._feedback.compensate(self._codec, self._x)
+                self._x = self._feedback.pending
+                self._take_sample(self._x)
+            own = self._staging.read(self._own)
+        self._staging.wait()
+        self._own_bits = own.numpy().view(np.uint32)
+        return CollectivePhase(Op.MAX32, pack_ranges(self._own_bits), self._blocks)
+
+    def _take_ranges(self, results: NDArray[np.uint8]) -> None:
+        shared = read_ranges(results, self._blocks)
+        if shared.skipped:
+            self._skip()
+            return
+        if int(self._own_bits.max()) >= INFINITE:
+            self._drop_infinite()
+            require_finite(self._own_bits)
+        payloads = self._encode(shared.values)
+        self.phase = CollectivePhase(self._codec.op, payloads, self._lanes(), last=True)
+        self.state = ReductionState.SUMS
+
+    def _encode(self, shared: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return the codes on the host. The device keeps ranges and codes for the end."""
+        codec, staging = self._codec, self._staging
+        rows = (codec.chunks(self._blocks), SHAPES[codec.op].up_bytes)
+        codes = staging.streams.room(rows, torch.uint8)
+        self._shared = staging.load(shared)
+        with staging.on_kernels():
+            scales, shifts = codec.scales(self._own, self._shared)
+            self._payloads = torch.empty(rows, dtype=torch.uint8, device=codec.device)
+            for blocks, chunks, elements in self._pieces():
+                made = self._payloads[chunks]
+                codec.encode_blocks(self._x[elements], scales[blocks], shifts[blocks], self.context, blocks.start, made)
+                staging.fetch(made, codes[chunks])
+        staging.wait()
+        return codes.numpy()
+
+    def _drop_infinite(self) -> None:
+        """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""
+        for limit in (float("inf"), _LARGE):
+            with self._staging.on_kernels():
+                self._x = self._x if self._feedback is not None else self._x.clone()
+                bad = (~(self._x.abs() < limit)).nonzero().flatten() // self._codec.block_elements
+                for block in sorted(set(bad.tolist())):
+                    rows = slice(block * self._codec.block_elements, (block + 1) * self._codec.block_elements)
+                    self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
+                self._own = self._codec.ranges(self._x)
+                own = self._staging.read(self._own)
+            self._staging.wait()
+            self._own_bits = own.numpy().view(np.uint32)
+            if int(self._own_bits.max()) < INFINITE:
+                return
+
+    def _skip(self) -> None:
+        """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
+        error = None
+        if self._on_nonfinite == "raise":
+            with self._staging.on_kernels():
+                x = self._x.cpu().numpy()
+            large = bool(self._own_bits.max() >= INFINITE)
+            error = nonfinite_error(x, self._tensors, self.context.rank, too_large=large)
+        self._rollback()
+        self._end(ReductionState.SKIPPED)
+        if error is not None:
+            raise error
+
+    # ---- sums -----------------------------------------------------------------------------------------
+
+    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        codec, staging = self._codec, self._staging
+        require_rows(results, codec.chunks(self._blocks), SHAPES[codec.op].down_bytes, f"results of {self.elements}")
+        by_block = self._by_block(contributors)
+        require_ranges(by_block, self._blocks, "contributors instead of")
+        counts = contributor_counts(by_block, codec.workers)
+        with staging.on_kernels():
+            beyond = self._decode(results, counts)
+            if self._feedback is not None:
+                self._subtract_delivered(by_block, beyond)
+                self._take_sample(self._x)
+            flag = staging.read(beyond)
+        staging.wait()
+        if int(flag):
+            self._refuse_sums(results, counts)
+        if self._feedback is not None:
+            self._feedback.keep()
+        self.mean, self.contributors = self._out, by_block
+        self._end(ReductionState.DONE)
+
+    def _decode(self, results: NDArray[np.uint8], counts: NDArray[np.int32]) -> torch.Tensor:
+        """Fill the mean. Return int32[1], not 0 where a sum is impossible."""
+        codec, beyond = self._codec, []
+        counted = self._staging.load(counts)
+        factors = codec.factors(self._shared, counted)
+        for blocks, chunks, elements in self._pieces():
+            sums = self._staging.load(results[chunks])
+            given = (sums, counted[blocks], factors[blocks], self.context, blocks.start)
+            beyond.append(codec.decode_blocks(*given, self._out[elements]))
+        return torch.stack(beyond).amax(dim=0)
+
+    def _subtract_delivered(self, contributors: NDArray[np.uint64], beyond: torch.Tensor) -> None:
+        """Leave of the compensated vector, which is the feedback's, what was not delivered."""
+        included = includes(contributors, self.context.rank)
+        if not included.any():
+            return
+        codec = self._codec
+        alone = torch.ones(self._blocks, dtype=torch.int32, device=codec.device)
+        factors = codec.factors(self._shared, alone) * (beyond == 0)
+        if not included.all():
+            factors *= self._staging.load(included)
+        codec.subtract_blocks(self._payloads, factors, self.context, self._x)
+
+    def _refuse_sums(self, results: NDArray[np.uint8], counts: NDArray[np.int32]) -> None:
+        """Raise CodecError: nothing is changed but the memory of the mean."""
+        with self._staging.on_kernels():
+            self._codec.refuse_sums(self._staging.load(results), self._staging.load(counts))
+
+    # ---- both -----------------------------------------------------------------------------------------
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """Yield the vector's pieces, of whole chunks but for the last one."""
+        codec = self._codec
+        size = max(1, self._piece_elements // (codec.block_elements * codec.chunk_blocks)) * codec.chunk_blocks
+        for first in range(0, self._blocks, size):
+            blocks = slice(first, min(first + size, self._blocks))
+            chunks = slice(first // codec.chunk_blocks, codec.chunks(blocks.stop))
+            start, stop = first * codec.block_elements, min(blocks.stop * codec.block_elements, self.elements)
+            yield _Piece(blocks, chunks, slice(start, stop))
+
+    def _lanes(self) -> int:
+        """Return the lanes in use. Where a lane carries several sums, the first block's are all of it."""
+        block = self._codec.block_elements
+        before = (self._codec.chunks(self._blocks) - 1) * block
+        return before + min(self.elements - before * self._codec.chunk_blocks, block)
+
+    def _by_block(self, of_chunks: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return for each block what there is for its chunk."""
+        if self._codec.chunk_blocks == 1:
+            return of_chunks
+        return of_chunks.repeat(self._codec.chunk_blocks)[: self._blocks]
+
+    def _take_sample(self, vector: torch.Tensor) -> None:
+        """Read the squares of the elements that statistics look at, in the order of the kernels."""
+        if self.elements > RUNS * RUN_ELEMENTS:
+            part = self.elements // RUNS
+            vector = vector[: RUNS * part].view(RUNS, part)[:, sample_place(self.elements, self._number)]
+        self.squares.append(self._staging.read(vector.double().square().sum()))
+
+    def _rollback(self) -> None:
+        if self._feedback is not None:
+            self._feedback.rollback()
+
+    def _end(self, state: ReductionState) -> None:
+        self.state, self.phase = state, None

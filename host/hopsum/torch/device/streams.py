@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streams of a device on which all-reduces run, and the order between them.
+
+    kernels   the codec's work, and every change of an error feedback
+    copies    transfers between the device and the host, beside the kernels of the next piece
+
+The program's own streams never wait for these two: the host waits, in the communicator's thread, before a mean is
+handed out. These two wait for the program's stream by a mark, which is taken when a vector is submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+
+from hopsum.codec.base import CodecError
+
+Mark = Any
+"""A place in a stream: what was queued before it. None where nothing is queued."""
+
+
+class Streams(Protocol):
+    """The two streams. Any thread may use them; what two threads queue has no order."""
+
+    device: torch.device
+
+    def mark(self) -> Mark:
+        """Return a mark at the end of the calling thread's current stream of the device."""
+
+    def on_kernels(self, after: Mark = None) -> Any:
+        """Return a context in which operations are queued in the stream of kernels, after a mark."""
+
+    def on_copies(self, after: Mark = None) -> Any:
+        """Return the same for the stream of copies."""
+
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Keep the memory of a tensor of another stream from being used again before both streams are done with it."""
+
+    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return memory of the host, with any content, that copies reach without waiting."""
+
+    def wait(self) -> None:
+        """Wait until everything that is queued in both streams is done."""
+
+
+class NoStreams:
+    """The CPU: operations are done when they return. See `Streams`."""
+
+    device = torch.device("cpu")
+
+    def mark(self) -> Mark:
+        """Return None. See `Streams`."""
+        return None
+
+    @contextmanager
+    def on_kernels(self, after: Mark = None) -> Iterator[None]:
+        """Run what is inside at once. See `Streams`."""
+        yield
+
+    @contextmanager
+    def on_copies(self, after: Mark = None) -> Iterator[None]:
+        """Run what is inside at once. See `Streams`."""
+        yield
+
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Do nothing: nothing is queued. See `Streams`."""
+
+    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return ordinary memory. See `Streams`."""
+        return torch.empty(shape, dtype=dtype)
+
+    def wait(self) -> None:
+        """Return. See `Streams`."""
+
+
+class CudaStreams:
+    """Two CUDA streams of high priority, so that short kernels do not queue behind a backward pass. See `Streams`.
+
+    torch's allocator of pinned memory keeps and reuses what was freed, once the copies that used it are done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        cuda: Any = torch.cuda  # streams and events have no types
+        self.device, self._event = device, cuda.Event
+        self._kernels = cuda.Stream(device, priority=-1)
+        self._copies = cuda.Stream(device, priority=-1)
+
+    def mark(self) -> Mark:
+        """Record an event. See `Streams`."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    @contextmanager
+    def on_kernels(self, after: Mark = None) -> Iterator[None]:
+        """Make it the current stream. See `Streams`."""
+        with self._on(self._kernels, after):
+            yield
+
+    @contextmanager
+    def on_copies(self, after: Mark = None) -> Iterator[None]:
+        """Make it the current stream. See `Streams`."""
+        with self._on(self._copies, after):
+            yield
+
+    @contextmanager
+    def _on(self, stream: torch.cuda.Stream, after: Mark) -> Iterator[None]:
+        with torch.cuda.stream(stream):
+            if after is not None:
+                stream.wait_event(after)
+            yield
+
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Tell torch's allocator. See `Streams`."""
+        for stream in (self._kernels, self._copies):
+            tensor.record_stream(stream)
+
+    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return pinned memory. See `Streams`."""
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def wait(self) -> None:
+        """Sleep until both are done: a thread that polls would take a core from the training. See `Streams`."""
+        for stream in (self._copies, self._kernels):
+            done = self._event(blocking=True)
+            done.record(stream)
+            done.synchronize()
+
+
+@cache
+def streams_of(device: torch.device) -> Streams:
+    """Return the streams of a device, the same ones for all who ask: residuals go from one to another in their order.
+
+    Raises:
+        CodecError: another kind of device than "cpu" and "cuda".
+    """
+    if device.type == "cpu":
+        return NoStreams()
+    if device.type != "cuda":
+        raise CodecError(f"device {device}: all-reduces run on devices of type cpu and cuda")
+    return CudaStreams(device)

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An all-reduce on a device is the one of numpy: equal payloads, means, residuals and states, whatever happens.
+
+Every rank runs both side by side. What is sent is summed once, so a rank on either side belongs to the same job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
+from hopsum.codec.base import Codec, CollectivePhase, Reduction
+from hopsum.codec.simulate import simulate_switch
+from hopsum.communicator.vector import HostVector
+from hopsum.torch.device import DeviceFeedback, device_codec
+from hopsum.torch.device.choice import DeviceCodec
+from hopsum.torch.device.reduction import DeviceReduction
+
+FORMS = ("thc", "thc:bits=2", "thc:result_bits=6", "thc:digits=6")
+CPU = torch.device("cpu")
+PIECE = 2 * 1024
+"""Vectors of the tests have several pieces."""
+
+
+class Rank:
+    """One rank, twice: on the host and on the device, each with its error feedback."""
+
+    def __init__(self, codec: Codec, place: DeviceCodec, rank: int, elements: int, *, keeps: bool = True) -> None:
+        self.codec, self.place, self.rank = codec, place, rank
+        self.kept = ErrorFeedback(elements) if keeps else None
+        self.held = DeviceFeedback(elements, CPU) if keeps else None
+
+    def start(self, x: NDArray[np.float32], step: int, on_nonfinite: Any = "skip") -> None:
+        context = ReductionContext(5, step, self.rank)
+        self.host_mean, self.device_mean = x.copy(), torch.from_numpy(x.copy())
+        self.host = HostVector(self.host_mean, self.kept, self.host_mean).start(
+            self.codec, context, tensors=(("w", x.size),), on_nonfinite=on_nonfinite
+        )
+        self.device = DeviceReduction(
+            self.place.codec,
+            self.place.staging,
+            self.device_mean,
+            context,
+            self.held,
+            out=self.device_mean,
+            tensors=(("w", x.size),),
+            on_nonfinite=on_nonfinite,
+            piece_elements=PIECE,
+        )
+        self.require_equal()
+
+    @property
+    def both(self) -> tuple[Reduction, Reduction]:
+        return self.host, self.device
+
+    @property
+    def phase(self) -> CollectivePhase:
+        assert self.host.phase is not None
+        return self.host.phase
+
+    def require_equal(self) -> None:
+        """Compare all that a communicator, and the next all-reduce, can see of both."""
+        host: Any = self.host
+        assert host.state is self.device.state
+        if host.phase is None or self.device.phase is None:
+            assert host.phase is self.device.phase
+        else:
+            assert host.phase._replace(payloads=0) == self.device.phase._replace(payloads=0)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(self.device.phase.payloads, host.phase.payloads)
+        assert (host.mean is None) == (self.device.mean is None)
+        np.testing.assert_array_equal(host.contributors, self.device.contributors)
+        assert self.host_mean.tobytes() == self.device_mean.numpy().tobytes()
+        if self.kept is not None and self.held is not None:
+            np.testing.assert_array_equal(self.held.residual.numpy(), self.kept.residual)
+
+
+def sum_up(codec: Codec, ranks: list[Rank], bitmaps: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return the sums of a phase, chunk by chunk of the ranks in its bitmap."""
+    op = ranks[0].phase.op
+    rows = []
+    for chunk, bitmap in enumerate(bitmaps.tolist()):
+        inside = [each.phase.payloads[chunk : chunk + 1] for each in ranks if bitmap >> each.rank & 1]
+        rows.append(simulate_switch(op, inside, codec.lookup, code_group=codec.code_group)[0])
+    return np.concatenate(rows)
+
+
+def take(ranks: list[Rank], results: NDArray[np.uint8], bitmaps: NDArray[np.uint64]) -> bool:
+    """Hand all ranks their results. Return whether any refused them, on both sides: it has left the job then."""
+    refused = False
+    for each in ranks:
+        told = [_refusal(reduction, results, bitmaps) for reduction in each.both]
+        assert told[0] == told[1]
+        refused |= told[0] is not None
+        each.require_equal()
+    return refused
+
+
+def _refusal(reduction: Reduction, results: NDArray[np.uint8], bitmaps: NDArray[np.uint64]) -> str | None:
+    try:
+        reduction.take(results, bitmaps)
+    except CodecError as error:
+        reduction.abort()
+        return str(error)
+    return None
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_history_leaves_equal_bytes(data: st.DataObject) -> None:
+    """Quorums, late ranges, vectors that are not finite, and all-reduces that end in the middle."""
+    form, workers = data.draw(st.sampled_from(FORMS)), data.draw(st.integers(1, 3))
+    elements = data.draw(st.sampled_from((1, 255, 1024, 1025, 3 * 1024, 2 * 1536 + 7, 6 * 1024 + 1)))
+    codec = make_codec(form, workers=workers, backend="numpy")
+    place = device_codec(codec, CPU, backend="torch")
+    keeps = data.draw(st.booleans())
+    ranks = [Rank(codec, place, rank, elements, keeps=keeps) for rank in range(workers)]
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    some = st.integers(1, (1 << workers) - 1)
+    for step in range(data.draw(st.integers(1, 3))):
+        for each in ranks:
+            x = rng.standard_t(3, elements).astype(np.float32) * np.float32(10.0 ** rng.integers(-3, 4))
+            x[:: data.draw(st.sampled_from((elements + 1, 2)))] = 0
+            bad = data.draw(st.sampled_from((None, None, None, None, np.nan, np.inf, 3e38)))
+            if bad is not None:
+                x[rng.integers(elements)] = bad
+            with np.errstate(over="ignore", invalid="ignore"):
+                each.start(x, step)
+        abort_in = data.draw(st.sampled_from((None, None, None, "ranges", "sums")))
+        for name in ("ranges", "sums"):
+            if abort_in == name:
+                for each in ranks:
+                    for reduction in each.both:
+                        reduction.abort()
+                    each.require_equal()
+                break
+            chunks = len(ranks[0].phase.payloads)
+            bitmaps = np.array([data.draw(some) for _ in range(chunks)], np.uint64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                if take(ranks, sum_up(codec, ranks, bitmaps), bitmaps):
+                    return
+            if ranks[0].host.phase is None:
+                break
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("elements", [1, 5000])
+def test_kernels_and_pieces_change_no_byte(backend: str, form: str, elements: int) -> None:
+    """The kernels themselves, under Triton's interpreter; the digits' are torch's own."""
+    if backend == "triton" and "digits" in form:
+        pytest.skip("digits have no Triton kernels")
+    codec = make_codec(form, workers=2, backend="numpy")
+    place = device_codec(codec, CPU, backend=backend)
+    assert place.codec.backend == backend
+    ranks = [Rank(codec, place, rank, elements) for rank in range(2)]
+    rng = np.random.default_rng(2)
+    for step in range(2):
+        for each in ranks:
+            each.start(rng.standard_normal(elements).astype(np.float32), step)
+        for _ in range(2):
+            everybody = np.full(len(ranks[0].phase.payloads), 3, np.uint64)
+            assert not take(ranks, sum_up(codec, ranks, everybody), everybody)
+    assert all(each.kept is not None and each.kept.residual.any() for each in ranks)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_books_of_the_error_feedback_balance(form: str) -> None:
+    """All that went in is what came out, or is left: to the rounding of float32, over many steps and partial sums."""
+    workers, elements, steps = 3, 5000, 12
+    codec = make_codec(form, workers=workers, backend="numpy")
+    place = device_codec(codec, CPU)
+    ranks = [Rank(codec, place, rank, elements) for rank in range(workers)]
+    rng = np.random.default_rng(3)
+    into, out = np.zeros(elements), np.zeros(elements)
+    for step in range(steps):
+        for each in ranks:
+            x = rng.standard_normal(elements).astype(np.float32)
+            into += x
+            each.start(x, step)
+        for name in ("ranges", "sums"):
+            bitmaps = rng.integers(1, 1 << workers, len(ranks[0].phase.payloads)).astype(np.uint64)
+            if name == "ranges":
+                bitmaps[:] = (1 << workers) - 1
+            assert not take(ranks, sum_up(codec, ranks, bitmaps), bitmaps)
+        counts = np.array([int(each).bit_count() for each in ranks[0].device.contributors])
+        out += ranks[0].device_mean.numpy() * counts.repeat(place.codec.block_elements)[:elements]
+    left = sum(each.held.residual.numpy().astype(np.float64) for each in ranks if each.held is not None)
+    np.testing.assert_allclose(out + left, into, rtol=0, atol=steps * workers * 64 * 2.0**-23)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_ranges_codes_and_sums_cross_the_bus(form: str) -> None:
+    """The bytes of the table at the head of reduction.py, and three waits an all-reduce."""
+    elements = 40 * 1024
+    codec = make_codec(form, workers=2, backend="numpy")
+    place = device_codec(codec, CPU)
+    rank, staging = Rank(codec, place, 1, elements), place.staging
+    before = staging.bytes_to_host, staging.bytes_to_device, staging.waits
+    rank.start(np.ones(elements, np.float32), 0)
+    for _ in range(2):
+        everybody = np.full(len(rank.phase.payloads), 2, np.uint64)
+        sums = sum_up(codec, [rank], everybody)
+        codes = rank.phase.payloads.nbytes
+        take([rank], sums, everybody)
+    blocks = elements // place.codec.block_elements
+    assert staging.bytes_to_host - before[0] == 4 * blocks + codes + 4 + 8 + 8
+    assert staging.bytes_to_device - before[1] == 4 * blocks + sums.nbytes + 4 * blocks
+    assert staging.waits - before[2] == 3
+    assert codes + sums.nbytes < 8 * elements / 4, "less than a quarter of staging float32"
+
+
+def test_sums_that_the_table_cannot_make_change_no_residual() -> None:
+    codec = make_codec("thc", workers=2, backend="numpy")
+    place = device_codec(codec, CPU)
+    rank = Rank(codec, place, 0, 5000)
+    rank.start(np.linspace(-1, 1, 5000, dtype=np.float32), 0)
+    everybody = np.full(len(rank.phase.payloads), 3, np.uint64)
+    take([rank], sum_up(codec, [rank], everybody * 0 + 1), everybody)
+    sums = sum_up(codec, [rank], np.ones(5, np.uint64))
+    sums[3, 77] = 255
+    for reduction in rank.both:
+        with pytest.raises(CodecError, match=r"chunk 3: a lane of 255 from 2 workers, but the table ends at"):
+            reduction.take(sums, np.full(5, 3, np.uint64))
+        reduction.abort()
+    assert rank.kept is not None
+    assert rank.held is not None
+    np.testing.assert_array_equal(rank.held.residual.numpy(), rank.kept.residual)
+    np.testing.assert_array_equal(rank.kept.residual, np.linspace(-1, 1, 5000, dtype=np.float32))
+
+
+def test_errors_name_what_the_host_names() -> None:
+    """Where some vector is not finite the message names the tensor and the elements."""
+    codec = make_codec("thc", workers=1, backend="numpy")
+    rank = Rank(codec, device_codec(codec, CPU), 0, 3000)
+    x = np.ones(3000, np.float32)
+    x[7] = np.nan
+    rank.start(x, 0, on_nonfinite="raise")
+    told, shared = [], rank.phase.payloads
+    for reduction in rank.both:
+        with pytest.raises(NonFiniteError) as raised:
+            reduction.take(shared, np.ones(1, np.uint64))
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+    assert "w: 1 of 3000" in told[0]
+    rank.require_equal()
+
+
+@pytest.mark.parametrize(
+    ("results", "contributors", "lost", "message"),
+    [
+        ((5, 1024), (4,), None, r"contributors instead of ranges: \[4\] for 5 blocks"),
+        ((4, 1024), (5,), None, r"results of 5000: expected uint8\[5, 1024\], got uint8\[4, 1024\]"),
+        ((5, 1024), (5,), (5,), "5 of 5 results are lost: on a device all of them are needed"),
+    ],
+)
+def test_results_that_do_not_fit(
+    results: tuple[int, int], contributors: tuple[int], lost: tuple[int] | None, message: str
+) -> None:
+    codec = make_codec("thc", workers=1, backend="numpy")
+    rank = Rank(codec, device_codec(codec, CPU), 0, 5000)
+    rank.start(np.ones(5000, np.float32), 0)
+    take([rank], rank.phase.payloads, np.ones(1, np.uint64))
+    missing = None if lost is None else np.ones(lost, np.bool_)
+    with pytest.raises(CodecError, match=message):
+        rank.device.take(np.zeros(results, np.uint8), np.ones(contributors, np.uint64), missing)
+    rank.device.abort()
+    with pytest.raises(CodecError, match="in state GONE: it takes no results"):
+        rank.device.take(np.zeros((5, 1024), np.uint8), np.ones(5, np.uint64))
+    with pytest.raises(CodecError, match="in state GONE: there is nothing to abort"):
+        rank.device.abort()
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan])
+def test_what_is_aborted_goes_to_the_residual_unless_it_is_not_finite(bad: float) -> None:
+    codec = make_codec("thc", workers=1, backend="numpy")
+    rank, x = Rank(codec, device_codec(codec, CPU), 0, 3000), np.ones(3000, np.float32)
+    x[7] = bad
+    rank.start(x, 0)
+    for reduction in rank.both:
+        reduction.abort()
+    rank.require_equal()
+    assert rank.held is not None
+    assert rank.held.residual.numpy().any() == (bad == 0)
