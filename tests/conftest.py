@@ -107,6 +107,7 @@ SYSTEM = (
     "system/tna",
     "system/topologies",
     "system/walkthrough",
+    "system/year",
     "topologies",
     "host/torch/test_agreement.py",
     "host/torch/test_collective.py",

@@ -53,7 +53,7 @@ class TrainingJob:
         at.mkdir()
         seed, options = testbed.context.seed, options_of(codec, workers)
         made_with = {"codec": codec, "codec_options": options, "seed": seed, **settings}
-        url = f"hopsum://{testbed.network.controller_address}/{job}"
+        url = f"hopsum://{testbed.network.controller_address}/{job}?tls=off"
         self.plan = DrillPlan(url, str(at / "token"), str(at), workers, **made_with)
         tables: dict[str, Any] = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
         with testbed.operator() as operator:
@@ -77,7 +77,7 @@ class TrainingJob:
         command = [sys.executable, "-m", "hopsum_evaluation.drill.worker", str(self._plan_path), str(rank)]
         command += ["--bare"] * bare
         if rank in self._controllers:
-            command += ["--url", f"hopsum://{self._controllers[rank]}/{self.job}"]
+            command += ["--url", f"hopsum://{self._controllers[rank]}/{self.job}?tls=off"]
         namespace = self.testbed.network.namespace_of(self._first_seat + rank)
         self.testbed.start(self.name(rank), command, namespace=namespace)
 

@@ -96,7 +96,7 @@ class DrillWorker:
     def _opened(self) -> AbstractContextManager[Communicator]:
         """Connect, and return a context that closes the connection, or does not."""
         plan = self._plan
-        url = f"{self._url}?token_file={plan.token_file}&tls=off"
+        url = f"{self._url}{'&' if '?' in self._url else '?'}token_file={plan.token_file}"
         job = hopsum.connect(url, rank=self._rank, **plan.settings())
         return nullcontext(job) if self._bare else job
 
