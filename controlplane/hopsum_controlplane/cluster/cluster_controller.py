@@ -34,6 +34,7 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import has_joined_with
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
+from hopsum_controlplane.cluster.quotas import Quotas
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.rounds import rounds_used_up
@@ -91,6 +92,7 @@ class ClusterController:
         self._successors: dict[str, tuple[int, float]] = {}
         """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
         self._disputes = Disputes(self._cache)
+        self.quotas = Quotas(config.tenants, self._cache.records)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(
             config, devices, self._cache, pipeline=pipeline, registered=registered, **options
@@ -126,6 +128,7 @@ class ClusterController:
             switches = self._reconcilers.capacities(request, self.registry.obstacle)
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
+            self.quotas.require(record)
             self._cache.add(record)
             self._histories.observe(record.name)
         return views.of_created(record, token)
@@ -247,9 +250,8 @@ class ClusterController:
     ) -> JobMembership | Pending:
         """Wait for a generation with this member in it, other than the known one, for up to `timeout_s` seconds.
 
-        Returns its membership, or the ranks that the job waits for. Raises
-        UnknownJobError, and UnauthenticatedError when the secret is not, or not any more, that of a member with a
-        lease.
+        Returns its membership, or the ranks that the job waits for. Raises UnknownJobError, and UnauthenticatedError
+        when the secret is not, or not any more, that of a member with a lease.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._cache.changed:

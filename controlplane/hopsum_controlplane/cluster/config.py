@@ -37,6 +37,14 @@
   mac = "02:00:00:00:00:fd"
   ip = "10.0.0.253"
 
+  [[tenant]]                                 # makes jobs of its own, within quotas, see quotas
+  name = "vision"
+  token_file = "/etc/hopsum/vision.token"    # as admin_token_file
+  max_jobs = 4                               # each may be left out: no bound
+  max_slots = 1024
+  max_tables = 4
+  max_members = 64
+
   [[link]]                                   # makes trees of switches: a leaf and the spine above it, see links
   leaf = "leaf1"
   leaf_port = 9
@@ -59,6 +67,7 @@ from typing import Any
 
 from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.cluster.links import LinkConfig, check_links, check_racks
+from hopsum_controlplane.cluster.tenants import RESOURCES, TenantConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
@@ -151,6 +160,7 @@ class ClusterConfig:
     switches: tuple[SwitchConfig, ...]
     database: Path
     links: tuple[LinkConfig, ...] = ()
+    tenants: tuple[TenantConfig, ...] = ()
     listen: str = "127.0.0.1:4700"
     metrics_listen: str = "127.0.0.1:4701"
     lease_s: float = 15.0
@@ -192,6 +202,7 @@ class ClusterConfig:
             if len(set(values)) < len(values):
                 raise _wrong(f"several switches with one {what}: {', '.join(map(str, values))}", "give each its own")
         self._check_links()
+        self._check_tenants()
         if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             raise _wrong(f"lease_s {self.lease_s:g}", f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds")
         if not _MIN_HEARTBEAT_S <= self.heartbeat_s <= self.lease_s / 2:
@@ -205,6 +216,16 @@ class ClusterConfig:
             raise _wrong("tls_client_ca without tls_certificate", "give certificate and key too")
         if self.log_level not in LOG_LEVELS:
             raise _wrong(f"log_level {self.log_level!r:.80}", f"it is one of {', '.join(LOG_LEVELS)}")
+
+    def _check_tenants(self) -> None:
+        names = [tenant.name for tenant in self.tenants]
+        for tenant in self.tenants:
+            tenant.check()
+            if names.count(tenant.name) > 1:
+                raise _wrong(f"several tenants {tenant.name!r}", "give each a name of its own")
+            if self.admin_token_file is None:
+                hint = "give admin_token_file: without one, whoever reaches the service is an administrator"
+                raise _wrong(f"tenant {tenant.name!r}, and no administrator's token", hint)
 
     def _check_links(self) -> None:
         check_links(self.links, [switch.name for switch in self.switches])
@@ -244,19 +265,28 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _cluster(document: Mapping[str, Any], folder: Path) -> ClusterConfig:
-    _only_known(document, ("controller", "switch", "link"), "")
+    _only_known(document, ("controller", "switch", "link", "tenant"), "")
     controller = _table(document.get("controller", {}), "[controller]")
-    tables = ("switches", "links")
+    tables = ("switches", "links", "tenants")
     kinds: dict[str, type] = {each.name: _kind(each.type) for each in fields(ClusterConfig) if each.name not in tables}
     values = _within(folder, _take(controller, kinds, "[controller]", required=("database",)))
-    for name in ("switch", "link"):
+    for name in ("switch", "link", "tenant"):
         if not isinstance(document.get(name, []), list):
             raise _wrong(f"[{name}] is one table", f"write [[{name}]], once for each {name}")
     switches = tuple(
         _switch(entry, folder, f"[[switch]] {number}") for number, entry in enumerate(document.get("switch", []))
     )
     links = tuple(_link(entry, f"[[link]] {number}") for number, entry in enumerate(document.get("link", [])))
-    return ClusterConfig(switches, links=links, **values)
+    tenants = tuple(
+        _tenant(entry, folder, f"[[tenant]] {number}") for number, entry in enumerate(document.get("tenant", []))
+    )
+    return ClusterConfig(switches, links=links, tenants=tenants, **values)
+
+
+def _tenant(entry: Any, folder: Path, where: str) -> TenantConfig:
+    quotas: dict[str, type] = {f"max_{resource}": int for resource in RESOURCES}
+    kinds = {"name": str, "token_file": Path, **quotas}
+    return TenantConfig(**_within(folder, _take(_table(entry, where), kinds, where, ("name", "token_file"))))
 
 
 def _link(entry: Any, where: str) -> LinkConfig:

@@ -39,7 +39,7 @@ class JobRequest:
     many switches side by side, those named in `shard_switches` or those with most room. With `hosts` those are all
     that registered by themselves. `lease_s` is how long a silent member is waited for, None for the cluster's.
     `codec` is the name of the workers' codec and `codec_options` a JSON object. Both are empty where the workers
-    choose.
+    choose. `tenant` is the name of the tenant that makes the job, empty for an administrator's.
     """
 
     name: str
@@ -60,6 +60,7 @@ class JobRequest:
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
     hosts: bool = False
+    tenant: str = ""
 
     @property
     def worker_ranks(self) -> range:

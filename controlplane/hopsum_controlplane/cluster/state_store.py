@@ -28,7 +28,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, Mem
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 _PRIVATE = 0o600
@@ -104,6 +104,7 @@ CREATE TABLE IF NOT EXISTS earlier_tokens (
     name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
 ) STRICT;
 """,
+    9: "",  # requests have a tenant, which earlier programs do not know
 }
 
 _JOB_COLUMNS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
@@ -16,7 +16,15 @@ import grpc
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth, AdminToken, SwitchAuth, read_admin_tokens, read_token
+from hopsum_controlplane.service.access import (
+    AdminAuth,
+    AdminToken,
+    SwitchAuth,
+    TenantToken,
+    read_admin_tokens,
+    read_tenant_tokens,
+    read_token,
+)
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.credentials import ServerCredentials, Tls
@@ -74,6 +82,7 @@ class Service:
         tls: None: secrets pass in the clear.
         admin_tokens: of who may make and delete jobs, none only where no other machine reaches it.
         switch_token: of switches that register, None where none may.
+        tenant_tokens: of tenants, which make jobs of their own within the controller's quotas.
         audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
 
     Raises:
@@ -88,11 +97,13 @@ class Service:
         tls: Tls | None = None,
         admin_tokens: Sequence[AdminToken] = (),
         switch_token: str | None = None,
+        tenant_tokens: Sequence[TenantToken] = (),
         audit: AuditLog | None = None,
         threads: int = THREADS,
     ) -> None:
         _require_token(listen, admin_tokens)
-        self._listens, self._auth, self._switch_auth = listen, AdminAuth(admin_tokens), SwitchAuth(switch_token)
+        self._listens, self._controller = listen, controller
+        self._auth, self._switch_auth = AdminAuth(admin_tokens, tenant_tokens), SwitchAuth(switch_token)
         self._audit = audit or AuditLog()
         self._credentials = None if tls is None else ServerCredentials(tls)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
@@ -120,9 +131,9 @@ class Service:
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        tls, admins, switch = safeguards(config)
-        audit = AuditLog(config.audit_log)
-        return cls(controller, config.listen, tls=tls, admin_tokens=admins, switch_token=switch, audit=audit)
+        tls, admins, switch, tenants = safeguards(config)
+        tokens: Mapping[str, Any] = {"admin_tokens": admins, "switch_token": switch, "tenant_tokens": tenants}
+        return cls(controller, config.listen, tls=tls, audit=AuditLog(config.audit_log), **tokens)
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -134,11 +145,11 @@ class Service:
         return self._events.answers(within_s)
 
     def reload(self, config: ClusterConfig) -> None:
-        """Read certificates, keys and tokens of a configuration. Connections go on.
+        """Read certificates, keys, tokens and quotas of a configuration. Connections go on.
 
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
-        tls, tokens, switch = safeguards(replace(config, listen=self._listens))
+        tls, tokens, switch, tenants = safeguards(replace(config, listen=self._listens))
         if (tls is None) != (self._credentials is None):
             raise ControlPlaneError(
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
@@ -147,7 +158,8 @@ class Service:
         self._audit.reopen(config.audit_log)
         if tls is not None and self._credentials is not None:
             self._credentials.reload(tls)
-        self._auth.tokens, self._switch_auth.token = tokens, switch
+        self._auth.tokens, self._auth.tenants, self._switch_auth.token = tokens, tenants, switch
+        self._controller.quotas.tenants = config.tenants
         self._audit.write("Reload", administrators=[each.name for each in tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -200,11 +212,12 @@ class Service:
 
 
 class Safeguards(NamedTuple):
-    """TLS files of a service, and the tokens of administrators and of switches that register, if there are any."""
+    """TLS files of a service, and the tokens of administrators, of switches that register, and of tenants, if any."""
 
     tls: Tls | None
     admin_tokens: tuple[AdminToken, ...]
     switch_token: str | None
+    tenant_tokens: tuple[TenantToken, ...] = ()
 
 
 def safeguards(config: ClusterConfig) -> Safeguards:
@@ -219,11 +232,15 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
     _require_token(config.listen, tokens)
     switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
-    if switch is not None and any(switch == each.token for each in tokens):
-        raise ControlPlaneError(
-            "admin_token_file and switch_token_file hold one token", hint="give switches a token of their own"
-        )
-    return Safeguards(tls, tokens, switch)
+    tenants = read_tenant_tokens(config.tenants)
+    holders = [("admin_token_file", each.token) for each in tokens]
+    holders += [(f"token_file of tenant {each.tenant!r}", each.token) for each in tenants]
+    holders += [] if switch is None else [("switch_token_file", switch)]
+    by_token: dict[str, str] = {}
+    for holder, token in holders:
+        if (other := by_token.setdefault(token, holder)) != holder:
+            raise ControlPlaneError(f"{other} and {holder} hold one token", hint="give each tokens of its own")
+    return Safeguards(tls, tokens, switch, tenants)
 
 
 def _connections_max() -> int:

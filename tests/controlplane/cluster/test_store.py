@@ -369,7 +369,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: StateStore, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 10")
+    store._database.execute("PRAGMA user_version = 11")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 10, this program knows 1 \.\. 9; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 11, this program knows 1 \.\. 10; use the hopsum that wrote it"):
         StateStore(path)
