@@ -69,6 +69,7 @@ SYSTEM = (
     "frame/test_tna_build.py",
     "frame/test_wheel.py",
     "system/fuzz",
+    "system/hostile",
     "system/labs",
     "system/model",
     "controlplane/operate",

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tenant that means harm, as a process: `python attacker.py ATTACK JSON`, which prints its counts at SIGTERM.
+
+It has what a tenant has: a token that makes jobs within a quota, the tokens and secrets of these jobs, and addresses of
+the workers' network. `JSON` is the `Site`. Calls go out by gRPC, datagrams by sockets, without the library's manners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from hopsum.errors import HopsumError
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.member import MemberClient
+from hopsum_wire import WIRE_VERSION, Kind, Op
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods
+from hopsum_wire.header import Header
+from hopsum_wire.membership import JobMembership
+
+WAIT_S: Final = 300.0
+LANES: Final = 1024
+_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+counts: Counter[str] = Counter()
+over = threading.Event()
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a tenant knows: the controller, its own token, the name of a job of somebody else."""
+
+    controller: str
+    token: str
+    victim: str
+
+
+class Crew:
+    """A job of the attacker's own with two workers, which sit in this process and hold its places."""
+
+    def __init__(self, site: Site, name: str = "hostile", workers: int = 2) -> None:
+        self.name = name
+        self.channel = Channel(ControllerAddress.of(site.controller))
+        self.jobs = JobsClient(self.channel, site.token)
+        self.token = self.jobs.create(name, workers, 16).token
+        self.sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(workers)]
+        self.members: list[MemberClient] = []
+        for each in self.sockets:
+            each.bind(("127.0.0.1", 0))
+            member = MemberClient(self.channel, name, self.token)
+            member.join(each.getsockname(), WAIT_S)
+            self.members.append(member)
+
+    def membership(self) -> JobMembership:
+        return self.members[0].membership(WAIT_S)
+
+    @property
+    def secret(self) -> str:
+        return self.members[0].registration.secret
+
+
+# ---- calls --------------------------------------------------------------------------------------------
+
+
+async def call(channel: Any, service: str, name: str, request: Any, secret: str) -> None:
+    """Make a call, and count what became of it."""
+    method = methods(service)[name]
+    data = request if isinstance(request, bytes) else request.SerializeToString()
+    try:
+        await channel.unary_unary(method.path)(data, timeout=60, metadata=(("authorization", BEARER + secret),))
+        counts["answered"] += 1
+    except grpc.aio.AioRpcError as error:
+        counts[error.code().name.lower()] += 1
+
+
+async def flood(
+    site: Site, makers: Sequence[Callable[[Any], Awaitable[None]]], at_once: int, channels: int = 8
+) -> None:
+    """Make calls over some connections, so many at once, until the end."""
+    opened = [grpc.aio.insecure_channel(site.controller, _OPTIONS) for _ in range(channels)]
+
+    async def one(number: int) -> None:
+        while not over.is_set():
+            await makers[number % len(makers)](opened[number % channels])
+
+    await asyncio.gather(*(one(number) for number in range(at_once)))
+
+
+def flood_locate(site: Site) -> None:
+    """Ask for the job's place again and again, in 400 calls at once, with the job's token."""
+    crew = Crew(site)
+    request = pb.LocateRequest(job=crew.name)
+    asyncio.run(flood(site, [lambda to: call(to, MEMBERSHIP_SERVICE, "Locate", request, crew.token)], 400))
+
+
+def flood_lists(site: Site) -> None:
+    """Ask for lists and audited refusals, in 200 calls at once, with the tenant's token."""
+    asyncio.run(
+        flood(
+            site,
+            [
+                lambda to: call(to, JOB_SERVICE, "ListJobs", pb.ListJobsRequest(), site.token),
+                lambda to: call(to, JOB_SERVICE, "DeleteJob", pb.DeleteJobRequest(name=site.victim), site.token),
+            ],
+            200,
+        )
+    )
+
+
+def flood_heartbeats(site: Site) -> None:
+    """Renew the leases of a job of 32 workers, in 512 calls at once, each with a member's secret."""
+    crew = Crew(site, workers=32)
+    members = [(each.registration.rank, each.registration.secret) for each in crew.members]
+    makers = [
+        lambda to, rank=rank, secret=secret: call(
+            to, MEMBERSHIP_SERVICE, "Heartbeat", pb.HeartbeatRequest(job=crew.name, rank=rank), secret
+        )
+        for rank, secret in members
+    ]
+    asyncio.run(flood(site, makers, 512))
+
+
+def strangers(site: Site) -> None:
+    """Call with tokens that nobody has, and with none, in 200 calls at once."""
+    request = pb.LocateRequest(job=site.victim)
+    makers = [
+        lambda to: call(to, MEMBERSHIP_SERVICE, "Locate", request, secrets.token_urlsafe(32)),
+        lambda to: call(to, JOB_SERVICE, "ListJobs", pb.ListJobsRequest(), ""),
+    ]
+    asyncio.run(flood(site, makers, 200))
+
+
+def giants(site: Site) -> None:
+    """Send messages of a byte less than the limit, of a megabyte, and long metadata, in 64 calls at once."""
+    crew = Crew(site)
+    endpoint = pb.Endpoint(ip="127.0.0.1", udp_port=9)
+    request = pb.JoinRequest(job=crew.name, endpoint=endpoint, incarnation=secrets.token_bytes(16))
+    request.wire_version = WIRE_VERSION
+    request.report.held.extend(pb.Report.Run(first=2 * number, end=2 * number + 1) for number in range(14_000))
+    makers = [
+        lambda to: call(to, MEMBERSHIP_SERVICE, "Join", request, crew.token),
+        lambda to: call(to, MEMBERSHIP_SERVICE, "Join", bytes(1 << 20), crew.token),
+        lambda to: call(to, MEMBERSHIP_SERVICE, "Locate", pb.LocateRequest(job="x" * 100_000), crew.token),
+        lambda to: call(to, JOB_SERVICE, "ListJobs", pb.ListJobsRequest(), "x" * 20_000),
+        lambda to: call(to, JOB_SERVICE, "CreateJob", pb.CreateJobRequest(table=range(40_000)), site.token),
+    ]
+    asyncio.run(flood(site, makers, 64))
+
+
+def odd_values(site: Site) -> None:
+    """Ask for ranks, slots, jobs and reports that cannot be, as members and as the tenant."""
+    crew, rng = Crew(site), random.Random(1)
+    edges = (0, 1, 63, 64, 255, 2047, 2048, 65535, (1 << 31) - 1, (1 << 32) - 1)
+
+    async def join(to: Any) -> None:
+        endpoint = pb.Endpoint(ip=rng.choice(("127.0.0.1", "255.255.255.255", "")), udp_port=rng.choice(edges))
+        request = pb.JoinRequest(
+            job=crew.name, rank=rng.choice(edges), endpoint=endpoint, wire_version=rng.choice((1, 9))
+        )
+        request.incarnation = secrets.token_bytes(rng.choice((0, 16, 4000)))
+        request.report.generation, request.report.delivered_to = rng.choice(edges), rng.choice(edges)
+        await call(to, MEMBERSHIP_SERVICE, "Join", request, crew.token)
+
+    async def create(to: Any) -> None:
+        shape: dict[str, Any] = {
+            name: rng.choice(edges) for name in ("workers", "slots", "observers", "shards", "quorum")
+        }
+        await call(to, JOB_SERVICE, "CreateJob", pb.CreateJobRequest(name=f"odd{rng.random()}", **shape), site.token)
+
+    async def beat(to: Any) -> None:
+        request = pb.HeartbeatRequest(job=site.victim, rank=rng.choice(edges), generation=rng.choice(edges))
+        await call(to, MEMBERSHIP_SERVICE, "Heartbeat", request, crew.secret)
+
+    asyncio.run(flood(site, [join, create, beat], 48))
+
+
+# ---- places -------------------------------------------------------------------------------------------
+
+
+def hold_slots(site: Site) -> None:
+    """Make jobs of any size until nothing is left, never use them, and try again."""
+    channel = Channel(ControllerAddress.of(site.controller))
+    jobs = JobsClient(channel, site.token)
+    while not over.is_set():
+        for slots in (512, 64, 16, 1):
+            name = f"held-{secrets.token_hex(6)}"
+            try:
+                jobs.create(name, 1, slots)
+                counts["made"] += 1
+            except ControllerError as error:
+                counts["refused"] += 1
+                counts["refused, naming the quota"] += "(max_" in str(error)
+
+
+def churn_jobs(site: Site) -> None:
+    """Make and delete jobs as fast as it goes, from four threads."""
+
+    def one(number: int) -> None:
+        jobs = JobsClient(Channel(ControllerAddress.of(site.controller)), site.token)
+        while not over.is_set():
+            with suppress(HopsumError):
+                jobs.create(f"churn{number}", 1, 16)
+                jobs.delete(f"churn{number}")
+                counts["made and deleted"] += 1
+
+    in_threads(one, 4)
+
+
+def churn_generations(site: Site) -> None:
+    """Join and leave again and again, so that generations begin."""
+    channel = Channel(ControllerAddress.of(site.controller))
+    token = JobsClient(channel, site.token).create("hostile", 1, 16).token
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source:
+        source.bind(("127.0.0.1", 0))
+        while not over.is_set():
+            with suppress(HopsumError):
+                member = MemberClient(channel, "hostile", token)
+                member.join(source.getsockname(), 5.0)
+                member.membership(5.0)
+                member.leave()
+                counts["generations"] += 1
+
+
+def connections(site: Site) -> None:
+    """Open 4,000 connections, and open each one again that is closed; every tenth sends a part of a request."""
+    host, _, port = site.controller.rpartition(":")
+    opened: list[socket.socket] = []
+
+    def alive(each: socket.socket) -> bool:
+        try:
+            return bool(each.recv(4096))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    while not over.is_set():
+        left = [each for each in opened if alive(each)]
+        counts["closed by the controller"] += len(opened) - len(left)
+        opened = left
+        counts["most at once"] = max(counts["most at once"], len(opened))
+        while len(opened) < 4000 and not over.is_set():
+            try:
+                made = socket.create_connection((host, int(port)), timeout=1)
+                if counts["opened"] % 10 == 0:
+                    made.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            except OSError:
+                counts["refused"] += 1
+                break
+            made.setblocking(False)
+            opened.append(made)
+            counts["opened"] += 1
+        time.sleep(0.1)
+
+
+# ---- datagrams ----------------------------------------------------------------------------------------
+
+
+def forged(site: Site) -> None:
+    """Send others' generations, all ranks, all slots, and sizes that do not fit; some 2,000 datagrams a second."""
+    crew, rng = Crew(site), random.Random(2)
+    membership = crew.membership()
+    own = membership.generation
+
+    def beyond_the_range() -> None:
+        """Send what would be right but for its slot, which belongs to another job or to nobody."""
+        place = {"worker": 0, "slot": rng.randrange(16, 2048), "generation": own, "round": 1}
+        header = Header(kind=Kind.UPDATE, op=Op.ADD32, length=LANES, count=LANES // 4, **place)
+        crew.sockets[0].sendto(header.pack() + bytes(LANES), membership.worker(0).send_to.address)
+
+    def one() -> None:
+        if rng.random() < 0.1:
+            beyond_the_range()
+        generation = rng.choice((own - 1, own - 2, own + 1, 0, (1 << 32) - 1, rng.getrandbits(32)))
+        foreign = rng.random() < 0.7
+        header = Header(
+            kind=rng.choice((Kind.UPDATE, Kind.PROBE, Kind.PARTIAL, 9)),
+            op=rng.choice((Op.ADD32, Op.ADD8, Op.OR, 15)),
+            worker=rng.randrange(256),
+            slot=rng.choice((rng.randrange(2048), 16, 2048, 65535)),
+            generation=generation if foreign else own,
+            round=rng.choice((0, 1, 2, (1 << 32) - 1)),
+            length=rng.choice((LANES, 0, 65535)),
+        )
+        data = header.pack() + bytes(rng.choice((LANES, 0, 8000)))
+        crew.sockets[rng.randrange(2)].sendto(data, membership.worker(0).send_to.address)
+        counts["datagrams"] += 1
+
+    paced(one, 2000)
+
+
+def flood_datagrams(site: Site) -> None:
+    """Send a contribution that is right again and again, as fast as one core can."""
+    crew = Crew(site)
+    membership = crew.membership()
+    own = {"worker": 0, "slot": 0, "generation": membership.generation, "round": 1}
+    header = Header(kind=Kind.UPDATE, op=Op.ADD32, length=LANES, count=LANES // 4, **own)
+    data = header.pack() + bytes(LANES)
+    to = membership.worker(0).send_to.address
+    while not over.is_set():
+        for _ in range(256):
+            crew.sockets[0].sendto(data, to)
+        counts["datagrams"] += 256
+
+
+def paced(send: Callable[[], None], a_second: int) -> None:
+    """Send so many a second."""
+    began_s, sent = time.monotonic(), 0
+    while not over.is_set():
+        while sent < (time.monotonic() - began_s) * a_second:
+            send()
+            sent += 1
+        time.sleep(0.005)
+
+
+def in_threads(work: Callable[[int], None], threads: int) -> None:
+    started = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for each in started:
+        each.start()
+    for each in started:
+        each.join()
+
+
+ATTACKS: Final = {
+    each.__name__.replace("_", "-"): each
+    for each in (
+        flood_locate, flood_lists, flood_heartbeats, strangers, giants, odd_values, hold_slots, churn_jobs,
+        churn_generations, connections, forged, flood_datagrams,
+    )
+}  # fmt: skip
+
+
+def main() -> None:
+    """Attack until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    name, site = sys.argv[1], Site(**json.loads(sys.argv[2]))
+    print("attacking", flush=True)
+    try:
+        ATTACKS[name](site)
+    finally:
+        print(json.dumps(counts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
