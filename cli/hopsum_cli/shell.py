@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.shell import SHELL_ELECTION_ID, open_shell
 from hopsum_switch.address import default_address
@@ -47,6 +48,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar=("JSON", "P4INFO"),
         help="install this program first; that removes everything from the switch",
     )
+    for name, what in (
+        ("ca", "certificate authority of the switch (PEM): its P4Runtime speaks TLS"),
+        ("certificate", "certificate to be known by to the switch (PEM), with --tls-key"),
+        ("key", "key of this certificate (PEM)"),
+    ):
+        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
     return parser
 
 
@@ -59,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             options.device_id,
             election_id=options.election_id,
             pipeline=tuple(options.push) if options.push else None,
+            tls=SwitchTls(options.tls_ca, options.tls_certificate, options.tls_key) if options.tls_ca else None,
         )
     except ControlPlaneError as error:
         print(f"hopsum shell: {error}", file=sys.stderr)

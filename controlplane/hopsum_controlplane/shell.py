@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hopsum_controlplane.devices._session import wait_for_server
+from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def open_shell(
     *,
     election_id: tuple[int, int] = SHELL_ELECTION_ID,
     pipeline: tuple[Path, Path] | None = None,
+    tls: SwitchTls | None = None,
     connect_timeout_s: float = 5.0,
 ) -> None:
     """Open p4runtime-shell's prompt on the switch at `address` and return when its user leaves.
@@ -35,12 +37,16 @@ def open_shell(
     """
     arguments = ["p4runtime-sh", "--grpc-addr", address, "--device-id", str(device_id)]
     arguments += ["--election-id", f"{election_id[0]},{election_id[1]}"]
+    if tls is not None:
+        arguments += ["--ssl", "--cacert", str(tls.ca)]
+        if tls.certificate is not None:
+            arguments += ["--cert", str(tls.certificate), "--private-key", str(tls.key)]
     if pipeline is not None:
         json, p4info = pipeline
         arguments += ["--config", f"{p4info},{json}"]
     where = f"switch {device_id} at {address}"
     # The shell leaves a running thread behind when nobody answers, so ask first.
-    wait_for_server(address, where, connect_timeout_s)
+    wait_for_server(address, where, connect_timeout_s, tls)
     from p4runtime_sh import shell  # brings IPython
 
     _run(shell, arguments, where)

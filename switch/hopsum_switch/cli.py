@@ -27,6 +27,7 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
+from hopsum_switch.tls import ServerTls, TlsFiles
 from hopsum_wire.service_manager import ServiceManager
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ An interface port: every frame of the interface, both ways; frames that were lef
 Without --program the switch waits for a P4Runtime client to push one.
 When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
 and then one for each UDP port that was to have any free number: udp PORT=HOST:PORT
-SIGTERM and SIGINT end it in order, with status 0; SIGHUP has no effect but a line in the log.
+SIGTERM and SIGINT end it in order, with status 0; SIGHUP reads the files of TLS again, where there are some.
 """
 
 
@@ -77,6 +78,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
     if arguments.backend == Backend.NATIVE.value and (arguments.trace or arguments.trace_json):
         parser.error("native code does not tell what it does: for a trace leave --backend native out")
+    if (arguments.tls_certificate is None) != (arguments.tls_key is None):
+        parser.error("--tls-certificate and --tls-key go together")
+    if arguments.tls_client_ca is not None and arguments.tls_certificate is None:
+        parser.error("--tls-client-ca asks for --tls-certificate and --tls-key")
+    if arguments.tls_client_names is not None and arguments.tls_client_ca is None:
+        parser.error("--tls-client-names asks for --tls-client-ca: names are those in clients' certificates")
     if arguments.trace_values and not (arguments.trace or arguments.trace_json):
         parser.error("--trace-values adds to a trace: give --trace or --trace-json too")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
@@ -138,6 +145,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         make_engine=engine_maker(Backend(arguments.backend), seed=arguments.seed, observer=trace),
         bind_after_start=arguments.bind_after_start,
         capture_folder=arguments.pcap,
+        tls=None if arguments.tls_certificate is None else ServerTls(_tls_files(arguments)),
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -145,7 +153,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    signal.signal(signal.SIGHUP, _go_on)
+    signal.signal(signal.SIGHUP, lambda *_: _read_again(server.tls))
     # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
     found: list[str] = []
@@ -193,9 +201,23 @@ def _told(manager: ServiceManager, server: SwitchServer) -> Iterator[None]:
         manager.stopping()
 
 
-def _go_on(signum: int, frame: FrameType | None) -> None:
-    """Say that a SIGHUP, which ends a process that takes no notice, has no effect."""
-    _log.warning("SIGHUP: the switch has nothing to read again, and goes on")
+def _read_again(tls: ServerTls | None) -> None:
+    """Read the files of TLS at a SIGHUP. Without TLS say that there are none: an unhandled SIGHUP ends a process."""
+    if tls is None:
+        _log.warning("SIGHUP: the switch has nothing to read again, and goes on")
+        return
+    try:
+        tls.reload()
+    except ServerError as error:
+        _log.error("SIGHUP: %s; nothing has changed", error)
+    else:
+        _log.warning("SIGHUP: read certificates, key and names of clients again")
+
+
+def _tls_files(arguments: argparse.Namespace) -> TlsFiles:
+    return TlsFiles(
+        arguments.tls_certificate, arguments.tls_key, arguments.tls_client_ca, arguments.tls_client_names
+    )
 
 
 def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
@@ -233,6 +255,13 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         help="address of P4Runtime and management: unix:PATH, for this user alone, or HOST:PORT, for everybody who "
         "reaches it; PORT 0 is any free one (default %(default)s)",
     )
+    for name, what in (
+        ("certificate", "certificate of P4Runtime and management (PEM); with --tls-key: TLS"),
+        ("key", "key of the certificate, without a password, which nobody else can read"),
+        ("client-ca", "certificate authority of clients, which need a certificate then"),
+        ("client-names", "file with common names of certificates, one a line: no other client may call"),
+    ):
+        parser.add_argument(f"--tls-{name}", type=existing_file, metavar="FILE", help=what)
     parser.add_argument(
         "--bind-after-start",
         action="store_true",

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
+
 from hopsum_switch.address import default_address
 from hopsum_switch.management import ManagementClient, ManagementError
 from hopsum_switch.observe.snapshot import Change, Snapshot, SnapshotError, compare
@@ -30,20 +32,28 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") 
         return 2
 
 
+def _client(arguments: argparse.Namespace) -> ManagementClient:
+    """Return a client of the switch. Raises OSError for a file of TLS that cannot be read."""
+    files = (arguments.tls_ca, arguments.tls_key, arguments.tls_certificate)
+    contents = [None if file is None else file.read_bytes() for file in files]
+    credentials = grpc.ssl_channel_credentials(*contents) if arguments.tls_ca else None
+    return ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S, credentials=credentials)
+
+
 def _ports(arguments: argparse.Namespace) -> int:
-    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+    with _client(arguments) as client:
         print(json.dumps(client.list_ports(), indent=2))
     return 0
 
 
 def _stats(arguments: argparse.Namespace) -> int:
-    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+    with _client(arguments) as client:
         print(json.dumps(client.stats(), indent=2))
     return 0
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:
-    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+    with _client(arguments) as client:
         snapshot = client.snapshot(arguments.name, arguments.first, arguments.count)
     if arguments.file is None:
         print(json.dumps(snapshot.as_json(), indent=2))
@@ -53,13 +63,13 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 
 def _write_register(arguments: argparse.Namespace) -> int:
-    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+    with _client(arguments) as client:
         client.write_register(arguments.name, arguments.index, arguments.value)
     return 0
 
 
 def _clear_register(arguments: argparse.Namespace) -> int:
-    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+    with _client(arguments) as client:
         client.clear_register(arguments.name)
     return 0
 
@@ -96,6 +106,12 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="address where the switch listens (default %(default)s)",
     )
+    for name, what in (
+        ("ca", "certificate authority of the switch (PEM): it is asked with TLS"),
+        ("certificate", "certificate to be known by to the switch (PEM), with --tls-key"),
+        ("key", "key of this certificate (PEM)"),
+    ):
+        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("ports", help="show ports with their counters, as JSON")
     commands.add_parser("stats", help="show the counts of the whole switch, as JSON")

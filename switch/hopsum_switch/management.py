@@ -176,11 +176,18 @@ def add_to_server(management: Management, server: grpc.Server) -> None:
 class ManagementClient:
     """One method per RPC. Every method raises ManagementError: refused, or no answer in time."""
 
-    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        """Make a client of the switch at gRPC `address` (HOST:PORT or unix:PATH). No request is sent yet."""
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
-        )
+    def __init__(
+        self, address: str, *, timeout_s: float = 5.0, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
+        """Make a client of the switch at gRPC `address` (HOST:PORT or unix:PATH). No request is sent yet.
+
+        `credentials`: of TLS; None: without.
+        """
+        options = [("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options)
         self._timeout_s = timeout_s
 
     def __enter__(self) -> ManagementClient:

@@ -14,7 +14,9 @@ As a process (see `cli`): `open`, then `run` in the main thread until `stop`, th
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -28,6 +30,7 @@ from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
 from hopsum_switch.ports.base import check_port_number
 from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.tls import ServerTls
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
 DEFAULT_DEVICE_ID = 0  # as bmv2
@@ -60,12 +63,13 @@ class SwitchServer:
         make_engine: EngineFactory = Engine,
         bind_after_start: bool = False,
         capture_folder: Path | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """Prepare a switch. It does not listen yet.
 
         `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only this user reaches, from any network
         namespace. `bind_after_start`: whether management opens ports over paths and interfaces.
-        `capture_folder`: where every port's frames are written, see `ports.capture`.
+        `capture_folder`: where every port's frames are written, see `ports.capture`. `tls`: None: without.
 
         Raises PortError: a switch port `cpu_port` does not exist, or the folder cannot be made.
         """
@@ -76,6 +80,7 @@ class SwitchServer:
         self.management = Management(self.dataplane, bind_after_start=bind_after_start)
         self._service = P4RuntimeService(self.dataplane, make_engine, device_id=device_id, cpu_port=cpu_port)
         self._asked_address = grpc_address
+        self.tls = tls
         self._thread: threading.Thread | None = None
         self._server: grpc.Server | None = None
         self.grpc_address = grpc_address
@@ -95,16 +100,22 @@ class SwitchServer:
         server = grpc.server(
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
+            interceptors=[] if self.tls is None else [self.tls.interceptor()],
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)
         try:
-            address = listen(server.add_insecure_port, self._asked_address)
+            address = listen(self._add_port(server), self._asked_address)
         except ServerError:
             server.stop(None)
             raise
         server.start()
         self._server, self.grpc_address = server, address
+
+    def _add_port(self, server: grpc.Server) -> Callable[[str], int]:
+        if self.tls is None:
+            return partial(server.add_insecure_port)
+        return partial(server.add_secure_port, server_credentials=self.tls.credentials)
 
     def run(self) -> None:
         """Carry packets in this thread until `stop` is called."""

@@ -40,6 +40,7 @@ def _tls(config: ClusterConfig) -> str:
     if config.tls_certificate is None:
         return "without TLS"
     clients = f", for clients with a certificate of {config.tls_client_ca}" if config.tls_client_ca else ""
+    clients += f" and a name in {config.tls_client_names}" if config.tls_client_names else ""
     return f"with TLS, as {config.tls_certificate}{clients}"
 
 
@@ -53,7 +54,8 @@ def _asks(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
 def _switch(switch: SwitchConfig) -> list[str]:
     ip, port = switch.service
     who = f"workers send to {ip}:{port}; {', '.join(map(str, switch.ports))}"
+    tls = "" if switch.tls is None else f", with TLS, of {switch.tls.ca}, as {switch.tls.certificate or 'nobody'}"
     return [
-        f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}",
+        f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}{tls}",
         f"  {switch.slots} slots; {who if switch.ports else 'no worker stands at it'}",
     ]

@@ -11,6 +11,7 @@
   tls_certificate = "/etc/hopsum/server.pem" # both or none
   tls_key = "/etc/hopsum/server.key"
   tls_client_ca = "/etc/hopsum/clients.pem"
+  tls_client_names = "/etc/hopsum/names"     # common names of certificates whose clients may call, one a line
   admin_token_file = "/etc/hopsum/admin.token"
   switch_token_file = "/etc/hopsum/switch.token"   # lets switches register that have this token
   log_level = "info"                         # debug, info, warning or error
@@ -27,6 +28,9 @@
   slots = 2048
   election_id = 1                            # the highest of several controllers has the switch
   l2_forwarding = false                      # also carry what workers send to each other, see forwarding
+  tls_ca = "/etc/hopsum/ca.pem"              # authority of the switch's certificate: its P4Runtime speaks TLS
+  tls_certificate = "/etc/hopsum/server.pem" # of the controller as the switch's client; both or none
+  tls_key = "/etc/hopsum/server.key"
   # program = "/opt/hopsum/hopsum.conf"      # driver "tofino": the build's .conf file, its P4Info beside it
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
@@ -69,6 +73,7 @@ from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.cluster.links import LinkConfig, check_links, check_racks
 from hopsum_controlplane.cluster.tenants import RESOURCES, TenantConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
+from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
 from hopsum_wire import HOPSUM_UDP_PORT, MAX_SLOTS
@@ -101,7 +106,7 @@ class SwitchConfig:
     the one with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is its workers'
     Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's output, for a
     driver whose program is not installed with this package. `registered` switches came by themselves, and are in no
-    file.
+    file. Without `tls` its P4Runtime is in the clear.
     """
 
     name: str
@@ -116,6 +121,7 @@ class SwitchConfig:
     l2_forwarding: bool = False
     program: Path | None = None
     registered: bool = False
+    tls: SwitchTls | None = None
 
     @property
     def service(self) -> tuple[str, int]:
@@ -169,6 +175,7 @@ class ClusterConfig:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    tls_client_names: Path | None = None
     admin_token_file: Path | None = None
     switch_token_file: Path | None = None
     log_level: str = "info"
@@ -214,6 +221,8 @@ class ClusterConfig:
             raise _wrong("only one of tls_certificate and tls_key", "give both or none")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise _wrong("tls_client_ca without tls_certificate", "give certificate and key too")
+        if self.tls_client_names is not None and self.tls_client_ca is None:
+            raise _wrong("tls_client_names without tls_client_ca", "names are in clients' certificates: give it too")
         if self.log_level not in LOG_LEVELS:
             raise _wrong(f"log_level {self.log_level!r:.80}", f"it is one of {', '.join(LOG_LEVELS)}")
 
@@ -315,11 +324,23 @@ def _switch(entry: Any, folder: Path, where: str) -> SwitchConfig:
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
     ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports", [])))
     address = None if service_address is None else parse_address(service_address)
-    return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, service_address=address)
+    tls = _tls([values.pop(f"tls_{name}", None) for name in ("ca", "certificate", "key")], where)
+    parts: dict[str, Any] = {"endpoint": endpoint, "ports": ports, "service_address": address, "tls": tls}
+    return SwitchConfig(**{"device_id": 0, **values}, **parts)
+
+
+def _tls(files: list[Path | None], where: str) -> SwitchTls | None:
+    ca, certificate, key = files
+    if (certificate is None) != (key is None):
+        raise _wrong(f"{where}: only one of tls_certificate and tls_key", "give both or none")
+    if ca is None and certificate is not None:
+        raise _wrong(f"{where}: tls_certificate without tls_ca", "give the authority of the switch's certificate too")
+    return None if ca is None else SwitchTls(ca, certificate, key)
 
 
 _MORE_OF_SWITCH: dict[str, type] = {
     "slots": int, "election_id": int, "l2_forwarding": bool, "program": Path, "ports": list,
+    "tls_ca": Path, "tls_certificate": Path, "tls_key": Path,
 }  # fmt: skip
 
 

@@ -58,7 +58,13 @@ def _device_factory(
     def connect() -> Device:
         election_id = (switch.election_id, 0)
         return open_device(
-            switch.driver, switch.address, switch.device_id, election_id=election_id, owner=owner, **timeouts
+            switch.driver,
+            switch.address,
+            switch.device_id,
+            election_id=election_id,
+            owner=owner,
+            tls=switch.tls,
+            **timeouts,
         )
 
     return lambda: ReconnectingDevice(connect, pipeline.cookie)

@@ -19,6 +19,7 @@ import grpc
 from google.rpc import code_pb2
 
 from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id
+from hopsum_controlplane.devices.tls import SwitchTls, no_answer, open_channel
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -90,12 +91,14 @@ class _Stream:
 class Session:
     """A session in which this process is the primary client: the one that may write."""
 
-    def __init__(self, address: str, device_id: int, election_id: ElectionId, role: str, where: str) -> None:
+    def __init__(
+        self, address: str, device_id: int, election_id: ElectionId, role: str, where: str, tls: SwitchTls | None
+    ) -> None:
         self.where = where
         self.election_id = election_id
         """The id that the session has, higher than asked for where a session of the same owner had that one before."""
         self._device_id, self._role = device_id, role
-        self._channel = grpc.insecure_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA))
+        self._channel = open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA), tls)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._stream = _Stream(self.stub, where)
         self._closed = False
@@ -104,19 +107,27 @@ class Session:
 
     @classmethod
     def open(
-        cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str = "", owner: int = 0
+        cls,
+        address: str,
+        device_id: int,
+        election_id: ElectionId,
+        timeout_s: float,
+        role: str = "",
+        owner: int = 0,
+        tls: SwitchTls | None = None,
     ) -> Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
 
         `role` names a role on the server, none for full access. `owner` is whose sessions the low word of the election
-        id counts, see `election`, or 0 for a session without an owner.
+        id counts, see `election`, or 0 for a session without an owner. Without `tls` the session is in
+        the clear.
 
         Raises ControlPlaneError when the server does not answer or another client is primary. Nothing is left running
         then.
         """
         where = f"switch {device_id} at {address}"
-        wait_for_server(address, where, timeout_s)
-        session = cls(address, device_id, election_id, role, where)
+        wait_for_server(address, where, timeout_s, tls)
+        session = cls(address, device_id, election_id, role, where, tls)
         try:
             session._become_primary(owner, timeout_s)
         except BaseException:
@@ -224,14 +235,13 @@ def _show(election_id: ElectionId) -> str:
     return f"({high}, {low})" if low < OWNERS and (low or not high) else str(high)
 
 
-def wait_for_server(address: str, where: str, timeout_s: float) -> None:
+def wait_for_server(address: str, where: str, timeout_s: float, tls: SwitchTls | None = None) -> None:
     """Wait for a server at `address`. Raises ControlPlaneError when none answers in time."""
-    with grpc.insecure_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_SEARCH)) as channel:
+    with open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_SEARCH), tls) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
+            why, hint = no_answer(address, tls)
             raise SessionLostError(
-                f"no P4Runtime server answered in {timeout_s:g} s",
-                where=where,
-                hint="start the switch, or check the address",
+                f"no P4Runtime server answered in {timeout_s:g} s{why}", where=where, hint=hint
             ) from None

@@ -14,6 +14,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 if TYPE_CHECKING:
     from hopsum_controlplane.devices.base import PipelineConfig
     from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+    from hopsum_controlplane.devices.tls import SwitchTls
 
 _CLASSES = {
     "native": ("hopsum_controlplane.devices.native", "NativeDevice"),
@@ -72,6 +73,7 @@ def open_device(
     connect_timeout_s: float = 10.0,
     rpc_timeout_s: float = 10.0,
     owner: int = 0,
+    tls: SwitchTls | None = None,
 ) -> P4RuntimeDevice:
     """Open the switch whose P4Runtime server is at `address` (HOST:PORT), as the primary client.
 
@@ -88,5 +90,6 @@ def open_device(
         connect_timeout_s=connect_timeout_s,
         rpc_timeout_s=rpc_timeout_s,
         owner=owner,
+        tls=tls,
     )
     return opened

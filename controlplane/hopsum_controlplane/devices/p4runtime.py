@@ -18,6 +18,7 @@ from hopsum_controlplane.devices._session import Session
 from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
 from hopsum_controlplane.devices.election import ElectionId
+from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.encoding import decode_counter, decode_entity, fill_update
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
@@ -47,7 +48,8 @@ class P4RuntimeDevice(Device):
     `push_timeout_s`. Raises SessionLostError when there is no server, and NotPrimaryError when another client
     is primary, as every call does afterwards, before it sends anything. A context manager that closes.
     `role` is the name of a role on the server. Without one it is full access, which is all that most servers have.
-    `owner` is whose sessions the low word of the election id counts, see `election`.
+    `owner` is whose sessions the low word of the election id counts, see `election`. Without `tls` the session is in
+    the clear.
     """
 
     capabilities = Capabilities("p4runtime")
@@ -65,12 +67,13 @@ class P4RuntimeDevice(Device):
         push_timeout_s: float = 60.0,
         role: str = "",
         owner: int = 0,
+        tls: SwitchTls | None = None,
     ) -> None:
         self._device_id = device_id
         self._rpc_timeout_s = rpc_timeout_s
         self._push_timeout_s = push_timeout_s
         self._role = role
-        self._session = Session.open(address, device_id, election_id, connect_timeout_s, role, owner)
+        self._session = Session.open(address, device_id, election_id, connect_timeout_s, role, owner, tls)
         self.where = self._session.where
         try:
             config = self._get_config(_GetConfig.P4INFO_AND_COOKIE)

@@ -98,6 +98,21 @@ class AdminAuth:
         return names[0]
 
 
+class CertificateAuth:
+    """Knows clients by the common names of their certificates; without `names`, which may be replaced, all may call."""
+
+    def __init__(self, names: frozenset[str] | None = None) -> None:
+        self.names = names
+
+    def require(self, certificate: str) -> None:
+        """Raise UnauthenticatedError unless the client of a certificate may call."""
+        if self.names is not None and certificate not in self.names:
+            raise UnauthenticatedError(
+                f"certificate {certificate!r} is not among the names that may call this controller",
+                hint="take a certificate with another name, or have its name written into the file of tls_client_names",
+            )
+
+
 class SwitchAuth:
     """Knows the switches that may register by the `token` that they share. Without one, none may register."""
 

@@ -47,6 +47,18 @@ def read_private(path: Path, what: str, key: str) -> bytes:
     return content
 
 
+def read_names(path: Path) -> frozenset[str]:
+    """Return the common names of clients that may call: one a line, but for empty lines and those that begin with #.
+
+    Raises ControlPlaneError when the file cannot be read.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ControlPlaneError(f"TLS: names {path} cannot be read: {error}", hint="see tls_client_names") from error
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
 @dataclass(frozen=True)
 class Tls:
     """PEM files: certificate and key of the server, and the authorities that certify clients, if these are asked."""

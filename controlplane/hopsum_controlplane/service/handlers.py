@@ -22,7 +22,7 @@ import grpc
 
 from hopsum_controlplane.cluster.requests import printable
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import bearer
+from hopsum_controlplane.service.access import CertificateAuth, bearer
 from hopsum_controlplane.service.gate import TooManyClientsError
 from hopsum_controlplane.service.refusals import status_of
 from hopsum_wire.control.services import Method, full_name, methods
@@ -92,29 +92,32 @@ class Lane:
         return reply
 
 
-def handler_of(service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane) -> grpc.GenericRpcHandler:
+def handler_of(
+    service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane, clients: CertificateAuth
+) -> grpc.GenericRpcHandler:
     """Return the handler, for grpc.aio, of a service, given an answer for each of its methods.
 
-    Long messages are parsed in `lane`.
+    Long messages are parsed in `lane`. `clients` knows who may call at all.
     """
     found = methods(service)
     if set(found) != set(answers):
         raise ValueError(f"service {service} has methods {sorted(found)}, answers are {sorted(answers)}")
     # Taken as a stream, a call reaches its handler before its message is here.
     made = {
-        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane))
+        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane, clients))
         for name, answer in answers.items()
     }
     return grpc.method_handlers_generic_handler(full_name(service), made)
 
 
 def _guarded(
-    name: str, method: Method, answer: Answer, admit: Admit, lane: Lane
+    name: str, method: Method, answer: Answer, admit: Admit, lane: Lane, clients: CertificateAuth
 ) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_: object, context: Any) -> None:
         peer, certificate = unquote(context.peer()), _common_name(context.auth_context())
         call = Call(bearer(context.invocation_metadata()), peer, context.time_remaining(), certificate)
         try:
+            clients.require(certificate)
             with admit(name, call):
                 data = await _message(context)
                 short = len(data) <= _SHORT_BYTES  # a long message would hold up the loop, and so every heartbeat

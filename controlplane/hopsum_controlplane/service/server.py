@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
@@ -19,6 +19,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import (
     AdminAuth,
     AdminToken,
+    CertificateAuth,
     SwitchAuth,
     TenantToken,
     read_admin_tokens,
@@ -27,7 +28,7 @@ from hopsum_controlplane.service.access import (
 )
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.bell import Bell
-from hopsum_controlplane.service.credentials import ServerCredentials, Tls
+from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read_names
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Lane, handler_of
 from hopsum_controlplane.service.jobs import Jobs
@@ -83,6 +84,7 @@ class Service:
         admin_tokens: of who may make and delete jobs, none only where no other machine reaches it.
         switch_token: of switches that register, None where none may.
         tenant_tokens: of tenants, which make jobs of their own within the controller's quotas.
+        client_names: the common names of certificates whose clients may call, None where all may.
         audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
 
     Raises:
@@ -98,12 +100,14 @@ class Service:
         admin_tokens: Sequence[AdminToken] = (),
         switch_token: str | None = None,
         tenant_tokens: Sequence[TenantToken] = (),
+        client_names: frozenset[str] | None = None,
         audit: AuditLog | None = None,
         threads: int = THREADS,
     ) -> None:
         _require_token(listen, admin_tokens)
         self._listens, self._controller = listen, controller
         self._auth, self._switch_auth = AdminAuth(admin_tokens, tenant_tokens), SwitchAuth(switch_token)
+        self._clients = CertificateAuth(client_names)
         self._audit = audit or AuditLog()
         self._credentials = None if tls is None else ServerCredentials(tls)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
@@ -116,9 +120,9 @@ class Service:
         jobs = Jobs(controller, self._auth, gate, rest, self._audit)
         switches = Switches(controller, self._switch_auth, gate, rest)
         handlers = (
-            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest),
-            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest),
-            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest),
+            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._clients),
+            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._clients),
+            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest, self._clients),
         )
         try:
             self.address = self._events.run(self._listen(listen, handlers))
@@ -131,9 +135,7 @@ class Service:
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        tls, admins, switch, tenants = safeguards(config)
-        tokens: Mapping[str, Any] = {"admin_tokens": admins, "switch_token": switch, "tenant_tokens": tenants}
-        return cls(controller, config.listen, tls=tls, audit=AuditLog(config.audit_log), **tokens)
+        return cls(controller, config.listen, audit=AuditLog(config.audit_log), **safeguards(config)._asdict())
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -149,7 +151,7 @@ class Service:
 
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
-        tls, tokens, switch, tenants = safeguards(replace(config, listen=self._listens))
+        tls, tokens, switch, tenants, names = safeguards(replace(config, listen=self._listens))
         if (tls is None) != (self._credentials is None):
             raise ControlPlaneError(
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
@@ -159,7 +161,7 @@ class Service:
         if tls is not None and self._credentials is not None:
             self._credentials.reload(tls)
         self._auth.tokens, self._auth.tenants, self._switch_auth.token = tokens, tenants, switch
-        self._controller.quotas.tenants = config.tenants
+        self._controller.quotas.tenants, self._clients.names = config.tenants, names
         self._audit.write("Reload", administrators=[each.name for each in tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -212,12 +214,13 @@ class Service:
 
 
 class Safeguards(NamedTuple):
-    """TLS files of a service, and the tokens of administrators, of switches that register, and of tenants, if any."""
+    """TLS files of a service, tokens of administrators, registering switches and tenants, and clients' names."""
 
     tls: Tls | None
     admin_tokens: tuple[AdminToken, ...]
     switch_token: str | None
     tenant_tokens: tuple[TenantToken, ...] = ()
+    client_names: frozenset[str] | None = None
 
 
 def safeguards(config: ClusterConfig) -> Safeguards:
@@ -240,7 +243,11 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     for holder, token in holders:
         if (other := by_token.setdefault(token, holder)) != holder:
             raise ControlPlaneError(f"{other} and {holder} hold one token", hint="give each tokens of its own")
-    return Safeguards(tls, tokens, switch, tenants)
+    for each in config.switches:
+        if each.tls is not None:
+            each.tls.check()
+    names = None if config.tls_client_names is None else read_names(config.tls_client_names)
+    return Safeguards(tls, tokens, switch, tenants, names)
 
 
 def _connections_max() -> int:

@@ -36,7 +36,7 @@ def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
     version = subprocess.run([str(OPENSSL), "version"], capture_output=True, text=True, check=True).stdout
     if int(re.findall(r"OpenSSL (\d+)", version)[0]) < 3:
         pytest.skip(f"openssl req -CA needs version 3, here is {version.strip()}")
-    admin, rotate, certify = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    admin, rotate, certify, *_ = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     type_in(tmp_path, certify)
     (tmp_path / "admin.token").touch(0o600)
     (tmp_path / "admin.token").write_text("the-token-of-the-first-day\n")

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS of the gRPC server: certificate and key, the authority of clients, and the names of clients that may call.
+
+The files are read at the start and at `reload`. Each new connection is served with what is there by then. Each call
+asks again whether its client may call, and `reload` ends the streams of those that may not any more.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hopsum_switch.address import ServerError
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_Methods = {
+    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+    (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+    (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+}
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: certificate and key of the server, authorities of clients. And a file with clients' names.
+
+    Without `client_ca` clients need no certificate. `client_names` has the common name of a client that may call on
+    each line; without it every client may whose certificate is of `client_ca`.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_names: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Content:
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
+    client_names: frozenset[str] | None
+
+    def configuration(self) -> Any:
+        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
+
+
+class ServerTls:
+    """The credentials of a server, and what lets its calls pass. Raises ServerError for files that do not fit."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._now = self._given = _read(files)
+        self._lock = threading.Lock()
+        self._streams: dict[Any, str] = {}
+        self.credentials = grpc.dynamic_ssl_server_credentials(
+            self._now.configuration(), self._next, require_client_authentication=files.client_ca is not None
+        )
+
+    def reload(self) -> None:
+        """Read the files again. Raises ServerError, and nothing has changed, for files that do not fit."""
+        self._now = _read(self._files)
+        with self._lock:
+            gone = [context for context, name in self._streams.items() if not self._may(name)]
+        for context in gone:
+            context.cancel()
+
+    def interceptor(self) -> grpc.ServerInterceptor:
+        """Return what refuses calls of clients that may not call."""
+        return _Interceptor(self._guarded)
+
+    def _next(self) -> Any:
+        """Return what a new connection is to be served with, None for what the one before was. A thread of gRPC's."""
+        now = self._now
+        if now is self._given:
+            return None
+        self._given = now
+        return now.configuration()
+
+    def _may(self, name: str) -> bool:
+        names = self._now.client_names
+        return names is None or name in names
+
+    def _guarded(self, handler: Any) -> Any:
+        kind, make = _Methods[handler.request_streaming, handler.response_streaming]
+        answer = getattr(handler, kind)
+
+        def guarded(request: Any, context: Any) -> Any:
+            name = _common_name(context)
+            if not self._may(name):
+                told = f"certificate {name!r} is not among the names that may call this switch (--tls-client-names)"
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, told)
+            if handler.response_streaming:
+                with self._lock:
+                    self._streams[context] = name
+                context.add_callback(lambda: self._streams.pop(context, None))
+            return answer(request, context)
+
+        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+
+class _Interceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+    def __init__(self, guard: Callable[[Any], Any]) -> None:
+        self._guard = guard
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        return None if handler is None else self._guard(handler)
+
+
+def _common_name(context: Any) -> str:
+    names = context.auth_context().get("x509_common_name", ())
+    return next(iter(names), b"").decode(errors="replace")
+
+
+def _read(files: TlsFiles) -> _Content:
+    """Read the files. Raises ServerError where one cannot be read, others can read the key, or they do not fit."""
+    try:
+        mode = os.stat(files.key)
+        if mode.st_mode & _OTHERS and not (mode.st_uid == 0 != os.geteuid()):
+            raise ServerError(f"TLS key {files.key} has mode {stat.S_IMODE(mode.st_mode):04o}: chmod 600 {files.key}")
+        content = _Content(
+            files.certificate.read_bytes(),
+            files.key.read_bytes(),
+            None if files.client_ca is None else files.client_ca.read_bytes(),
+            None if files.client_names is None else _names(files.client_names.read_text(encoding="utf-8")),
+        )
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key, lambda: "")
+        if files.client_ca is not None:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=files.client_ca)
+    except (OSError, UnicodeDecodeError) as error:  # ssl.SSLError among them
+        given = ", ".join(str(each) for each in (files.certificate, files.key, files.client_ca) if each)
+        hint = "give a certificate, its key without a password, and authorities (PEM)"
+        raise ServerError(f"TLS: {given}: {error}; {hint}") from error
+    return content
+
+
+def _names(text: str) -> frozenset[str]:
+    """Return the names of a file: one on each line, but for empty lines and those that begin with #."""
+    lines = (line.strip() for line in text.splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
