@@ -56,6 +56,7 @@ ports = [{{port = 1, network = "127.0.0.0/8"}}]
 
 
 AUDIT = 'audit_log = "audit.jsonl"'
+SWITCH_TLS = ("--tls-certificate", "leaf1.pem", "--tls-key", "leaf1.key", "--tls-client-ca", "ca.pem")
 JOBS = {"digits": "thc", "vectors": "uhc"}
 
 
@@ -94,7 +95,7 @@ class Operator:
         self.units: list[Unit] = []
         self.trainings: list[Training] = []
         self._began_s = time.monotonic()
-        self.told = ""
+        self.told = self.of_switch = ""
 
     def files(self) -> dict[str, Path]:
         names = {"ca_file": "ca.pem", "certificate_file": "alice.pem", "key_file": "alice.key"}
@@ -123,7 +124,13 @@ class Operator:
     def write_config(self, more: str = "") -> None:
         """Write cluster.toml, with more keys of the controller."""
         text = CONFIG.format(root=self.root, more=more, **self.ports)
-        (self.etc / "cluster.toml").write_text(text)
+        (self.etc / "cluster.toml").write_text(text + self.of_switch)
+
+    def write_switch_config(self, *more: str) -> None:
+        """Write switch-leaf1.conf, with more arguments: files of the folder of the configuration by their options."""
+        place = "--grpc 127.0.0.1:{grpc} --udp 1=127.0.0.1:{workers},as=10.0.0.254:24677".format(**self.ports)
+        files = [f"{option} {self.etc / name}" for option, name in zip(more[::2], more[1::2], strict=True)]
+        (self.etc / "switch-leaf1.conf").write_text(f"ARGUMENTS={' '.join([place, *files])}\n")
 
     def move(self) -> None:
         """Go on at another machine, with the files that a backup does not have."""
@@ -181,8 +188,7 @@ def begin(operator: Operator) -> tuple[Unit, Unit]:
     operator.type(blocks("secrets")[2])
     operator.write_config()
     operator.type(blocks("operating")[1])
-    place = "--grpc 127.0.0.1:{grpc} --udp 1=127.0.0.1:{workers},as=10.0.0.254:24677".format(**operator.ports)
-    (operator.etc / "switch-leaf1.conf").write_text(f"ARGUMENTS={place}\n")
+    operator.write_switch_config()
     switch = operator.unit("hopsum-switch@.service", instance="leaf1", source=older)
     controller = operator.unit("hopsum-controller.service", source=older)
     switch.start()
@@ -211,9 +217,23 @@ def upgrade(operator: Operator, switch: Unit, controller: Unit) -> None:
     operator.all_go_on("the switch is upgraded")
 
 
-def rotate(operator: Operator, controller: Unit) -> None:
+def encrypt(operator: Operator, switch: Unit, controller: Unit) -> None:
+    """Give P4Runtime TLS with certificates on both sides."""
+    operator.type(blocks("secrets")[3])
+    switch.stop()
+    operator.write_switch_config(*SWITCH_TLS)
+    switch.start()
+    (keys,) = re.findall(r"```toml\n(tls_ca.*?)```", (ROOT / "docs" / "secrets.md").read_text(), re.DOTALL)
+    operator.of_switch = keys
+    operator.write_config(AUDIT)
+    controller.stop()
+    controller.start()
+    operator.all_go_on("P4Runtime has TLS")
+
+
+def rotate(operator: Operator, switch: Unit, controller: Unit) -> None:
     """Replace every secret as docs/secrets.md has it."""
-    admin, job_token, certify = blocks("secrets")
+    admin, job_token, certify, switches, _ = blocks("secrets")
     first = (operator.etc / "admin.token").read_text()
     served = (operator.etc / "server.pem").read_bytes()
     before = controller.ready_count
@@ -223,7 +243,9 @@ def rotate(operator: Operator, controller: Unit) -> None:
     operator.type(job_token)
     (digits, _) = operator.trainings
     shutil.copy(operator.etc / "digits-2.token", digits.plan.token_file)
-    operator.type("".join(certify.splitlines(keepends=True)[1:]))  # of the same authority
+    operator.type("".join(certify.splitlines(keepends=True)[1:]) + switches)  # of the same authority
+    switch.reload()
+    switch.wait_for(lambda: "SIGHUP: read certificates" in switch.log_text(), "the new certificate")
     assert (operator.etc / "server.pem").read_bytes() != served
     tokens = (operator.etc / "admin.token").read_text()
     assert tokens.startswith(first)
@@ -306,7 +328,8 @@ def end(operator: Operator, switch: Unit, controller: Unit) -> None:
 def test_a_year(operator: Operator) -> None:
     switch, controller = begin(operator)
     upgrade(operator, switch, controller)
-    rotate(operator, controller)
+    encrypt(operator, switch, controller)
+    rotate(operator, switch, controller)
     kill(operator, switch, controller)
     controller = restore(operator, controller)
     controller = take_over(operator, controller)
