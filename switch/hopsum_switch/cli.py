@@ -261,7 +261,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         ("client-ca", "certificate authority of clients, which need a certificate then"),
         ("client-names", "file with common names of certificates, one a line: no other client may call"),
     ):
-        parser.add_argument(f"--tls-{name}", type=existing_file, metavar="FILE", help=what)
+        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
     parser.add_argument(
         "--bind-after-start",
         action="store_true",

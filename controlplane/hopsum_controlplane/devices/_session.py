@@ -14,12 +14,14 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 from google.rpc import code_pb2
 
 from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id
-from hopsum_controlplane.devices.tls import SwitchTls, no_answer, open_channel
+from hopsum_controlplane.devices.tls import SwitchTls, no_answer
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -98,7 +100,7 @@ class Session:
         self.election_id = election_id
         """The id that the session has, higher than asked for where a session of the same owner had that one before."""
         self._device_id, self._role = device_id, role
-        self._channel = open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA), tls)
+        self._channel = _open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA), tls)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._stream = _Stream(self.stub, where)
         self._closed = False
@@ -235,9 +237,16 @@ def _show(election_id: ElectionId) -> str:
     return f"({high}, {low})" if low < OWNERS and (low or not high) else str(high)
 
 
+def _open_channel(address: str, options: Sequence[tuple[str, Any]], tls: SwitchTls | None) -> grpc.Channel:
+    """Return a channel to a switch, with TLS where its files are given. Raises ControlPlaneError for these."""
+    if tls is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), options)
+
+
 def wait_for_server(address: str, where: str, timeout_s: float, tls: SwitchTls | None = None) -> None:
     """Wait for a server at `address`. Raises ControlPlaneError when none answers in time."""
-    with open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_SEARCH), tls) as channel:
+    with _open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_SEARCH), tls) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import grpc
 
 from hopsum_controlplane.errors import ControlPlaneError
 
@@ -33,22 +29,20 @@ class SwitchTls:
         """Raise ControlPlaneError unless the files can be read and go together."""
         self._context()
 
-    def channel(self, address: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
-        """Return a channel to the switch. Raises ControlPlaneError as `check`."""
+    def contents(self) -> tuple[bytes, bytes | None, bytes | None]:
+        """Return authority, key and certificate as gRPC takes them. Raises ControlPlaneError as `check`."""
         self.check()
-        certificate = None if self.certificate is None else self.certificate.read_bytes()
-        key = None if self.key is None else self.key.read_bytes()
-        credentials = grpc.ssl_channel_credentials(self.ca.read_bytes(), key, certificate)
-        return grpc.secure_channel(address, credentials, options)
+        key, certificate = (None if file is None else file.read_bytes() for file in (self.key, self.certificate))
+        return self.ca.read_bytes(), key, certificate
 
     def why_not(self, host: str, port: int) -> str:
         """Return why the handshake with a server fails, as far as a handshake beside gRPC's shows it; else empty."""
         try:
-            with socket.create_connection((host, port), _PROBE_S) as plain:
-                plain.settimeout(_PROBE_S)
-                with self._context().wrap_socket(plain, server_hostname=host) as secure:
-                    with suppress(TimeoutError):  # a server that wants another certificate of us says so afterwards
-                        secure.recv(1)
+            plain = socket.create_connection((host, port), _PROBE_S)
+            # A server that wants another certificate of this client says so after the handshake, or is silent.
+            with plain, self._context().wrap_socket(plain, server_hostname=host) as secure, suppress(TimeoutError):
+                secure.settimeout(_PROBE_S)
+                secure.recv(1)
         except OSError as error:  # ssl.SSLError among them
             return str(error)
         return ""
@@ -64,11 +58,6 @@ class SwitchTls:
             hint = "give authorities, and a certificate with its key without a password (PEM)"
             raise ControlPlaneError(f"TLS to the switch: {given}: {error}", hint=hint) from error
         return context
-
-
-def open_channel(address: str, options: Sequence[tuple[str, Any]], tls: SwitchTls | None) -> grpc.Channel:
-    """Return a channel to a switch, with TLS where its files are given. Raises ControlPlaneError for these."""
-    return grpc.insecure_channel(address, options) if tls is None else tls.channel(address, options)
 
 
 def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
