@@ -94,6 +94,7 @@ SYSTEM = (
     "host/rpc/test_stubs.py",
     "host/rpc/test_unfinished.py",
     "system/soak",
+    "system/systemd",
     "switch/native",
     "switch/programs/test_against_bmv2.py",
     "switch/programs/test_robustness.py",
