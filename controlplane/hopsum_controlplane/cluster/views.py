@@ -173,8 +173,8 @@ class JobView:
     `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
     `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last generation that ended, and
     the beginning of the last one that began, or None where there was none since the controller was started.
-    `events` are the last ones, the oldest first, and none where one job was not asked for by name. `tenant` is the name of the
-    tenant whose job it is, empty for an administrator's.
+    `events` are the last ones, the oldest first, and none where one job was not asked for by name. `tenant` is the
+    name of the tenant whose job it is, empty for an administrator's.
     """
 
     name: str
