@@ -2,7 +2,7 @@
 // Is this frame for the switch's aggregation service? The switch answers neither ARP nor echo requests here: workers
 // need a static neighbour entry for its address.
 
-control Address(inout headers_t hdr, out bool is_local) {
+control Address(inout headers_t hdr, inout metadata_t meta) {
     @brief("An address of this switch.")
     action set_switch_mac(mac_t mac) {}
 
@@ -14,5 +14,9 @@ control Address(inout headers_t hdr, out bool is_local) {
         size = 4;
     }
 
-    apply { is_local = switch_address.apply().hit; }
+    apply {
+        if (switch_address.apply().hit) {
+            meta.is_local = true;
+        }
+    }
 }

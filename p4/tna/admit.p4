@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Admission: is this packet well formed, and from a worker of a live generation? The first check that fails names the
-// drop reason; nothing behind Admit sees such a packet. `validate_header`, `jobs`, `workers` and Lookup's table collect
-// in one stage; `admission` judges. Only the generation ties a packet to a job: a generation that is not in `jobs` does
-// not exist (rule S1). An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
+// drop reason; nothing behind Admit sees such a packet. `validate_header`, `jobs`, `workers` and Lookup's table collect;
+// `admission` judges. A packet is admitted twice. At its front port, so that nothing else enters the loop. And on its
+// return from the loop port, where it is decided: its job may have ended meanwhile. Only the generation ties a packet to
+// a job: a generation that is not in `jobs` does not exist (rule S1). An observer is an entry of `workers` without a bit:
+// it may PROBE and nothing else.
 
 // Lengths of a well-formed packet: hopsum's, IPv4's and UDP's.
 #define LENGTHS(payload_bytes) \
     payload_bytes, payload_bytes + IPV4_OVERHEAD_BYTES, payload_bytes + UDP_OVERHEAD_BYTES
 
-control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig, in bool is_local) {
+control Admit(inout headers_t hdr, inout metadata_t meta) {
     action reject_header(bit<8> reason) { meta.header_reason = reason; }
     action update(bit<8> step, bit<8> combine) {
         meta.requested_access = ACCESS_UPDATE;
@@ -78,7 +80,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         meta.has_worker = 1;
         meta.bit_low = worker_bit[31:0];
         meta.bit_high = worker_bit[63:32];
-        meta.port_difference = (bit<16>) (ig.ingress_port ^ port);
+        meta.port_difference = (bit<16>) (hdr.pass.port ^ port);
         meta.address_difference = hdr.ipv4.src ^ address;
         meta.udp_difference = hdr.udp.src_port ^ udp_port;
     }
@@ -96,11 +98,11 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
 
     action drop_with_reason(bit<8> reason) { meta.drop_reason = reason; }
     action drop_with_header_reason() { meta.drop_reason = meta.header_reason; }
+    action admitted_at_front() { hdr.pass.step = STEP_ADMIT; }
     // From here on lower headers are of no use: replies get new ones in egress.
     action admitted() {
         meta.access = meta.requested_access;
         hdr.pass.step = meta.step;
-        hdr.pass.port = ig.ingress_port;
         hdr.pass.passes_left = PASSES;
         hdr.pass.row[11:11] = hdr.hopsum.round[0:0];
         hdr.ethernet.setInvalid();
@@ -126,25 +128,27 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             meta.bit_high             : ternary @name("bit_high");
             meta.step                 : ternary @name("step");
             meta.has_table            : ternary @name("has_table");
+            meta.from_loop            : ternary @name("from_loop");
         }
-        actions = { drop_with_reason; admitted; @defaultonly drop_with_header_reason; }
+        actions = { drop_with_reason; admitted_at_front; admitted; @defaultonly drop_with_header_reason; }
         const default_action = drop_with_header_reason;
         size = 16;
 #define OF_JOB _, 0, 1, 1
 #define OF_WORKER OF_JOB, 0, 0, 0
 #define OF_SLOT OF_WORKER, 0 &&& 0xf800, 0 &&& 0x8000
         const entries = {
-            (true, _, _, _, _, _, _, _, _, _, _, _, _, _, _)            : drop_with_reason(DROP_BAD_CHECKSUM);
-            (_, 0, 0, _, _, _, _, _, _, _, _, _, _, _, _)               : drop_with_reason(DROP_UNKNOWN_GENERATION);
-            (_, 0, _, 0, _, _, _, _, _, _, _, _, _, _, _)               : drop_with_reason(DROP_UNKNOWN_WORKER);
-            (OF_WORKER, _, 0, _, _, _, _, _, _)                         : drop_with_reason(DROP_BAD_SLOT);
-            (OF_SLOT, 0, _, _, _, _, _)                                 : drop_with_reason(DROP_BAD_ROUND);
-            (OF_SLOT, _, ACCESS_UPDATE, 0, 0, _, _)                     : drop_with_reason(DROP_OBSERVER);
-            (OF_SLOT, _, ACCESS_UPDATE, _, _, STEP_CODES, 0)            : drop_with_reason(DROP_NO_TABLE);
-            (OF_SLOT, _, _, _, _, _, _)                                 : admitted();
-            (OF_WORKER, _, _, _, _, _, _, _, _)                         : drop_with_reason(DROP_BAD_SLOT);
-            (OF_JOB, 0, _, _, _, _, _, _, _, _, _, _)                   : drop_with_reason(DROP_WRONG_SOURCE);
-            (OF_JOB, _, _, _, _, _, _, _, _, _, _, _)                   : drop_with_reason(DROP_WRONG_PORT);
+            (true, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _)         : drop_with_reason(DROP_BAD_CHECKSUM);
+            (_, 0, 0, _, _, _, _, _, _, _, _, _, _, _, _, _)            : drop_with_reason(DROP_UNKNOWN_GENERATION);
+            (_, 0, _, 0, _, _, _, _, _, _, _, _, _, _, _, _)            : drop_with_reason(DROP_UNKNOWN_WORKER);
+            (OF_WORKER, _, 0, _, _, _, _, _, _, _)                      : drop_with_reason(DROP_BAD_SLOT);
+            (OF_SLOT, 0, _, _, _, _, _, _)                              : drop_with_reason(DROP_BAD_ROUND);
+            (OF_SLOT, _, ACCESS_UPDATE, 0, 0, _, _, _)                  : drop_with_reason(DROP_OBSERVER);
+            (OF_SLOT, _, ACCESS_UPDATE, _, _, STEP_CODES, 0, _)         : drop_with_reason(DROP_NO_TABLE);
+            (OF_SLOT, _, _, _, _, _, _, 0)                              : admitted_at_front();
+            (OF_SLOT, _, _, _, _, _, _, _)                              : admitted();
+            (OF_WORKER, _, _, _, _, _, _, _, _, _)                      : drop_with_reason(DROP_BAD_SLOT);
+            (OF_JOB, 0, _, _, _, _, _, _, _, _, _, _, _)                : drop_with_reason(DROP_WRONG_SOURCE);
+            (OF_JOB, _, _, _, _, _, _, _, _, _, _, _, _)                : drop_with_reason(DROP_WRONG_PORT);
         }
     }
 
@@ -152,7 +156,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         validate_header.apply();
         jobs.apply();
         workers.apply();
-        if (is_local) {
+        if (meta.is_local) {
             admission.apply();
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a slot copy: written, combined or read as the first pass decided, and put into the packet.
+// The values of a slot copy: written, combined or read as the deciding pass decided, and put into the packet.
 //
 // A register has 32 bits: four lanes of 8, or one of 32. Packed additions are plain 32-bit additions, never saturating:
 // lanes cannot carry, because admission of a job proves n * g <= 255 (docs/adr/0012). A register has room for four

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain layer-2 forwarding of everything that is not for the aggregation service.
 
-control Forward(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig,
+control Forward(inout headers_t hdr, inout metadata_t meta,
                 inout ingress_intrinsic_metadata_for_tm_t to_tm) {
     @brief("Send to one port.")
     action forward(port_t port) { to_tm.ucast_egress_port = port; }
@@ -9,7 +9,6 @@ control Forward(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic
     action flood(group_t group) {
         to_tm.mcast_grp_a = group;
         hdr.pass.step = STEP_FLOOD;
-        hdr.pass.port = ig.ingress_port;
     }
     action no_route() { meta.drop_reason = DROP_NO_ROUTE; }
 

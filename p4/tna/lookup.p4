@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LOOKUP_ADD8: codes of 4 bits become lanes of 8 bits, by the job's table of 16 values. Two codes are one lookup, so a
-// job has 256 entries in each table of LookupWords. Lookup (first pass) finds which of the TABLES tables is the job's.
+// job has 256 entries in each table of LookupWords. Lookup (deciding pass) finds which of the TABLES tables is the job's.
 
 control Lookup(inout headers_t hdr, inout metadata_t meta) {
     @brief("Which of the tables of LookupWords is the job's.")

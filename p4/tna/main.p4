@@ -30,31 +30,32 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
     IngressLookupWords() lookup_words;
     IngressAggregate() aggregate;
     IngressPass() ingress_pass;
+    Loop() loop;
     Forward() forward;
 
-    bool is_local;
-
     apply {
-        if (ig.ingress_port == RECIRCULATE && hdr.pass.step != STEP_LAST) {
+        if (hdr.lanes.isValid()) {
             IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.lanes);)
             aggregate.apply(hdr.pass, hdr.lanes);
-            ingress_pass.apply(hdr, to_deparser, to_tm);
+            ingress_pass.apply(hdr, ig, to_deparser, to_tm);
         } else {
-            is_local = false;
-            if (ig.ingress_port == RECIRCULATE) {
-                meta.access = ACCESS_LAST;
-            } else {
-                if (hdr.hopsum.isValid()) {
-                    address.apply(hdr, is_local);
-                    lookup.apply(hdr, meta);
-                    admit.apply(hdr, meta, ig, is_local);
+            if (meta.access != ACCESS_LAST) {
+                if (meta.from_loop == 0) {
+                    hdr.pass.port = ig.ingress_port;
                 }
-                if (!is_local) {
-                    forward.apply(hdr, meta, ig, to_tm);
+                if (hdr.hopsum.isValid()) {
+                    address.apply(hdr, meta);
+                    lookup.apply(hdr, meta);
+                    admit.apply(hdr, meta);
+                }
+                if (!meta.is_local) {
+                    forward.apply(hdr, meta, to_tm);
                 }
             }
             if (meta.access != ACCESS_NONE) {
                 slot.apply(hdr, meta, ig, to_deparser, to_tm);
+            } else if (hdr.pass.step == STEP_ADMIT) {
+                loop.apply(hdr, to_tm);
             }
             if (meta.drop_reason != DROP_NONE) {
                 drops.count(meta.drop_reason);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame from a port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet
-// from the recirculation port: what the first pass wrote, the hopsum header, and as much of the payload as half a pass
-// takes. Each four bytes of codes are read twice, into the two words whose lanes they give.
+// A frame from a front port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet
+// from a loop port has the header `pass` in front. Behind it are the headers of the frame, if the packet is not decided
+// yet. Otherwise the hopsum header follows, and as much of the payload as half a pass takes. Each four bytes of codes are
+// read twice, into the two words whose lanes they give.
 
 // The allocator takes fields for mutually exclusive that no path of the parser extracts together, and puts them into
 // the same containers. It does not see what is valid without being extracted: `pass` in front of a frame from a port.
@@ -9,6 +10,7 @@
     hdr.lanes.w##high = packet.lookahead<bit<32>>(); \
     hdr.lanes.w##low = packet.lookahead<bit<32>>(); \
     packet.advance(32);
+#define FROM_LOOP(port) port: parse_pass;
 #define STRING(x) #x
 #define INGRESS_32(n) @pa_container_size("ingress", STRING(hdr.lanes.w##n), 32)
 #define INGRESS_16(n) @pa_container_size("ingress", STRING(hdr.lanes.w##n), 16)
@@ -42,13 +44,15 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         meta.has_job = 0;
         meta.has_worker = 0;
         meta.has_table = 0;
+        meta.from_loop = 0;
+        meta.is_local = false;
         transition select(ig.ingress_port) {
-            RECIRCULATE: parse_pass;
-            default: parse_ethernet;
+            LOOP_PORTS(FROM_LOOP)
+            default: parse_frame;
         }
     }
 
-    state parse_ethernet {
+    state parse_frame {
         hdr.pass.setValid();
         hdr.pass.step = STEP_FORWARD;
         hdr.pass.operation = 0;
@@ -60,6 +64,10 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         hdr.pass.group = 0;
         hdr.pass.padding = 0;
         hdr.pass.port = 0;
+        transition parse_ethernet;
+    }
+
+    state parse_ethernet {
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ethertype) {
             ETHERTYPE_IPV4: parse_ipv4;
@@ -93,27 +101,38 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
 
     state parse_pass {
         packet.extract(hdr.pass);
-        packet.extract(hdr.hopsum);
+        meta.from_loop = 1;
+        meta.is_local = true;
         transition select(hdr.pass.step) {
-            STEP_CODES: parse_codes;
-            STEP_LANES: parse_lanes;
-            STEP_HARVEST: no_payload;
-            default: accept;
+            STEP_ADMIT: parse_ethernet;
+            STEP_CODES: parse_before_codes;
+            STEP_LANES: parse_before_lanes;
+            STEP_HARVEST: parse_before_nothing;
+            default: parse_last;
         }
     }
 
-    state parse_codes {
+    state parse_last {
+        packet.extract(hdr.hopsum);
+        meta.access = ACCESS_LAST;
+        transition accept;
+    }
+
+    state parse_before_codes {
+        packet.extract(hdr.hopsum);
         hdr.lanes.setValid();
         CODES(READ_CODES)
         transition accept;
     }
 
-    state parse_lanes {
+    state parse_before_lanes {
+        packet.extract(hdr.hopsum);
         packet.extract(hdr.lanes);
         transition accept;
     }
 
-    state no_payload {
+    state parse_before_nothing {
+        packet.extract(hdr.hopsum);
         hdr.lanes.setValid();
         transition accept;
     }

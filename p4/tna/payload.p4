@@ -14,19 +14,19 @@
 // Where the payload is codes, a word holds the four bytes that its lanes are looked up from, until they are.
 header lanes_h { LANES(LANES_FIELD) }
 
-// In front of a frame wherever it is inside the switch, never on the wire: what the first pass decided, obeyed by all
-// others.
+// In front of a frame wherever the frame is inside the switch, never on the wire. The deciding pass writes it, and all
+// later passes obey it.
 header pass_h {
     bit<8>  step;               // STEP_*
     bit<8>  operation;          // OPERATION_*
     bit<8>  table_id;           // lookup table of the codes, or TABLE_LANES, TABLE_NOTHING
     bit<8>  reply;              // REPLY_*
     bit<8>  passes_left;        // of consuming or harvesting, this one included
-    bit<16> row;                // pass * COPIES + copy; the copy in the first pass and in the last
+    bit<16> row;                // pass * COPIES + copy; the copy in the deciding pass and in the last
     bit<16> cell;               // of job_events: job_index * JOB_EVENTS + event
     group_t group;              // multicast group of the job
     bit<7>  padding;
-    port_t   port;               // where the packet came from
+    port_t  port;               // the front port that the packet came from
 }
 
 // How a frame goes on.
@@ -37,6 +37,7 @@ const bit<8> STEP_LANES   = 3;          // a consuming pass: lanes are taken awa
 const bit<8> STEP_HARVEST = 4;          // lanes are put in front
 const bit<8> STEP_LAST    = 5;          // all lanes are there: is the round still in its copy?
 const bit<8> STEP_REPLY   = 6;          // leaves the switch
+const bit<8> STEP_ADMIT   = 7;          // the whole frame: admitted, and not decided yet
 
 const bit<8> OPERATION_WRITE = 1;       // values := this packet's lanes
 const bit<8> OPERATION_ADD   = 2;       // values := values + lanes
@@ -76,6 +77,8 @@ struct metadata_t {
     bit<8>   requested_access;                     // ACCESS_* of a well-formed packet
     bit<8>   combine;                   // OPERATION_* of the op
     bool     checksum_error;
+    bit<1>   from_loop;                 // 1: from a loop port
+    bool     is_local;                  // for the aggregation service
     bit<1>   has_job;
     bit<1>   has_worker;
     bit<1>   has_table;

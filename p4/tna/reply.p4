@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replies, in egress: ReplyHeader turns the hopsum header into a RESULT's, STALE's or STATE's and gives it new lower
-// headers (those of the packet stayed in the first pass); Rewrite addresses every copy to its worker.
+// headers (those of the packet stayed in the deciding pass); Rewrite addresses every copy to its worker.
 
 control ReplyHeader(inout headers_t hdr, in egress_intrinsic_metadata_t eg) {
     action set_l3_l4_headers() {

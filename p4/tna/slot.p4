@@ -5,8 +5,8 @@
 // S3). Nobody but this control writes these registers. Each is accessed at most once per pass, in this order: tag, op,
 // seen (two), ctr, contributors (two). The tables between them have constant entries; `class` says more with each.
 //
-// A packet comes here twice if its RESULT has values: in its first pass, which decides, and in its last, when all lanes
-// are there.
+// A packet comes here twice if its RESULT has values: in the pass that decides, and in the last pass, when all lanes are
+// there. Both are passes from the loop port of the slot, which is serial.
 
 #define COPY hdr.pass.row
 
@@ -238,7 +238,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         contributors_op = contributors_op_;
         hdr.pass.reply = reply;
         hdr.pass.cell[3:0] = event;
-        to_tm.ucast_egress_port = RECIRCULATE;
+        to_tm.ucast_egress_port = ig.ingress_port;
     }
     action open()       { recirculate_with(OPERATION_WRITE, OPERATION_WRITE, REPLY_NONE, (bit<4>) EVENT_ADDED); }
     action open_close() { recirculate_with(OPERATION_WRITE, OPERATION_WRITE, REPLY_RESULT, (bit<4>) EVENT_ADDED); }
@@ -264,7 +264,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         hdr.pass.reply = REPLY_STATE;
         hdr.pass.cell[3:0] = (bit<4>) EVENT_PROBED;
         hdr.hopsum.count = state;
-        to_tm.ucast_egress_port = ig.ingress_port;
+        to_tm.ucast_egress_port = hdr.pass.port;
     }
     @brief("What a packet means to its slot: constant entries.")
     SLOT_STAGE(9) table decide {
@@ -312,7 +312,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         hdr.pass.reply = REPLY_STALE;
         hdr.pass.passes_left = PASSES;
         hdr.pass.cell[3:0] = (bit<4>) EVENT_STALE;
-        to_tm.ucast_egress_port = RECIRCULATE;
+        to_tm.ucast_egress_port = ig.ingress_port;
     }
     @brief("Last pass: a RESULT leaves, or is consumed again as STALE.")
     table finish_result {

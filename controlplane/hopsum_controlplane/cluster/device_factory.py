@@ -17,16 +17,18 @@ from hopsum_controlplane.errors import ControlPlaneError
 def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
     """Return by switch name what it is to run: `pipeline`, or what its `program` says.
 
-    Raises ControlPlaneError when a program cannot be read, or cannot serve workers at one of the switch's ports.
+    Raises ControlPlaneError when a program cannot be read, or does not serve one of the switch's ports.
     """
     return {
-        switch.name: pipeline if switch.program is None else _load(switch, switch.program) for switch in config.switches
+        switch.name: pipeline if switch.program is None else _load(config, switch, switch.program)
+        for switch in config.switches
     }
 
 
-def _load(switch: SwitchConfig, program: Path) -> PipelineConfig:
+def _load(config: ClusterConfig, switch: SwitchConfig, program: Path) -> PipelineConfig:
+    ends = [port for link in config.links for name, port in link.ends if name == switch.name]
     try:
-        return load_pipeline(switch.driver, program, [rule.port for rule in switch.ports])
+        return load_pipeline(switch.driver, program, [*(rule.port for rule in switch.ports), *ends])
     except ControlPlaneError as error:
         raise ControlPlaneError(f"switch {switch.name!r}: {error.what}", hint=error.hint) from error
 

@@ -32,10 +32,8 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_wire import Op
 
 OPS: Final = (Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32)
-_LOOP_PORTS: Final = {"tna": 68, "t2na": 6}
-"""By the P4Info's architecture: RECIRCULATE of p4/tna/target.p4, the device port that the program loops through."""
-_PIPE_BITS: Final = 7
-"""Of a device port: the bits below the number of its pipe."""
+_LOOP_PORTS: Final = {"tna": (68, 192, 196, 324, 448, 452), "t2na": (6, 128, 256, 384)}
+"""By the P4Info's architecture: LOOP_PORTS of p4/tna/target.p4, the device ports that the program can loop through."""
 _BYTES: Final = 2  # the wire type of protobuf
 _P4INFO_PATTERN: Final = "*.p4info.txtpb"
 
@@ -65,25 +63,18 @@ def check_device_id(device_id: int) -> None:
 def check_ports(pipeline: PipelineConfig, ports: Iterable[int]) -> None:
     """Raise ControlPlaneError for the first device port at which the program cannot serve a worker.
 
-    Registers belong to a pipe, and a packet's later passes run in the pipe of the loop port.
+    A frame from a loop port is one of the program's own.
     """
     found = re.search(r'^ *arch: "(\w*)"', pipeline.p4info, re.MULTILINE)
     arch = found[1] if found else ""
     if arch not in _LOOP_PORTS:
         hint = f"the Tofino program is of {' or '.join(_LOOP_PORTS)}: see docs/tofino.md"
         raise ControlPlaneError(f"P4Info of architecture {arch!r}", hint=hint)
-    loop = _LOOP_PORTS[arch]
-    pipe = loop >> _PIPE_BITS
-    first, last = pipe << _PIPE_BITS, (pipe + 1 << _PIPE_BITS) - 1
-    hint = f"workers stand at device ports {first} .. {last} without {loop}, in pipe {pipe}"
+    loops = _LOOP_PORTS[arch]
+    hint = f"workers stand at front ports of any pipe; loop ports are {', '.join(map(str, loops))}"
     for port in ports:
-        if port == loop:
-            raise ControlPlaneError(f"port {port} is the port that the program loops through", hint=hint)
-        if port >> _PIPE_BITS != pipe:
-            what = (
-                f"port {port} is of pipe {port >> _PIPE_BITS}, and the program loops through port {loop} of pipe {pipe}"
-            )
-            raise ControlPlaneError(what, hint=hint)
+        if port in loops:
+            raise ControlPlaneError(f"port {port} is one that the program loops through", hint=hint)
 
 
 def load_program(conf: Path) -> PipelineConfig:

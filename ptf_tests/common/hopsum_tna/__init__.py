@@ -9,7 +9,7 @@
     tables    tables and their entries
     externs   registers, counters, hashes, checksums
     half      ingress or egress: parser, control, deparser
-    switch    ports, replication, the recirculation port's two queues
+    switch    pipes, ports, replication, queues, the wires of recirculation ports
 
 An unsupported construct is refused by name when the program is loaded, not when a packet meets it.
 """

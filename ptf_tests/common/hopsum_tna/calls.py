@@ -127,7 +127,7 @@ def _execute(block: Block, action: RegisterAction, index: Value) -> Value:
         if at:
             fields[at] = unset
         do(fields)
-        register.cells[cell] = tuple([fields[path] for path in paths])
+        register.put(cell, fields, tuple([fields[path] for path in paths]))
         return fields[at] if at else 0
 
     return Value(run, kind)
@@ -192,7 +192,7 @@ def _extern(block: Block, scope: NameScope, name: str, instance: Any, given: lis
 
         def write(fields: Fields) -> None:
             instance.touch(where(fields), fields)
-            instance.cells[where(fields)] = (what(fields),)
+            instance.put(where(fields), fields, (what(fields),))
 
         return write
     if isinstance(instance, RegisterAction | Register):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsum_tna.errors import TnaError, UnsupportedNodeError
-from hopsum_tna.layout import Fields, Number, Truth, Type, flat
+from hopsum_tna.layout import PIPE, Fields, Number, Truth, Type, flat
 
 
 class Undefined:
@@ -29,14 +29,17 @@ class Undefined:
 
 @dataclass
 class Register:
-    """An array of numbers or small structs. A packet may touch it once in each half of its pass, as in hardware."""
+    """An array of numbers or small structs, once in each pipe.
+
+    A packet may touch it once in each half of its pass, as in hardware.
+    """
 
     name: str
     kind: Type
     size: int
     initial: tuple[int, ...]
-    cells: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """The cells that were written. All other cells hold `initial`."""
+    cells: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    """The cells that were written, by (pipe, index). All other cells hold `initial`."""
     _last: Fields | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +52,11 @@ class Register:
         if not 0 <= index < self.size:
             raise TnaError(f"register {self.name} has {self.size} cells, none of index {index}")
         self._last = fields
-        return self.cells.get(index, self.initial)
+        return self.cells.get((fields[PIPE], index), self.initial)
+
+    def put(self, index: int, fields: Fields, value: tuple[int, ...]) -> None:
+        """Write a cell of the packet's pipe, which the packet touched."""
+        self.cells[fields[PIPE], index] = value
 
     def clear(self) -> None:
         """Put the initial value into all cells."""

@@ -13,7 +13,7 @@ from hopsum_tna.calls import AT, DATA, OUT, TooShortError
 from hopsum_tna.dump import Node
 from hopsum_tna.errors import TnaError
 from hopsum_tna.externs import Undefined
-from hopsum_tna.layout import VALID, Fields, Record, Truth, Types, flat, headers
+from hopsum_tna.layout import PIPE, VALID, Fields, Record, Truth, Types, flat, headers
 
 _NO_MATCH, _PARTIAL_HEADER = 1, 2
 _TEMPLATES = 16
@@ -48,15 +48,15 @@ class Half:
         assert isinstance(intrinsic, Record)
         self.intrinsic = intrinsic
 
-    def run(self, frame: bytes, port_metadata: bytes, known: dict[str, int]) -> Passed | None:
-        """Run a frame through. Return None when the parser dropped it.
+    def run(self, frame: bytes, port_metadata: bytes, known: dict[str, int], pipe: int = 0) -> Passed | None:
+        """Run a frame through in `pipe`. Return None when the parser dropped it.
 
         `known` are fields of the intrinsic metadata. The others are undefined.
         """
         self._next = (self._next + 1) % _TEMPLATES
         fields = dict(self._templates[self._next])
         fields[DATA] = self._intrinsic(fields, known) + port_metadata + frame
-        fields[AT], fields[OUT] = 0, []
+        fields[AT], fields[OUT], fields[PIPE] = 0, [], pipe
         if not self._parse(fields):
             return None
         for step in (self._main, self._write):

@@ -17,6 +17,8 @@ from hopsum_tna.errors import TnaError, UnsupportedNodeError
 
 Fields = dict[str, Any]
 VALID = ".$valid"
+PIPE = "$pipe"
+"""The pipe that runs the packet's present half. Each pipe has registers of its own."""
 
 
 @dataclass(frozen=True)

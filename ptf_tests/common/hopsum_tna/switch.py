@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch: one pipe of TNA, with the traffic manager between its halves and recirculation ports after them.
+"""A switch: one program in all pipes of a chip, with the traffic manager between ingress and egress.
 
     decide(port, frame) --> ingress --> store(port) --> one queue or those of a group --> egress --> frame out
                               ^                                                                |
-                              +--- loop: frames that left through a recirculation port <-------+
+                              +--- wire: frames that left through a recirculation port <-------+
 
 Ingress runs when a frame's header is there. The frame enters its queue when its last byte is stored. `decide` and
 `store` are these two steps, and `arrive` does both at once. A port is serial: it stores one frame before it decides the
-next. Every queue is first in, first out. A recirculation port's queue loses frames only where a test says `full`.
-`settle` lets a frame go all its ways at once. Tests that want packets to meet call `arrive`, or `decide` and `store`,
-and then, one by one, what `steps` offers: each runs one half of a pass.
+next. A port has several queues. The queue with the lowest number is served first (strict priority, which the control
+plane of a real switch has to set). Every queue is first in, first out. A recirculation port's queue loses frames only
+where a test says `full`. `settle` lets a frame go all its ways at once. Tests that want packets to meet call `arrive`,
+or `decide` and `store`, and then, one by one, what `steps` offers: each runs one half of a pass.
+
+Tables have the same entries in all pipes. Each pipe has its own registers. A counter is the sum over all pipes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hopsum_tna.block import BlockState
 from hopsum_tna.dump import Node
@@ -26,8 +29,9 @@ from hopsum_tna.externs import Undefined
 from hopsum_tna.half import Half
 from hopsum_tna.layout import Types
 
-LOOP = -1
-"""The step that takes the first frame of the loop into ingress. Any other step is a port whose queue egress serves."""
+_PIPE_BITS = 7
+"""Bits of a port below the number of its pipe."""
+T = TypeVar("T")
 _UNSUPPORTED_TM = ("mcast_grp_b", "copy_to_cpu", "deflect_on_drop")
 
 
@@ -40,8 +44,8 @@ class TofinoChip:
     recirculation_ports: frozenset[int]
 
 
-TOFINO = TofinoChip("tofino", 8, frozenset({68}))
-TOFINO2 = TofinoChip("tofino2", 24, frozenset({6}))
+TOFINO = TofinoChip("tofino", 8, frozenset({68, 192, 196, 324, 448, 452}))
+TOFINO2 = TofinoChip("tofino2", 24, frozenset({6, 128, 256, 384}))
 
 
 class SentFrame(NamedTuple):
@@ -55,14 +59,16 @@ class _Queued(NamedTuple):
     frame: bytes
     rid: int
     first: bool
+    bypass: bool
+    """Egress does not see the frame."""
 
 
 class _Storing(NamedTuple):
     """A frame on its way from ingress to one queue."""
 
     port: int
+    queue: int
     queued: _Queued
-    bypass: bool
 
 
 @dataclass
@@ -77,15 +83,17 @@ class Passes:
 class FramesInside:
     """All frames inside the switch, and the frames that have left it."""
 
-    queues: dict[int, deque[_Queued]] = field(default_factory=dict)
+    queues: dict[int, dict[int, deque[_Queued]]] = field(default_factory=dict)
+    """By port and number. No queue is empty."""
     storing: dict[int, tuple[_Storing, ...]] = field(default_factory=dict)
     """By ingress port: the frame that ingress has decided and whose last byte is not stored yet."""
-    loop: deque[SentFrame] = field(default_factory=deque)
+    wires: dict[int, deque[bytes]] = field(default_factory=dict)
+    """By recirculation port: frames that have left through the port and are not back yet. No wire is empty."""
     sent: list[SentFrame] = field(default_factory=list)
 
 
 class Switch:
-    """One program on one pipe."""
+    """One program in all pipes of one chip."""
 
     def __init__(self, program: Node, chip: TofinoChip = TOFINO, *, seed: int = 0) -> None:
         self.chip = chip
@@ -126,45 +134,66 @@ class Switch:
             raise TnaError(f"port {port} is serial, and its last frame is not stored yet")
         self.passes.ingress += 1
         known = {"ingress_port": port, "resubmit_flag": 0}
-        passed = self.ingress.run(frame, bytes(self.chip.port_metadata_bytes), known)
+        passed = self.ingress.run(frame, bytes(self.chip.port_metadata_bytes), known, port >> _PIPE_BITS)
         if passed is None or passed.fields["deparser.drop_ctl"] & 1:
             return
         fields = passed.fields
         for name in _UNSUPPORTED_TM:
             if fields[f"tm.{name}"]:
                 raise UnsupportedNodeError(f"{name} = {fields[f'tm.{name}']}")
-        bypass = bool(fields["tm.bypass_egress"])
+        bypass, queue = bool(fields["tm.bypass_egress"]), fields["tm.qid"]
         replicas = [
-            _Storing(out, _Queued(passed.frame, rid, number == 0), bypass)
+            _Storing(out, queue, _Queued(passed.frame, rid, number == 0, bypass))
             for number, (out, rid) in enumerate(self._replicas(fields))
         ]
         if fields["tm.ucast_egress_port"] is not None:
-            replicas.append(_Storing(fields["tm.ucast_egress_port"], _Queued(passed.frame, 0, False), bypass))
+            replicas.append(_Storing(fields["tm.ucast_egress_port"], queue, _Queued(passed.frame, 0, False, bypass)))
         if replicas:
             self.traffic.storing[port] = tuple(replicas)
 
-    def store(self, port: int, *, full: bool = False) -> None:
-        """Put the frame that `port` stores, if any, into its queues. `full` recirculation ports drop it."""
+    def store(self, port: int, *, full: Collection[int] = ()) -> int:
+        """Put the frame that `port` stores, if any, into its queues. Return how many copies were dropped.
+
+        `full` are the numbers of the queues that are full at recirculation ports.
+        """
+        dropped = 0
         for replica in self.traffic.storing.pop(port, ()):
-            if not (full and replica.port in self.chip.recirculation_ports):
-                self._enqueue(*replica)
+            if replica.queue in full and replica.port in self.chip.recirculation_ports:
+                dropped += 1
+            else:
+                queues = self.traffic.queues.setdefault(replica.port, {})
+                queues.setdefault(replica.queue, deque()).append(replica.queued)
+        return dropped
 
     def steps(self) -> list[int]:
-        """Return the possible next steps: ports whose queues are not empty, and LOOP when a frame recirculates."""
-        ports = sorted(port for port, queue in self.traffic.queues.items() if queue)
-        return ports + ([LOOP] if self.traffic.loop else [])
+        """Return the possible next steps.
+
+        A port stands for its queues: egress serves the first one. `~port` stands for the wire of a recirculation port:
+        its first frame enters ingress.
+        """
+        return sorted(self.traffic.queues) + [~port for port in sorted(self.traffic.wires)]
 
     def step(self, step: int) -> None:
         """Let one of `steps` happen."""
-        if step == LOOP:
-            self.arrive(*self.traffic.loop.popleft())
+        if step < 0:
+            self.arrive(~step, _take_first(self.traffic.wires, ~step))
+        else:
+            self.serve(step, min(self.traffic.queues[step]))
+
+    def serve(self, port: int, queue: int) -> None:
+        """Take the first frame of a queue through egress, unless the frame bypasses egress."""
+        queues = self.traffic.queues[port]
+        queued = _take_first(queues, queue)
+        if not queues:
+            del self.traffic.queues[port]
+        if queued.bypass:
+            self._leave(port, queued.frame)
             return
-        queued = self.traffic.queues[step].popleft()
-        known = {"egress_port": step, "egress_rid": queued.rid, "egress_rid_first": int(queued.first)}
+        known = {"egress_port": port, "egress_rid": queued.rid, "egress_rid_first": int(queued.first)}
         self.passes.egress += 1
-        passed = self.egress.run(queued.frame, b"", known)
+        passed = self.egress.run(queued.frame, b"", known, port >> _PIPE_BITS)
         if passed is not None and not passed.fields["deparser.drop_ctl"] & 1:
-            self._leave(step, passed.frame)
+            self._leave(port, passed.frame)
 
     def _replicas(self, fields: Mapping[str, Any]) -> Sequence[tuple[int, int]]:
         group = fields["tm.mcast_grp_a"]
@@ -173,17 +202,20 @@ class Switch:
             raise UnsupportedNodeError("exclusion ids of the replication engine")
         return replicas
 
-    def _enqueue(self, port: int, queued: _Queued, bypass: bool) -> None:
-        if bypass:
-            self._leave(port, queued.frame)
-        else:
-            self.traffic.queues.setdefault(port, deque()).append(queued)
-
     def _leave(self, port: int, frame: bytes) -> None:
         if port in self.chip.recirculation_ports:
-            self.traffic.loop.append(SentFrame(port, frame))
+            self.traffic.wires.setdefault(port, deque()).append(frame)
         else:
             self.traffic.sent.append(SentFrame(port, frame))
+
+
+def _take_first(queues: dict[int, deque[T]], key: int) -> T:
+    """Take the first frame out of one of several queues, and the queue away when it is empty."""
+    queue = queues[key]
+    first = queue.popleft()
+    if not queue:
+        del queues[key]
+    return first
 
 
 def _pipe(objects: Mapping[str, Node]) -> list[str]:

@@ -68,6 +68,7 @@ DIFFERENCES = {
     "v1model: register aggregate.values[*]": UNIT,
     "tna: register aggregate.word[*].values": UNIT,
     "tna: table aggregate.word[*].access": UNIT,
+    "tna: table loop.loop": PASSES,
     "tna: table ingress_pass.next_pass": PASSES,
     "tna: table egress_pass.next_half": PASSES,
     "tna: table reply.reply_header": PASSES,
@@ -96,7 +97,7 @@ CONSTANTS = {
 HEADERS = {
     "arp": "the switch answers no ARP on Tofino: its workers have a static neighbour entry",
     "icmp": "nor echo requests",
-    "pass": "what the first pass decided; in front of a frame inside the switch, never on the wire",
+    "pass": "what the deciding pass wrote; in front of a frame inside the switch, never on the wire",
 }
 """Headers that one program has alone, besides payloads."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches of the loop model: the order of steps of p4/tna breaks, and deciding on return does not.
+"""Searches of the loop model: deciding at the front port breaks, and deciding on return, as p4/tna does, does not.
 
 Traces are the shortest ones. Numbers of states are those of this model, so that a change of the model is seen.
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A switch that executes the Tofino program, the oracle beside it, and what may leave when packets meet.
 
-The oracle takes every packet in the order of arrival, which is the order in which first passes decide. What the switch
-sends must be what the oracle sends, frame by frame, in any order, with one exception. A reply with values takes as many
+The oracle takes every packet in the order in which the switch decides. Packets are decided when they come back from
+their loop port, and so in the order in which they were stored in the queue of the loop port. What the switch sends must
+be what the oracle sends, frame by frame, in any order, with one exception. A reply with values takes as many
 passes as the packet, and then as many again; when a newer round takes the copy before it is out, it becomes one STALE
 to the packet's sender. It is then as if the reply had been lost and the sender had asked again.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +41,24 @@ def program(name: str) -> dump.Node:
 
 @dataclass(frozen=True)
 class Arrival:
-    """One frame, and what the oracle makes of it."""
+    """One frame for the switch."""
 
     port: int
     frame: bytes
+    """With codes in the groups of the program."""
+    standard: bytes
+    """With codes in groups of 512, as the oracle takes them."""
     job: Job
     rank: int
     slot: int
     round: int
+
+
+@dataclass(frozen=True)
+class ToldArrival:
+    """An arrival, and what the oracle makes of it."""
+
+    arrival: Arrival
     outcome: PacketOutcome
     expected: tuple[SentFrame, ...]
 
@@ -74,18 +85,29 @@ class Bed:
         return job
 
     def arrival(self, job: Job, rank: int, frame: bytes) -> Arrival:
-        """Tell the oracle of a frame, and return it as the switch will get it."""
+        """Return a worker's frame as the switch will get it."""
         port, header = job.spec.workers[rank].port, frames.hopsum_header(frame)
-        outcome, out = self.oracle.explain_frame(port, frame)
-        expected = tuple(self._short(SentFrame(*sent)) for sent in out)
         packed = regroup(frame, self.device.program.code_group)
-        return Arrival(port, packed, job, rank, header.slot, header.round, outcome, expected)
+        return Arrival(port, packed, frame, job, rank, header.slot, header.round)
 
-    def problems(self, arrivals: Sequence[Arrival], sent: Sequence[SentFrame]) -> list[str]:
-        """Return what is wrong with all that left the switch because of these arrivals."""
+    def tell(self, arrivals: Iterable[Arrival]) -> list[ToldArrival]:
+        """Tell the oracle of frames, in the order in which the switch decides."""
+        return [self._told(self.oracle, arrival) for arrival in arrivals]
+
+    def foretell(self, arrivals: Iterable[Arrival]) -> list[ToldArrival]:
+        """Return what the oracle would make of frames. The oracle stays as it is."""
+        oracle = copy.deepcopy(self.oracle)
+        return [self._told(oracle, arrival) for arrival in arrivals]
+
+    def settle(self, arrival: Arrival) -> list[str]:
+        """Take one frame into the idle switch. Return what is wrong with all that leaves."""
+        return self.problems(self.tell([arrival]), self.switch.settle(arrival.port, arrival.frame))
+
+    def problems(self, told: Sequence[ToldArrival], sent: Sequence[SentFrame]) -> list[str]:
+        """Return what is wrong with all that left the switch because of these arrivals, in the order of decisions."""
         left = Counter(map(self._short, sent))
         waiting = []
-        for number, arrival in enumerate(arrivals):
+        for number, arrival in enumerate(told):
             wanted = Counter(arrival.expected)
             if wanted - left:
                 waiting.append(number)
@@ -93,26 +115,28 @@ class Bed:
                 left -= wanted
         found = []
         for number in waiting:
-            stale = self._late(arrivals, number, left)
+            stale = self._late(told, number, left)
             if stale is None:
-                found.append(
-                    f"missing of packet {number}: {[frames.describe(f) for _, f in arrivals[number].expected]}"
-                )
+                found.append(f"missing of packet {number}: {[frames.describe(f) for _, f in told[number].expected]}")
             else:
                 left[stale] -= 1
         return found + [f"unexpected on port {port}: {frames.describe(frame)}" for port, frame in +left]
 
-    def _late(self, arrivals: Sequence[Arrival], number: int, left: Counter[SentFrame]) -> SentFrame | None:
+    def _told(self, oracle: FrameAggregator, arrival: Arrival) -> ToldArrival:
+        outcome, out = oracle.explain_frame(arrival.port, arrival.standard)
+        return ToldArrival(arrival, outcome, tuple(self._short(SentFrame(*sent)) for sent in out))
+
+    def _late(self, told: Sequence[ToldArrival], number: int, left: Counter[SentFrame]) -> SentFrame | None:
         """Return the STALE that stands for a packet's RESULT, if a newer round took its copy behind it."""
-        asked = arrivals[number]
-        if frames.hopsum_header(asked.expected[0].frame).kind != Kind.RESULT:
+        asked = told[number].arrival
+        if frames.hopsum_header(told[number].expected[0].frame).kind != Kind.RESULT:
             return None
         newer = {
             later.round
-            for later in arrivals[number + 1 :]
+            for later, outcome in ((each.arrival, each.outcome) for each in told[number + 1 :])
             if (later.job, later.slot, later.round % 2) == (asked.job, asked.slot, asked.round % 2)
             and later.round > asked.round
-            and Event.ADDED in later.outcome.events
+            and Event.ADDED in outcome.events
         }
         for candidate in +left:
             header = frames.hopsum_header(candidate.frame)

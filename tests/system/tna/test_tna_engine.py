@@ -13,7 +13,7 @@ from hopsum_tna.control import TnaControl
 from hopsum_tna.dump import Node
 from hopsum_tna.errors import TnaError, UnsupportedNodeError
 from hopsum_tna.externs import internet_checksum
-from hopsum_tna.layout import Number, Record, Types, Wire
+from hopsum_tna.layout import PIPE, Number, Record, Types, Wire
 from hopsum_tna.switch import SentFrame, Switch
 from hopsum_tna.tables import Bound, Key, TnaTable
 from hopsum_tna.values import NameScope, Value
@@ -169,12 +169,12 @@ def test_names_numbers_and_parameters_are_checked() -> None:
 def test_a_register_is_touched_once_by_a_packet() -> None:
     switch = Switch(program("small"))
     register = next(iter(switch.state.registers.values()))
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {PIPE: 0}
     register.touch(0, fields)
     with pytest.raises(TnaError, match="touched twice"):
         register.touch(1, fields)
     with pytest.raises(TnaError, match="none of index"):
-        register.touch(register.size, {})
+        register.touch(register.size, {PIPE: 0})
 
 
 def test_a_program_with_more_is_refused_when_it_is_loaded() -> None:

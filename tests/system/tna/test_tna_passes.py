@@ -6,24 +6,27 @@ Mutants of the program are found: the search, and the comparison with the oracle
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.system.tna.bed import Arrival, Bed, program
+from tests.system.tna.bed import Arrival, Bed, ToldArrival, program
 
 from hopsum_ptf import frames
 from hopsum_tna.dump import Node
 from hopsum_tna.errors import TnaError
-from hopsum_tna.explore import Explorer
-from hopsum_wire import Op
+from hopsum_tna.explore import End, Explorer
+from hopsum_wire import Drop, Op
+
+LOOP = 68
 
 # ---- a few packets --------------------------------------------------------------------------------------------
 
 
 def _few(bed: Bed, rng: random.Random, count: int) -> list[Arrival]:
-    """Return packets of two workers for the two copies of one slot, mostly, and for another's."""
+    """Return packets of two workers for the two copies of one slot, mostly, and for those of another slot."""
     quorum = rng.choice([1, 1, 2])
     job = bed.job(2, quorum=quorum, min_quorum=1)
     arrivals = []
@@ -39,25 +42,42 @@ def _few(bed: Bed, rng: random.Random, count: int) -> list[Arrival]:
     return arrivals
 
 
-def _search(loaded: Node, seeds: range, count: int) -> tuple[list[str], int, int]:
+def _ends(explorer: Explorer, bed: Bed, arrivals: list[Arrival]) -> Iterator[tuple[End, list[ToldArrival]]]:
+    """Yield each end with what the oracle makes of the arrivals in the order in which they were stored."""
+    foretold = functools.cache(lambda stored: bed.foretell(arrivals[number] for number in stored))
+    for end in explorer.ends([(arrival.port, arrival.frame) for arrival in arrivals]):
+        yield end, foretold(end.stored)
+
+
+def _search(loaded: Node, seeds: range, count: int, **options: Any) -> tuple[list[str], int, int]:
     """Return what is wrong in the first order with something wrong, and the numbers of steps and overtaken replies."""
     steps = late = 0
     for seed in seeds:
         bed = Bed("small", loaded)
         arrivals = _few(bed, random.Random(seed), count)
-        explorer = Explorer(bed.switch)
-        for end in explorer.ends([(arrival.port, arrival.frame) for arrival in arrivals]):
-            problems = bed.problems(arrivals, end.sent)
+        explorer = Explorer(bed.switch, **options)
+        for end, told in _ends(explorer, bed, arrivals):
+            problems = bed.problems(told, end.sent)
             if problems:
                 return [f"seed {seed}, order {end.order}", *problems], steps, late
-            late += len(end.sent) != sum(len(arrival.expected) for arrival in arrivals)
+            late += len(end.sent) != sum(len(each.expected) for each in told)
         steps += explorer.steps
     return [], steps, late
 
 
-@pytest.mark.parametrize(("count", "seeds"), [(3, range(10)), (4, range(10, 16)), (5, range(20, 22))])
-def test_every_order_of_a_few_packets(count: int, seeds: range) -> None:
-    problems, steps, late = _search(program("small"), seeds, count)
+ORDERS = [
+    (3, range(10), {}),
+    (4, range(10, 16), {}),
+    (5, range(20, 22), {}),
+    (3, range(30, 36), {"apart": True, "drops": 1, "drop_from": 1}),
+    (4, range(40, 42), {"apart": True, "drops": 1, "drop_from": 1}),
+]
+
+
+@pytest.mark.parametrize(("count", "seeds", "options"), ORDERS)
+def test_every_order_of_a_few_packets(count: int, seeds: range, options: dict[str, Any]) -> None:
+    """Also where a packet is stored later than its header is read, and where the queue of undecided packets is full."""
+    problems, steps, late = _search(program("small"), seeds, count, **options)
     assert problems == []
     assert steps > 50 * len(seeds), "the packets do not meet"
     assert late, "no reply was ever overtaken"
@@ -71,7 +91,8 @@ def test_an_answer_is_never_of_two_jobs() -> None:
         old = bed.job(2, quorum=1, min_quorum=1)
         first = bed.arrival(old, 0, frames.update(old, 0, b"\x11" * 1024, op=Op.ADD32))
         again = bed.arrival(old, 1, frames.update(old, 1, b"\x22" * 1024, op=Op.ADD32))
-        assert bed.problems([first], bed.switch.settle(first.port, first.frame)) == []
+        first_told, again_told = bed.tell([first, again])
+        assert bed.problems([first_told], bed.switch.settle(first.port, first.frame)) == []
         bed.switch.arrive(again.port, again.frame)
         for _ in range(loops):
             if steps := bed.switch.steps():
@@ -83,66 +104,17 @@ def test_an_answer_is_never_of_two_jobs() -> None:
         assert new.slot_base == old.slot_base
         other = bed.arrival(new, 0, frames.update(new, 0, b"\x33" * 1024, op=Op.ADD32))
         sent += bed.switch.settle(other.port, other.frame)
-        answered = bed.problems([first, again, other], [*first.expected, *sent]) == []
+        others = bed.tell([other])
+        answered = bed.problems([again_told, *others], sent) == []
         ends.add(answered)
         if not answered:
-            assert bed.problems([first, other], [*first.expected, *sent]) == []
+            assert bed.problems(others, sent) == []
         bed.controller.delete_job(new)
         bed.oracle.remove_job(new.generation)
     assert ends == {True, False}, "the answer was always out, or never"
 
 
-# ---- the entry into the loop as a step of its own ----------------------------------------------------------------
-
-
-def _first_problem(rounds: list[tuple[int, int]], **options: Any) -> tuple[str, list[str]] | None:
-    """Return the shortest order of UPDATEs (rank, round) of one slot that sends what it must not, and what is wrong.
-
-    A reply that is missing alone is no problem here: workers send again.
-    """
-    bed = Bed("small")
-    job = bed.job(2)
-    arrivals = [
-        bed.arrival(job, rank, frames.update(job, rank, bytes([0, 0, 0, rank + 1] * 256), op=Op.ADD32, round=round_))
-        for rank, round_ in rounds
-    ]
-    for end in Explorer(bed.switch, **options).ends([(arrival.port, arrival.frame) for arrival in arrivals]):
-        problems = bed.problems(arrivals, end.sent)
-        if any(problem.startswith("unexpected") for problem in problems):
-            return end.order, problems
-    return None
-
-
-def test_frames_queued_in_another_order_than_decided_are_a_wrong_sum() -> None:
-    """Hazard 1 of docs/tofino.md: the packet that adds is queued before the packet that opens the round."""
-    found = _first_problem([(0, 1), (1, 1)], apart=True)
-    assert found is not None
-    order, problems = found
-    assert order == "a0 a1 s1 s0 . . . . . ."
-    assert sum("missing of packet 1" in problem for problem in problems) == 1
-    assert sum("unexpected" in problem for problem in problems) == 2, "a wrong RESULT to each worker"
-
-
-def test_a_decided_frame_that_the_loop_drops_is_a_wrong_sum() -> None:
-    """Hazard 2 of docs/tofino.md: the bit of the dropped packet is set, and its lanes are not there."""
-    found = _first_problem([(0, 1), (1, 1)], drops=1)
-    assert found is not None
-    order, problems = found
-    assert order == "a0! a1 . . . ."
-    assert sum("unexpected" in problem for problem in problems) == 2, "a wrong RESULT to each worker"
-
-
-def test_neither_hazard_without_its_step() -> None:
-    """The same packets, decided and queued in one step, with a loop that is never full."""
-    assert _first_problem([(0, 1), (1, 1)]) is None
-
-
-def test_one_port_cannot_swap_its_own_frames() -> None:
-    """A port stores a frame before it decides the next one."""
-    assert _first_problem([(0, 1), (0, 1), (0, 2)], apart=True) is None
-
-
-# ---- mutants --------------------------------------------------------------------------------------------------
+# ---- changed programs --------------------------------------------------------------------------------------------
 
 
 def _find(item: object, label: str) -> Node:
@@ -167,6 +139,108 @@ def _entries(loaded: Node, table: str) -> list[Node]:
 def _any(loaded: Node, table: str, key: int) -> None:
     for entry in _entries(loaded, table):
         entry["keys"]["components"][key] = {"node": "DefaultExpression"}
+
+
+# ---- the entry into the loop as a step of its own, and drops ------------------------------------------------------
+
+
+def decided_at_front(loaded: Node) -> None:
+    """The program as it was: a packet is decided at its front port, and enters the loop's queue afterwards."""
+    entries = _entries(loaded, "admit.admission")
+    entries[:] = [entry for entry in entries if "at_front" not in entry["action"]["method"]["path"]]
+    for action in ("open", "open_close", "add", "add_close", "close", "answer", "stale"):
+        for statement in _find(loaded, f"HopsumIngress.slot.{action}")["body"]["components"]:
+            if statement["left"].get("member") == "ucast_egress_port":
+                statement["right"] = {"node": "Constant", "type": "bit<9>", "value": LOOP}
+
+
+def _first_problem(
+    rounds: list[tuple[int, int]], mutate: Callable[[Node], None] | None = None, **options: Any
+) -> tuple[str, list[str]] | None:
+    """Return the shortest order of UPDATEs (rank, round) of one slot that sends what it must not, and what is wrong.
+
+    A reply that is missing alone is no problem here: workers send again.
+    """
+    loaded = program("small")
+    if mutate is not None:
+        mutate(loaded)
+    bed = Bed("small", loaded)
+    job = bed.job(2)
+    arrivals = [
+        bed.arrival(job, rank, frames.update(job, rank, bytes([0, 0, 0, rank + 1] * 256), op=Op.ADD32, round=round_))
+        for rank, round_ in rounds
+    ]
+    for end, told in _ends(Explorer(bed.switch, **options), bed, arrivals):
+        problems = bed.problems(told if mutate is None else bed.foretell(arrivals), end.sent)
+        if any(problem.startswith("unexpected") for problem in problems):
+            return end.order, problems
+    return None
+
+
+TWO = [(0, 1), (1, 1)]
+AGAIN = [(0, 1), (1, 1), (0, 1), (1, 3)]
+"""Two workers, a duplicate, and a newer round of the same copy."""
+
+
+def test_frames_queued_in_another_order_than_decided_are_a_wrong_sum() -> None:
+    """Decided at the front port, the packet that adds may be queued before the packet that opens the round."""
+    found = _first_problem(TWO, decided_at_front, apart=True)
+    assert found is not None
+    order, problems = found
+    assert order == "a0 a1 s1 s0 . . . . . ."
+    assert sum("missing of packet 1" in problem for problem in problems) == 1
+    assert sum("unexpected" in problem for problem in problems) == 2, "a wrong RESULT to each worker"
+
+
+def test_a_decided_frame_that_the_loop_drops_is_a_wrong_sum() -> None:
+    """Decided at the front port, a dropped packet has set its bit, and its lanes are not there."""
+    found = _first_problem(TWO, decided_at_front, drops=1)
+    assert found is not None
+    order, problems = found
+    assert order == "a0! a1 . . . ."
+    assert sum("unexpected" in problem for problem in problems) == 2, "a wrong RESULT to each worker"
+
+
+def test_neither_hazard_without_its_step() -> None:
+    """The same packets, decided and queued in one step, with a loop that is never full."""
+    assert _first_problem(TWO, decided_at_front) is None
+
+
+def test_one_port_cannot_swap_its_own_frames() -> None:
+    """A port stores a frame before it decides the next one."""
+    assert _first_problem([(0, 1), (0, 1), (0, 2)], decided_at_front, apart=True) is None
+
+
+@pytest.mark.parametrize("rounds", [TWO, AGAIN])
+def test_decided_on_return_neither_hazard_is_left(rounds: list[tuple[int, int]]) -> None:
+    """Any order of queueing, and any undecided packet dropped."""
+    assert _first_problem(rounds, apart=True, drops=1, drop_from=1) is None
+
+
+def test_the_queue_of_decided_frames_must_not_drop() -> None:
+    """This stays: the program needs a traffic manager that serves decided packets first, and gives them room."""
+    found = _first_problem(TWO, drops=1, drop_from=0)
+    assert found is not None
+    assert found[0].split().count("a0!") == 0, "an undecided packet"
+
+
+def test_a_frame_of_an_ended_job_is_not_decided() -> None:
+    """Rule S1: the packet is admitted, its job ends, another takes the slots, and the packet comes back."""
+    bed = Bed("small")
+    old = bed.job(2)
+    late = bed.arrival(old, 0, frames.update(old, 0, b"\x11" * 1024, op=Op.ADD32))
+    bed.switch.arrive(late.port, late.frame)
+    bed.controller.delete_job(old)
+    bed.oracle.remove_job(old.generation)
+    new = bed.job(2)
+    assert new.slot_base == old.slot_base
+    for rank in range(2):
+        arrival = bed.arrival(new, rank, frames.update(new, rank, b"\x22" * 1024, op=Op.ADD32))
+        assert bed.settle(arrival) == []
+    assert bed.device.control.counter("drops") == {int(Drop.UNKNOWN_GENERATION): 1}
+
+
+# ---- mutants --------------------------------------------------------------------------------------------------
 
 
 def swapped_lanes(loaded: Node) -> None:
@@ -220,8 +294,7 @@ def test_a_later_job_finds_empty_slots(mutate: Callable[[Node], None] | None) ->
     for fill in (b"\x11", b"\x22"):
         job = bed.job(2)
         for rank in range(2):
-            arrival = bed.arrival(job, rank, frames.update(job, rank, fill * 1024, op=Op.ADD32))
-            problems += bed.problems([arrival], bed.switch.settle(arrival.port, arrival.frame))
+            problems += bed.settle(bed.arrival(job, rank, frames.update(job, rank, fill * 1024, op=Op.ADD32)))
         bed.controller.delete_job(job)
         bed.oracle.remove_job(job.generation)
     assert bool(problems) == (mutate is not None)
