@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile p4/tna for both chips with p4c's open Tofino back end and write p4/build/tna: P4Info, resources, manifest.
+"""Compile p4/tna for both chips with p4c's open Tofino back end and write p4/build/tna.
+
+It writes P4Info, the tables as BF Runtime knows them (bfrt.json, compressed), resources and manifest.
 
 A manifest names the compiler's version, every flag and the hash of every source, so that a test without the compiler
 notices stale artefacts. The compiler's own output (assembly, binary) is not kept: nothing here runs it. resources.json
@@ -8,6 +10,7 @@ is a summary of what the compiler and, where it is installed, the assembler said
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -65,13 +68,18 @@ class Chip:
         """File name of the P4Info."""
         return f"{self.name}.p4info.txtpb"
 
+    @property
+    def bfrt(self) -> str:
+        """File name of the compressed bfrt.json."""
+        return f"{self.name}.bfrt.json.gz"
+
 
 # Tofino 2: the compiler estimates 61 W of 52 with all cycles in use; 84 % of them is what it recommends.
 # Standard messages for counters and registers: what P4Runtime agents of Tofino read.
 FLAGS = ("-g", "--Wdisable=unused", "--p4runtime-force-std-externs")
 CHIPS = (Chip("tofino", "tna", 1, 64), Chip("tofino2", "t2na", 2, 128, ("--traffic-limit", "84")))
 RESOURCES = "resources.json"
-ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
+ARTEFACTS = (*(chip.p4info for chip in CHIPS), *(chip.bfrt for chip in CHIPS), RESOURCES)
 
 
 def source_hashes() -> dict[str, str]:
@@ -131,8 +139,10 @@ def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
     """Compile for `chip` into `folder` (its P4Info is left there) and return its summary. Raises CompileError."""
     require_compiler()
     (folder / "hopsum.p4").write_text(preprocessed(chip, MAIN.parent))
-    run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
+    outputs = ["--p4runtime-files", "p4info.txt", "--bf-rt-schema", "bfrt.json", "-o", "out"]
+    run([COMPILER, *chip.flags, *outputs, "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
+    (folder / chip.bfrt).write_bytes(gzip.compress((folder / "bfrt.json").read_bytes(), mtime=0))
     pipe = folder / "out" / "pipe"
     assembly = (pipe / "hopsum.bfa").read_text()
     refuse_lost_matches(assembly)
@@ -188,7 +198,8 @@ def compile_into(folder: Path) -> None:
         inner.mkdir()
         sizes = {"codes_per_pass": 2 * chip.codes_half, "codes_per_group": chip.codes_half}
         found[chip.name] = sizes | compile_chip(chip, inner)
-        shutil.copyfile(inner / chip.p4info, folder / chip.p4info)
+        for name in (chip.p4info, chip.bfrt):
+            shutil.copyfile(inner / name, folder / name)
     (folder / RESOURCES).write_text(json.dumps(found, indent=2) + "\n")
 
 

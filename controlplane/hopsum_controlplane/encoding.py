@@ -103,18 +103,14 @@ def decode_counter(message: p4runtime_pb2.CounterEntry) -> tuple[int, CounterVal
 
 
 def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[ProgramField], entry: TableEntry) -> None:
+    check_match_types(keys, entry.table)
     for key, value in _paired(keys, entry.match, entry):
         field = message.match.add(field_id=key.id)
         if key.exact:
             field.exact.value = value
-        elif key.ternary:
+        else:
             field.ternary.value, field.ternary.mask = value, _all_bits(key)
             message.priority = _PRIORITY
-        else:
-            raise ControlPlaneError(
-                f"key {key.name} of table {entry.table} is not matched exactly",
-                hint="this control plane writes exact keys, and ternary ones with all bits",
-            )
 
 
 def _decode_key(message: p4runtime_pb2.FieldMatch, table: Table) -> int:
@@ -133,23 +129,38 @@ def _all_bits(key: ProgramField) -> bytes:
     return ((1 << key.bits) - 1).to_bytes((key.bits + 7) // 8, "big")
 
 
-def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, bytes]]:
-    """Encode every field's value. All fields and no others must be given."""
+def checked(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, int]]:
+    """Return every field with its value.
+
+    Raises ControlPlaneError for an unknown name, a missing value, and a value that does not fit its width.
+    """
     named = [(fields[name], value) for name, value in values.items()]
     if len(named) < len(fields):
         missing = [field.name for field in fields if field.name not in values]
         raise ControlPlaneError(f"{where}: no value for {', '.join(missing)}", hint="give all keys and parameters")
-    return [(field, _to_bytes(field, value, where)) for field, value in named]
+    for field, value in named:
+        if not 0 <= value < 1 << field.bits:
+            raise ControlPlaneError(
+                f"{where}: {field.name} = {value} does not fit bit<{field.bits}>",
+                hint=f"the range is 0 .. 2^{field.bits} - 1",
+            )
+    return named
 
 
-def _to_bytes(field: ProgramField, value: int, where: Entity) -> bytes:
-    if not 0 <= value < 1 << field.bits:
-        raise ControlPlaneError(
-            f"{where}: {field.name} = {value} does not fit bit<{field.bits}>",
-            hint=f"the range is 0 .. 2^{field.bits} - 1",
-        )
-    # The canonical form of P4Runtime: no leading zero bytes, one byte for 0.
-    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+def check_match_types(keys: Names[ProgramField], table: str) -> None:
+    """Raise ControlPlaneError for a key that is neither exact nor ternary."""
+    for key in keys:
+        if not (key.exact or key.ternary):
+            raise ControlPlaneError(
+                f"key {key.name} of table {table} is not matched exactly",
+                hint="this control plane writes exact keys, and ternary ones with all bits",
+            )
+
+
+def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, bytes]]:
+    """Encode every field's value in the canonical form of P4Runtime: no leading zero bytes, one byte for 0."""
+    named = checked(fields, values, where)
+    return [(field, value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")) for field, value in named]
 
 
 def _to_int(value: bytes) -> int:

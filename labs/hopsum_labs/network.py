@@ -25,6 +25,7 @@ from typing import Any
 from scapy.config import conf
 
 from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane, ProgramError
@@ -67,6 +68,7 @@ def control(word: str) -> None:
         planes = {}
         for name, switch in network["switches"].items():
             opened = open_device(network["driver"], switch["p4runtime"], switch["device_id"])
+            assert isinstance(opened, P4RuntimeDevice), "the course's switches speak P4Runtime"
             planes[name] = ControlPlane(stack.enter_context(opened), program, p4info)
         LEVELS[word].set_up_network(planes, network)
 

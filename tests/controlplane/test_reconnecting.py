@@ -237,7 +237,7 @@ def test_a_closed_device_stays_closed(switch: Switch, device: ReconnectingDevice
 def test_drivers_have_names() -> None:
     for driver in DRIVERS:
         check_driver(driver)
-        with pytest.raises(SessionLostError, match=r"switch 3 at 127\.0\.0\.1:1: no P4Runtime server answered"):
+        with pytest.raises(SessionLostError, match=r"switch 3 at 127\.0\.0\.1:1: no (P4|BF )Runtime server answered"):
             open_device(driver, "127.0.0.1:1", 3, connect_timeout_s=0.2)
     with pytest.raises(ControlPlaneError, match="no driver 'bmw2' among native, bmv2, tofino; did you mean 'bmv2'"):
         open_device("bmw2", "127.0.0.1:1")

@@ -32,7 +32,8 @@
   tls_certificate = "/etc/hopsum/server.pem" # of the controller as the switch's client; both or none
   tls_key = "/etc/hopsum/server.key"
   # program = "/opt/hopsum/hopsum.conf"      # driver "tofino": the build's .conf file, its P4Info beside it
-  ports = [{port = 1, network = "10.0.0.0/24"}]
+  # loop_ports = [68, 196]                   # driver "tofino": what slots are spread over, see docs/tofino.md
+  ports = [{port = 1, network = "10.0.0.0/24"}]      # driver "tofino": also speed_gbps = 100
 
   [[switch]]                                 # at which no worker stands: without ports
   name = "spine"
@@ -87,10 +88,14 @@ _MAX_ELECTION_ID = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class PortRule:
-    """Workers with addresses of `network` are behind switch port `port`."""
+    """Workers with addresses of `network` are behind switch port `port`.
+
+    The driver of a hardware switch brings a port with `speed_gbps` up.
+    """
 
     port: int
     network: IPv4Network
+    speed_gbps: int | None = None
 
     def __str__(self) -> str:
         """Return `NETWORK at port N`."""
@@ -105,8 +110,9 @@ class SwitchConfig:
     workers send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers
     the one with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is its workers'
     Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's output, for a
-    driver whose program is not installed with this package. `registered` switches came by themselves, and are in no
-    file. Without `tls` its P4Runtime is in the clear.
+    driver whose program is not installed with this package. Slots are spread over `loop_ports`, the program's default
+    one if there are none. `registered` switches came by themselves, and are in no file. Without `tls` its P4Runtime is
+    in the clear.
     """
 
     name: str
@@ -120,6 +126,7 @@ class SwitchConfig:
     election_id: int = CONTROLLER_ELECTION_ID[0]
     l2_forwarding: bool = False
     program: Path | None = None
+    loop_ports: tuple[int, ...] = ()
     registered: bool = False
     tls: SwitchTls | None = None
 
@@ -138,12 +145,17 @@ class SwitchConfig:
         having = [rule for rule in self.ports if ip in rule.network and rule.port != but]
         return max(having, key=lambda rule: rule.network.prefixlen) if having else None
 
+    @property
+    def speeds_gbps(self) -> dict[int, int]:
+        """Return the speeds of the ports that have one."""
+        return {rule.port: rule.speed_gbps for rule in self.ports if rule.speed_gbps is not None}
+
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong."""
         if not self.name:
             raise _wrong("a switch without a name", "give it one")
         try:
-            check_target(self.driver, self.device_id, self.program)
+            check_target(self.driver, self.device_id, self.program, bool(self.loop_ports or self.speeds_gbps))
         except ControlPlaneError as error:
             raise _wrong(f"switch {self.name!r}: {error.what}", error.hint) from error
         if not 1 <= self.election_id <= _MAX_ELECTION_ID:
@@ -157,6 +169,8 @@ class SwitchConfig:
                 raise _wrong(f"switch {self.name!r}: port {rule.port}", f"ports are 0 .. {MAX_PORT}")
             if networks.count(rule.network) > 1:
                 raise _wrong(f"switch {self.name!r}: network {rule.network} at several ports", "give each network once")
+            if rule.speed_gbps not in (None, self.speeds_gbps.get(rule.port)):
+                raise _wrong(f"switch {self.name!r}: port {rule.port} with several speeds", "give the port one speed")
 
 
 @dataclass(frozen=True)
@@ -323,6 +337,7 @@ def _switch(entry: Any, folder: Path, where: str) -> SwitchConfig:
     service_address = values.pop("service_address", None)
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
     ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports", [])))
+    values["loop_ports"] = _numbers(values.pop("loop_ports", []), f"{where} loop_ports")
     address = None if service_address is None else parse_address(service_address)
     tls = _tls([values.pop(f"tls_{name}", None) for name in ("ca", "certificate", "key")], where)
     parts: dict[str, Any] = {"endpoint": endpoint, "ports": ports, "service_address": address, "tls": tls}
@@ -340,17 +355,25 @@ def _tls(files: list[Path | None], where: str) -> SwitchTls | None:
 
 _MORE_OF_SWITCH: dict[str, type] = {
     "slots": int, "election_id": int, "l2_forwarding": bool, "program": Path, "ports": list,
-    "tls_ca": Path, "tls_certificate": Path, "tls_key": Path,
+    "tls_ca": Path, "tls_certificate": Path, "tls_key": Path, "loop_ports": list,
 }  # fmt: skip
 
 
 def _port(rule: Any, where: str) -> PortRule:
-    values = _take(_table(rule, where), {"port": int, "network": str}, where, ("port", "network"))
+    kinds = {"port": int, "network": str, "speed_gbps": int}
+    values = _take(_table(rule, where), kinds, where, ("port", "network"))
     try:
         network = IPv4Network(values["network"])
     except ValueError as error:
         raise _wrong(f"{where}: network {values['network']!r}: {error}", "write A.B.C.0/24") from None
-    return PortRule(values["port"], network)
+    return PortRule(values["port"], network, values.get("speed_gbps"))
+
+
+def _numbers(values: list[Any], where: str) -> tuple[int, ...]:
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong(f"{where}: {value!r:.80}", "it is a list of integers")
+    return tuple(values)
 
 
 def _take(table: Mapping[str, Any], kinds: Mapping[str, type], where: str, required: Iterable[str]) -> dict[str, Any]:

@@ -28,7 +28,10 @@ def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, Pipe
 def _load(config: ClusterConfig, switch: SwitchConfig, program: Path) -> PipelineConfig:
     ends = [port for link in config.links for name, port in link.ends if name == switch.name]
     try:
-        return load_pipeline(switch.driver, program, [*(rule.port for rule in switch.ports), *ends])
+        ports = [*(rule.port for rule in switch.ports), *ends]
+        return load_pipeline(
+            switch.driver, program, ports, loop_ports=switch.loop_ports, speeds_gbps=switch.speeds_gbps
+        )
     except ControlPlaneError as error:
         raise ControlPlaneError(f"switch {switch.name!r}: {error.what}", hint=error.hint) from error
 

@@ -7,7 +7,7 @@
     p4runtime     everything that targets with a P4Runtime server share
     native        the embedded switch
     bmv2          simple_switch_grpc
-    tofino        a Tofino switch behind Stratum
+    tofino        a Tofino switch behind a BF Runtime server
 
 Only `p4runtime` imports gRPC.
 """

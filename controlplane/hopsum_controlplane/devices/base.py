@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import ControlPlaneError
@@ -108,6 +110,16 @@ class Device(ABC):
     @abstractmethod
     def close(self) -> None:
         """Hang up. Harmless when done before. The entries on the switch stay."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, whatever happened."""
+        self.close()
 
 
 def ensure_pipeline(device: Device, pipeline: PipelineConfig) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from hopsum_controlplane.errors import ControlPlaneError
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.devices.base import PipelineConfig
-    from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+    from hopsum_controlplane.devices.base import Device, PipelineConfig
     from hopsum_controlplane.devices.tls import SwitchTls
 
 _CLASSES = {
@@ -37,31 +36,40 @@ def check_driver(driver: str) -> None:
         raise ControlPlaneError(f"no driver {driver!r} among {', '.join(DRIVERS)}", hint=hint)
 
 
-def check_target(driver: str, device_id: int, program: Path | None) -> None:
+def check_target(driver: str, device_id: int, program: Path | None, set_up: bool = False) -> None:
     """Raise ControlPlaneError unless a switch of this driver can be used so.
 
-    `program` is the compiler's .conf file, of those whose program is not installed with this package.
+    `program` is the compiler's .conf file, of those whose program is not installed with this package. With `set_up`
+    the switch has loop ports or speeds of ports, which are for those alone.
     """
     check_driver(driver)
     if driver not in _COMPILED_ELSEWHERE:
         if program is not None:
             raise ControlPlaneError(f"program {program} for driver {driver!r}", hint="leave it out: it has one")
+        if set_up:
+            raise ControlPlaneError(f"loop_ports or speed_gbps for driver {driver!r}", hint="leave them out")
         return
     if program is None:
         raise ControlPlaneError(f"driver {driver!r} without a program", hint="give the compiler's .conf file")
     import_module(_CLASSES[driver][0]).check_device_id(device_id)
 
 
-def load_pipeline(driver: str, program: Path, ports: Iterable[int] = ()) -> PipelineConfig:
-    """Read the program of a switch of this driver from what its compiler wrote.
+def load_pipeline(
+    driver: str,
+    program: Path,
+    ports: Iterable[int] = (),
+    *,
+    loop_ports: tuple[int, ...] = (),
+    speeds_gbps: Mapping[int, int] | None = None,
+) -> PipelineConfig:
+    """Read the program of a switch of this driver from what its compiler wrote, and add the set-up of its ports.
 
-    Raises ControlPlaneError, also when the program cannot serve workers at one of `ports`.
+    Raises ControlPlaneError, also when the program cannot serve one of `ports`, loop through one of `loop_ports`, or a
+    port has no such speed.
     """
     module = import_module(_CLASSES[driver][0])
-    load: Callable[[Path], PipelineConfig] = module.load_program
-    pipeline = load(program)
-    module.check_ports(pipeline, ports)
-    return pipeline
+    set_up: Callable[..., PipelineConfig] = module.set_up
+    return set_up(module.load_program(program), ports, loop_ports, speeds_gbps or {})
 
 
 def open_device(
@@ -74,8 +82,8 @@ def open_device(
     rpc_timeout_s: float = 10.0,
     owner: int = 0,
     tls: SwitchTls | None = None,
-) -> P4RuntimeDevice:
-    """Open the switch whose P4Runtime server is at `address` (HOST:PORT), as the primary client.
+) -> Device:
+    """Open the switch whose server is at `address` (HOST:PORT), as the client that may write.
 
     Of two controllers the one with the higher `election_id`, 64 bits each, is the primary. Of the sessions of one
     `owner`, 32 bits, with the low word 0, it is the last one. Raises ControlPlaneError: no such driver.
@@ -83,7 +91,7 @@ def open_device(
     """
     check_driver(driver)
     module, name = _CLASSES[driver]
-    opened: P4RuntimeDevice = getattr(import_module(module), name)(
+    opened: Device = getattr(import_module(module), name)(
         address,
         device_id,
         election_id=election_id,

@@ -7,7 +7,6 @@ One client per switch and no state outside it, so one process can hold any numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -164,16 +163,6 @@ class P4RuntimeDevice(Device):
     def close(self) -> None:
         """Hang up. Harmless when done before. The entries on the switch stay."""
         self._session.close()
-
-    def __enter__(self) -> P4RuntimeDevice:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close, whatever happened."""
-        self.close()
 
     def _runs(self, p4info: P4Info) -> None:
         self._p4info, self.program = p4info, read_program(p4info)

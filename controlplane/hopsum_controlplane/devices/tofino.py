@@ -1,80 +1,322 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Tofino switch as Stratum serves it over P4Runtime. Never run against Stratum or a Tofino: there was none to be had.
+"""A Tofino 1 or 2 switch behind a BF Runtime server. Never run against a switch: there was none to be had.
 
-What is written here follows Stratum's sources (github.com/stratum/stratum, commit f8f7130 of July 2024):
+What is written here follows the public sources of the switch software (p4lang/open-p4studio, SDE 9.13.4):
 
-- `p4_device_config` is a serialised BfPipelineConfig (stratum/hal/lib/barefoot/bf.proto): the program's name,
-  bfrt.json, and for each pipeline its name, context.json, the binary and the pipes that it runs in. Stratum's own
-  bf_pipeline_builder (stratum/hal/bin/barefoot) makes it of a .conf file and what that names; so does `load_program`;
-- a device id is a node's of Stratum's chassis configuration, and 0 is refused (stratum/hal/lib/common/p4_service.cc);
-- roles are known by name; without one a client has full access (stratum/lib/p4runtime/sdn_controller_manager.cc);
-- multicast groups hold replicas in the integer form of ports, with instances of 16 bits, and are read by wildcard
-  (bfrt_pre_manager.cc); counters are read cell by cell (bfrt_counter_manager.cc): what `P4RuntimeDevice` does;
-- a Stratum that restarts runs the program that it had by itself, with its cookie and without entries
-  (p4_service.cc): the cookie says nothing then, and the audit after a new session finds that its jobs are over;
-- counters and registers must be the standard ones in the P4Info (p4c's --p4runtime-force-std-externs): Stratum's builds
-  of its own programs say so too.
+- a push replaces the program and resets the chip: tables, registers, ports and queues start from nothing;
+- BF Runtime keeps no cookie. The cookie is a part of the program's name, which the server returns;
+- beside the program there are things to set up: front ports with a speed, loop ports, and the two queues of each loop
+  port (docs/tofino.md, order and loss). The entries of the table `loop` are written last. While the last of them is
+  missing, the switch has no cookie, so that a set-up that broke off is made again;
+- BF Runtime has no election: the client that bound to the program first has the switch while its session lasts.
 
-Ports are the chip's device ports, of 9 bits, unless the chassis configuration translates them. No register is read.
+Ports are device ports of 9 bits. No register is read or cleared: only the tag of a slot's copy says what is valid.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_controlplane.devices.base import Capabilities, PipelineConfig
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.bfruntime.chip import (
+    CHIPS,
+    QUEUE_DECIDED,
+    QUEUE_UNDECIDED,
+    TOFINO,
+    ChipSetup,
+    TofinoFacts,
+    guaranteed_cells,
+    loop_entries,
+    pipe_of,
+    port_data,
+)
+from hopsum_controlplane.bfruntime.encoding import GROUPS, NODES, BfrtEncoding, update
+from hopsum_controlplane.bfruntime.messages import ALL_PIPES, CLASSES, UpdateType, message
+from hopsum_controlplane.bfruntime.schema import BfrtSchema
+from hopsum_controlplane.bfruntime.session import BfrtSession, Refusal
+from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
+from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.entries import (
+    CounterValue,
+    DefaultAction,
+    Delete,
+    Insert,
+    Modify,
+    MulticastGroup,
+    TableEntry,
+    Update,
+)
+from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, SessionLostError, WriteError
+from hopsum_controlplane.program_reader import read_program
 from hopsum_wire import Op
 
 OPS: Final = (Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32)
-_LOOP_PORTS: Final = {"tna": (68, 192, 196, 324, 448, 452), "t2na": (6, 128, 256, 384)}
-"""By the P4Info's architecture: LOOP_PORTS of p4/tna/target.p4, the device ports that the program can loop through."""
-_BYTES: Final = 2  # the wire type of protobuf
 _P4INFO_PATTERN: Final = "*.p4info.txtpb"
+_KINDS: Final = {Insert: UpdateType.INSERT, Modify: UpdateType.MODIFY, Delete: UpdateType.DELETE}
 
 
-class TofinoDevice(P4RuntimeDevice):
-    """A Tofino 1 or 2 switch; the program says which by its P4Info.
+@dataclass(frozen=True)
+class TofinoPipeline(PipelineConfig):
+    """The Tofino program, and what is set up beside it. `device_config` is a serialised ForwardingPipelineConfig."""
 
-    A job's lookup table is tens of thousands of entries, so a batch is written in parts: gRPC takes 4 MiB in one
-    message, and no part should take longer than an RPC may.
+    setup: ChipSetup = field(default_factory=ChipSetup)
+
+    @property
+    def cookie(self) -> int:
+        """Return what identifies program and set-up: a changed set-up is another one, which starts from nothing."""
+        return PipelineConfig(self.device_config + self.setup.text().encode(), self.p4info).cookie
+
+
+class TofinoDevice(Device):
+    """A Tofino 1 or 2 switch. The program says which, by its P4Info.
+
+    Opening waits for the server up to `connect_timeout_s`. Each call has `rpc_timeout_s`, pushing a program
+    `push_timeout_s`. `owner` is the client's number, 1 for nobody's. Raises SessionLostError when there is no server or
+    a client with this number is connected, and NotPrimaryError when another client has the program. `election_id` is
+    taken and not used: BF Runtime has no election. A context manager that closes.
     """
 
     capabilities = Capabilities("tofino", ops=OPS)
     write_updates = 4096
+    """Updates of one RPC: no part of a batch should take longer than an RPC may."""
 
-    def __init__(self, address: str, device_id: int = 1, **options: Any) -> None:
-        """Open as P4RuntimeDevice. Raises ControlPlaneError also for device id 0, which Stratum does not have."""
-        check_device_id(device_id)
-        super().__init__(address, device_id, **options)
+    def __init__(
+        self,
+        address: str,
+        device_id: int = 0,
+        *,
+        election_id: tuple[int, int] = CONTROLLER_ELECTION_ID,
+        connect_timeout_s: float = 10.0,
+        rpc_timeout_s: float = 10.0,
+        push_timeout_s: float = 120.0,
+        owner: int = 0,
+    ) -> None:
+        self._rpc_timeout_s, self._push_timeout_s = rpc_timeout_s, push_timeout_s
+        self._session = BfrtSession(address, device_id, owner or 1, connect_timeout_s)
+        self.where = self._session.where
+        self._cookie: int | None = None
+        self._encoding: BfrtEncoding | None = None
+        try:
+            self._bind()
+        except BaseException:
+            self._session.close()
+            raise
+
+    @property
+    def encoding(self) -> BfrtEncoding:
+        """Return the tables of the running program. Raises ControlPlaneError when none of ours runs."""
+        if self._encoding is None:
+            raise ControlPlaneError("the switch runs no program of ours", where=self.where, hint="push one")
+        return self._encoding
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """Write one batch, as Device.write says, in parts."""
+        parts = [self._encode(each) for each in updates]
+        failures: list[FailedUpdate] = []
+        at = 0
+        while at < len(updates):
+            stop, count = at, 0
+            while stop < len(updates) and (stop == at or count + len(parts[stop]) <= self.write_updates):
+                count += len(parts[stop])
+                stop += 1
+            failures += self._write_part(updates, parts, at, stop)
+            at = stop
+        if failures:
+            hint = "the others of the batch stand" if len(failures) < len(updates) else "look at the log of the switch"
+            raise WriteError(updates, failures, where=self.where, hint=hint)
+
+    def read_table(self, table: str) -> list[TableEntry]:
+        """Read all entries of a table."""
+        found = self._read([self.encoding.query(table)])
+        entries = (self.encoding.decode(entry) for entry in found if not entry.is_default_entry)
+        return [entry for entry in entries if isinstance(entry, TableEntry)]
+
+    def read_default(self, table: str) -> DefaultAction:
+        """Read what a table does on a miss."""
+        for entry in self._read([self.encoding.query(table, default=True)]):
+            found = self.encoding.decode(entry)
+            if isinstance(found, DefaultAction):
+                return found
+        raise ControlPlaneError(f"no default action of table {table} came back", where=self.where)
+
+    def read_groups(self) -> list[MulticastGroup]:
+        """Read all multicast groups in ascending order of their ids."""
+        groups, nodes = (self._read([self.encoding.fixed(name, {})]) for name in (GROUPS, NODES))
+        return self.encoding.groups(groups, nodes)
+
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Read `count` cells of a counter from index `start`; all the rest of it by default."""
+        stop = self.encoding.p4info.counters[counter].size if count is None else start + count
+        found = self._read([self.encoding.counter(counter, index) for index in range(start, stop)])
+        cells = dict(self.encoding.packets(counter, entry) for entry in found)
+        return [CounterValue(cells[index], 0) for index in range(start, stop)]
+
+    def cookie(self) -> int | None:
+        """Read the cookie of the program that runs; None where it is not ours, or its set-up is not complete."""
+        self._session.check()
+        if self._cookie is None:
+            return None
+        last = self.encoding.entry(loop_entries(TOFINO, ())[-1])  # its key is that of any chip
+        last.ClearField("data")
+        return self._cookie if self._read([last]) else None
+
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
+        """Make the switch run `pipeline`, with its set-up. All entries, registers and counters are lost (rule E1)."""
+        chip = chip_of(pipeline)
+        setup = pipeline.setup if isinstance(pipeline, TofinoPipeline) else ChipSetup()
+        config = CLASSES["ForwardingPipelineConfig"].FromString(pipeline.device_config)
+        config.p4_name = f"{config.p4_name}-{pipeline.cookie:016x}"
+        self._session.check()
+        self._encoding = self._cookie = None
+        self._session.push(config, self._push_timeout_s)
+        self._bind()
+        self._set_up_ports(chip, setup)
+        for port in dict.fromkeys(setup.loop_ports or tuple(chip.loop_gbps)[:1]):
+            self._set_up_queues(chip, port)
+        self.write([Insert(entry) for entry in loop_entries(chip, setup.loop_ports)])
+
+    def close(self) -> None:
+        """Hang up. Harmless when done before; what stands on the switch stays."""
+        self._session.close()
+
+    def _bind(self) -> None:
+        """Become the client of the program that runs, and learn its tables where it is ours."""
+        config = self._session.config(self._push_timeout_s)
+        if not config.config:
+            return
+        program = config.config[0]
+        self._session.bind(program.p4_name, self._rpc_timeout_s)
+        found = re.fullmatch(r".*-([0-9a-f]{16})", program.p4_name)
+        if found is None:
+            return
+        try:
+            self._encoding = BfrtEncoding(BfrtSchema(program.bfruntime_info, config.non_p4_config.bfruntime_info))
+            self.program = read_program(self._encoding.p4info)
+        except ControlPlaneError as error:
+            raise ControlPlaneError(error.what, where=self.where, hint=error.hint) from error
+        self._cookie = int(found[1], 16)
+
+    def _set_up_ports(self, chip: TofinoFacts, setup: ChipSetup) -> None:
+        entries = {port: port_data(chip, speed) for port, speed in setup.speeds_gbps.items()}
+        for port in setup.loop_ports:
+            if port not in chip.recirculating:
+                entries[port] = port_data(chip, chip.loop_gbps[port], loop=True)
+        found = [self.encoding.fixed("$PORT", {"$DEV_PORT": port}, data) for port, data in entries.items()]
+        self._set([update(UpdateType.INSERT_OR_MODIFY, entry) for entry in found], f"ports {sorted(entries)}")
+
+    def _set_up_queues(self, chip: TofinoFacts, port: int) -> None:
+        """Serve the queue of decided packets of a loop port first, and give the queue room."""
+        pipe = pipe_of(port)
+        found = self._read([self.encoding.fixed("tm.port.cfg", {"dev_port": port})], pipe=pipe)
+        if not found:
+            what, hint = (
+                f"loop port {port} is not there",
+                f"give loop ports of pipes that the chip has, not of pipe {pipe}",
+            )
+            raise ControlPlaneError(what, where=self.where, hint=hint)
+        values = self.encoding.values("tm.port.cfg", found[0])
+        group, queues = values["pg_id"], values["egress_qid_queues"]
+        if len(queues) <= QUEUE_UNDECIDED:
+            what = f"loop port {port} has {len(queues)} queues, and the program uses {QUEUE_UNDECIDED + 1}"
+            raise ControlPlaneError(what, where=self.where, hint="give the port more queues in the traffic manager")
+        keys = [{"pg_id": group, "pg_queue": queues[number]} for number in (QUEUE_DECIDED, QUEUE_UNDECIDED)]
+        room = {"guaranteed_cells": guaranteed_cells(chip, port), "tail_drop_enable": False}
+        entries = [
+            self.encoding.fixed("tm.queue.sched_cfg", keys[0], {"max_priority": "HIGH"}),
+            self.encoding.fixed("tm.queue.sched_cfg", keys[1], {"max_priority": "LOW"}),
+            self.encoding.fixed("tm.queue.buffer", keys[0], room),
+        ]
+        self._set([update(UpdateType.MODIFY, each) for each in entries], f"queues of loop port {port}", pipe=pipe)
+
+    def _set(self, updates: Sequence[Any], what: str, *, pipe: int = ALL_PIPES) -> None:
+        if updates and (refused := self._session.write(updates, self._rpc_timeout_s, pipe=pipe)):
+            first = refused[0]
+            said = f"{len(refused)} of {len(updates)} updates refused, the first with {first.code} {first.message!r}"
+            hint = "look at the log of the switch; the program is pushed again at the next start"
+            raise ControlPlaneError(f"{what}: {said}", where=self.where, hint=hint)
+
+    def _read(self, entries: Iterable[Any], *, pipe: int = ALL_PIPES) -> list[Any]:
+        return self._session.read(entries, self._rpc_timeout_s, pipe=pipe)
+
+    def _encode(self, change: Update) -> list[Any]:
+        """Return the updates of BF Runtime that make one of ours."""
+        entity = change.entity
+        if isinstance(entity, MulticastGroup):
+            return self._encode_group(change, entity)
+        encoded = self.encoding.update(_KINDS[type(change)], entity)
+        if isinstance(change, Delete):
+            encoded.entity.table_entry.ClearField("data")
+        return [encoded]
+
+    def _encode_group(self, change: Update, group: MulticastGroup) -> list[Any]:
+        """Return updates that leave no moment in which a group that stays has no nodes."""
+        encoding, kind = self.encoding, _KINDS[type(change)]
+        found = (encoding.values(GROUPS, entry) for entry in self._read([encoding.fixed(GROUPS, {})]))
+        held = {values["$MGID"]: values.get("$MULTICAST_NODE_ID", []) for values in found}
+        if isinstance(change, Insert) == (group.id in held):
+            return [update(kind, encoding.group(group.id, []))]  # which the switch refuses
+        old = held.get(group.id, [])
+        gone = [update(UpdateType.DELETE, encoding.node(number)) for number in old]
+        if isinstance(change, Delete):
+            return [update(kind, encoding.group(group.id)), *gone]
+        nodes = encoding.nodes(group, old)
+        # A node of a batch that broke off may be there.
+        new = [update(UpdateType.INSERT_OR_MODIFY, encoding.node(number, *node)) for number, node in nodes.items()]
+        return [*new, update(kind, encoding.group(group.id, list(nodes))), *gone]
+
+    def _write_part(
+        self, batch: Sequence[Update], parts: Sequence[Sequence[Any]], at: int, stop: int
+    ) -> list[FailedUpdate]:
+        """Write the updates at .. stop - 1 of a batch; return what was refused. Raises as Device.write does."""
+        places = [number for number in range(at, stop) for _ in parts[number]]
+        sent = False
+        try:
+            self._session.check()
+            sent = True
+            refused = self._session.write([each for part in parts[at:stop] for each in part], self._rpc_timeout_s)
+        except ControlPlaneError as error:
+            if sent and isinstance(error, SessionLostError):
+                text = f"Write of {len(batch)} updates ended without an answer: {error.what}"
+                raise WriteError(batch, (), why=text, where=self.where, hint=error.hint) from None
+            if not at:
+                raise
+            text = f"Write of {len(batch)} updates ended after {at}: {error.what}"
+            raise WriteError(batch, (), why=text, where=self.where, hint=error.hint) from None
+        first: dict[int, Refusal] = {}
+        for each in refused:
+            first.setdefault(places[each.position], each)
+        return [FailedUpdate(number, batch[number], each.code, each.message) for number, each in first.items()]
 
 
 def check_device_id(device_id: int) -> None:
-    """Raise ControlPlaneError for the id that no node of Stratum's has."""
-    if device_id < 1:
-        raise ControlPlaneError(f"device id {device_id}", hint="Stratum's begin at 1: see its chassis configuration")
+    """Raise ControlPlaneError for the id of no device."""
+    if device_id < 0:
+        raise ControlPlaneError(f"device id {device_id}", hint="the first chip of a switch is 0")
 
 
-def check_ports(pipeline: PipelineConfig, ports: Iterable[int]) -> None:
-    """Raise ControlPlaneError for the first device port at which the program cannot serve a worker.
-
-    A frame from a loop port is one of the program's own.
-    """
+def chip_of(pipeline: PipelineConfig) -> TofinoFacts:
+    """Return the chip that a program is for. Raises ControlPlaneError when its architecture is another."""
     found = re.search(r'^ *arch: "(\w*)"', pipeline.p4info, re.MULTILINE)
     arch = found[1] if found else ""
-    if arch not in _LOOP_PORTS:
-        hint = f"the Tofino program is of {' or '.join(_LOOP_PORTS)}: see docs/tofino.md"
+    if arch not in CHIPS:
+        hint = f"the Tofino program is of {' or '.join(CHIPS)}: see docs/tofino.md"
         raise ControlPlaneError(f"P4Info of architecture {arch!r}", hint=hint)
-    loops = _LOOP_PORTS[arch]
-    hint = f"workers stand at front ports of any pipe; loop ports are {', '.join(map(str, loops))}"
-    for port in ports:
-        if port in loops:
-            raise ControlPlaneError(f"port {port} is one that the program loops through", hint=hint)
+    return CHIPS[arch]
+
+
+def set_up(
+    pipeline: PipelineConfig, ports: Iterable[int], loop_ports: tuple[int, ...], speeds_gbps: Mapping[int, int]
+) -> TofinoPipeline:
+    """Return a program with its set-up. Raises ControlPlaneError for ports and speeds that the chip does not have."""
+    chip = chip_of(pipeline)
+    chip.check_ports(ports)
+    chip.check_loop_ports(loop_ports)
+    chip.check_speeds(speeds_gbps)
+    return TofinoPipeline(pipeline.device_config, pipeline.p4info, ChipSetup(loop_ports, dict(speeds_gbps)))
 
 
 def load_program(conf: Path) -> PipelineConfig:
@@ -93,42 +335,27 @@ def load_program(conf: Path) -> PipelineConfig:
     try:
         return PipelineConfig(_pack(conf, description), p4infos[0].read_text(encoding="utf-8"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise _wrong(conf, f"describes no program as bf_pipeline_builder knows it: {error!r}") from error
+        raise _wrong(conf, f"describes no program as the compiler writes it: {error!r}") from error
     except OSError as error:
         raise _wrong(conf, f"names a file that cannot be read: {error}") from error
 
 
 def _pack(conf: Path, description: Any) -> bytes:
-    """Return the BfPipelineConfig of a .conf file."""
+    """Return the ForwardingPipelineConfig of a .conf file."""
     programs = [program for device in description["p4_devices"] for program in device["p4_programs"]]
     if len(programs) != 1:
         raise ValueError(f"{len(programs)} programs")
     (program,) = programs
-    message = _field(1, program["program-name"].encode()) + _field(2, _read(conf, program["bfrt-config"]))
+    config = message("ForwardingPipelineConfig", p4_name=program["program-name"])
+    config.bfruntime_info = _read(conf, program["bfrt-config"])
     for pipeline in program["p4_pipelines"]:
-        profile = _field(1, pipeline["p4_pipeline_name"].encode())
-        profile += _field(2, _read(conf, pipeline["context"])) + _field(3, _read(conf, pipeline["config"]))
-        profile += _field(4, b"".join(_varint(pipe) for pipe in pipeline["pipe_scope"]))
-        message += _field(3, profile)
-    return message
+        profile = config.profiles.add(profile_name=pipeline["p4_pipeline_name"], pipe_scope=pipeline["pipe_scope"])
+        profile.context, profile.binary = _read(conf, pipeline["context"]), _read(conf, pipeline["config"])
+    return bytes(config.SerializeToString(deterministic=True))
 
 
 def _read(conf: Path, name: str) -> bytes:
     return (conf.parent / name).read_bytes()
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """Return a field of protobuf's wire format that holds bytes, a text, a message or packed numbers."""
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _wrong(conf: Path, what: str) -> ControlPlaneError:

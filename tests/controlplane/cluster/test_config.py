@@ -151,10 +151,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, message: str
 
 
 def test_a_tofino_switch(tmp_path: Path) -> None:
-    text = SHORT.replace('"bmv2"', '"tofino"\nprogram = "/opt/hopsum.conf"\ndevice_id = 1')
-    assert load(tmp_path, text).switches[0].program == Path("/opt/hopsum.conf")
-    with pytest.raises(ClusterConfigError, match="switch 'leaf1': device id 0; Stratum's begin at 1"):
-        load(tmp_path, text.replace("device_id = 1", "device_id = 0"))
+    more = '"tofino"\nprogram = "/opt/hopsum.conf"\nloop_ports = [68, 196]'
+    text = SHORT.replace('"bmv2"', more).replace("port = 1,", "port = 1, speed_gbps = 100,")
+    switch = load(tmp_path, text).switches[0]
+    assert switch.program == Path("/opt/hopsum.conf")
+    assert (switch.loop_ports, switch.speeds_gbps) == ((68, 196), {1: 100})
+    for old, new, message in (
+        ("[68, 196]", '[68, "196"]', "loop_ports: '196'; it is a list of integers"),
+        ('driver = "tofino"\nprogram = "/opt/hopsum.conf"', 'driver = "bmv2"', "loop_ports or speed_gbps for driver"),
+        ("loop_ports", "device_id = -1\nloop_ports", "device id -1; the first chip of a switch is 0"),
+    ):
+        assert old in text
+        with pytest.raises(ClusterConfigError, match=message):
+            load(tmp_path, text.replace(old, new))
 
 
 def test_no_file_no_switch_one_name_twice(tmp_path: Path) -> None:

@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
 
-from hopsum_controlplane.devices.base import PipelineConfig
-from hopsum_controlplane.devices.tofino import load_program
+from hopsum_controlplane.devices.tofino import TofinoPipeline, load_program, set_up
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program import HALF_WORD_KEYS, PAIRS
 from hopsum_wire.p4runtime import p4info_pb2
 
-from .stratum import Stratum, stratum
+from .bf_runtime import BfRuntime, bf_runtime
 
 BUILD = Path(__file__).resolve().parents[3] / "p4" / "build" / "tna"
 CHIPS = ("tofino", "tofino2")
 FILES = {
-    "bfrt.json": b'{"tables": []}',
     "pipe/context.json": b'{"compiler": "p4c"}',
     "pipe/tofino.bin": bytes(range(256)) * 9,
 }
@@ -50,9 +50,26 @@ def is_lookup(table: p4info_pb2.Table) -> bool:
     return [field.name for field in table.match_fields] == list(HALF_WORD_KEYS)
 
 
-def make_build(folder: Path, p4info: P4Info) -> Path:
+@cache
+def bfrt_of(chip: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(gzip.decompress((BUILD / f"{chip}.bfrt.json.gz").read_bytes()))
+    return loaded
+
+
+def bfrt_like(chip: str, p4info: P4Info) -> bytes:
+    """Return the bfrt.json with the tables of a P4Info, and with their sizes."""
+    sizes = {f"pipe.{table.name}": table.size for table in p4info.tables}
+    tables = [
+        table | {"size": sizes.get(table["name"], table.get("size"))}
+        for table in bfrt_of(chip)["tables"]
+        if table["table_type"] != "MatchAction_Direct" or table["name"] in sizes
+    ]
+    return json.dumps({"tables": tables}).encode()
+
+
+def make_build(folder: Path, p4info: P4Info, chip: str = "tofino") -> Path:
     """Write a build of the program and return its .conf file."""
-    for name, content in FILES.items():
+    for name, content in {**FILES, "bfrt.json": bfrt_like(chip, p4info)}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     (folder / "tofino.p4info.txtpb").write_text(text_format.MessageToString(p4info.message))
@@ -60,7 +77,7 @@ def make_build(folder: Path, p4info: P4Info) -> Path:
         "p4_pipeline_name": "pipe",
         "context": "pipe/context.json",
         "config": "pipe/tofino.bin",
-        "pipe_scope": [0, 1, 2, 300],
+        "pipe_scope": [0, 1, 2, 3],
         "path": ".",
     }
     program = {"program-name": "hopsum", "bfrt-config": "bfrt.json", "p4_pipelines": [pipeline]}
@@ -75,11 +92,11 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tofino_pipeline(conf: Path) -> PipelineConfig:
-    return load_program(conf)
+def tofino_pipeline(conf: Path) -> TofinoPipeline:
+    return set_up(load_program(conf), [1], (68, 192), {1: 100})
 
 
 @pytest.fixture
-def chip() -> Iterator[Stratum]:
-    with stratum() as serving:
+def chip() -> Iterator[BfRuntime]:
+    with bf_runtime() as serving:
         yield serving

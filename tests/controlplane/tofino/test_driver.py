@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tofino driver against a server that holds and checks the program's P4Info (stratum.py says what it is not)."""
+"""The tofino driver against a server that checks every message against the compiled bfrt.json (bf_runtime.py)."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,37 +21,40 @@ from hopsum_controlplane import (
     WorkerEndpoint,
     WriteError,
 )
-from hopsum_controlplane.devices.base import Device, PipelineConfig, ensure_pipeline
+from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, guaranteed_cells, spread
+from hopsum_controlplane.bfruntime.schema import BfrtSchema
+from hopsum_controlplane.devices.base import Device, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
-from hopsum_controlplane.devices.tofino import TofinoDevice, load_program
+from hopsum_controlplane.devices.tofino import TofinoDevice, TofinoPipeline, check_device_id, load_program, set_up
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.errors import NotPrimaryError
+from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
 from hopsum_controlplane.jobs import LeafEndpoint
 from hopsum_controlplane.membership import job_membership
+from hopsum_controlplane.p4info import Table
 from hopsum_controlplane.plan import plan
+from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, forward
 from hopsum_controlplane.tables.lookup import half_words
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import Op
 
-from .conftest import FILES, make_build, of_one_word, p4info_of
-from .stratum import DEVICE_ID, BfPipelineConfig, Stratum
+from .bf_runtime import DEVICE_ID, BfRuntime
+from .conftest import FILES, bfrt_of, make_build, of_one_word, p4info_of
 
 TABLE16 = tuple(range(16))
 MakeSpec = Callable[..., JobSpec]
 
 
 @pytest.fixture
-def device(chip: Stratum, tofino_pipeline: PipelineConfig) -> Iterator[P4RuntimeDevice]:
+def device(chip: BfRuntime, tofino_pipeline: TofinoPipeline) -> Iterator[TofinoDevice]:
     with open_device("tofino", chip.address, DEVICE_ID) as device:
         assert ensure_pipeline(device, tofino_pipeline)
         yield device
 
 
 @pytest.fixture
-def controller(device: P4RuntimeDevice, switch_endpoint: SwitchEndpoint) -> SwitchController:
+def controller(device: TofinoDevice, switch_endpoint: SwitchEndpoint) -> SwitchController:
     return SwitchController(device, switch_endpoint)
 
 
@@ -57,33 +63,141 @@ def half_word(device: Device, number: int = 0, **match: int) -> TableEntry:
     return TableEntry(half.table, {"table_id": 1, "c0": 0, "c1": 0, **match}, half.action, {"lanes": 0x0714})
 
 
-def test_a_build_is_pushed_as_stratum_packs_it(
-    chip: Stratum, device: P4RuntimeDevice, tofino_pipeline: PipelineConfig
-) -> None:
-    (config,) = chip.configs
-    assert (config.p4_name, config.bfruntime_info) == ("hopsum", FILES["bfrt.json"])
+def test_a_build_is_pushed(chip: BfRuntime, device: TofinoDevice, tofino_pipeline: TofinoPipeline, conf: Path) -> None:
+    (config,) = chip.pushed
+    assert config.p4_name == f"hopsum-{tofino_pipeline.cookie:016x}"
+    assert config.bfruntime_info == (conf.parent / "bfrt.json").read_bytes()
     (profile,) = config.profiles
-    assert (profile.profile_name, list(profile.pipe_scope)) == ("pipe", [0, 1, 2, 300])
+    assert (profile.profile_name, list(profile.pipe_scope)) == ("pipe", [0, 1, 2, 3])
     assert (profile.context, profile.binary) == (FILES["pipe/context.json"], FILES["pipe/tofino.bin"])
-    assert config.SerializeToString() == tofino_pipeline.device_config, "nothing else, and in the canonical form"
     assert not ensure_pipeline(device, tofino_pipeline)
-    with TofinoDevice(chip.address, DEVICE_ID, election_id=(2, 0)) as again:
+    program = device.program
+    device.close()
+    with open_when_free(chip) as again:
         assert again.cookie() == tofino_pipeline.cookie
-        assert again.program == device.program
+        assert again.program == program
 
 
-@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 1 << 21])
-def test_lengths_of_any_size(tmp_path: Path, value: int) -> None:
-    conf = make_build(tmp_path, p4info_of("tofino"))
-    (tmp_path / "pipe/tofino.bin").write_bytes(bytes(value))
-    (profile,) = BfPipelineConfig.FromString(load_program(conf).device_config).profiles
-    assert profile.binary == bytes(value)
+def open_when_free(chip: BfRuntime, **options: Any) -> TofinoDevice:
+    """Open the switch as soon as the session before is over."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return TofinoDevice(chip.address, DEVICE_ID, **options)
+        except SessionLostError:
+            assert time.monotonic() < deadline
+
+
+def chip_entries(chip: BfRuntime, device: TofinoDevice, name: str) -> list[dict[str, Any]]:
+    assert chip.tables is not None
+    held = chip.tables.entries[chip.tables.named(name)["id"]]
+    return [{"pipe": key[0], **device.encoding.values(name, entry)} for key, entry in held.items()]
+
+
+def test_ports_queues_and_loops_are_set_up(chip: BfRuntime, device: TofinoDevice) -> None:
+    """A front port with its speed, a loop port in loopback; of each loop port decided packets first, and with room."""
+    ports = {each["$DEV_PORT"]: each for each in chip_entries(chip, device, "$PORT")}
+    assert {port: each["$SPEED"] for port, each in ports.items()} == {1: "BF_SPEED_100G", 192: "BF_SPEED_100G"}
+    assert (ports[1]["$FEC"], ports[1]["$N_LANES"], ports[1]["$PORT_ENABLE"]) == ("BF_FEC_TYP_RS", 4, True)
+    assert "$LOOPBACK_MODE" not in ports[1]
+    assert ports[192]["$LOOPBACK_MODE"] == "BF_LPBK_MAC_NEAR", "port 68 is in loopback by itself"
+    queues = {
+        (each["pipe"], each["pg_id"], each["pg_queue"]): each["max_priority"]
+        for each in chip_entries(chip, device, "tf1.tm.queue.sched_cfg")
+    }
+    assert queues == {(0, 17, 0): "HIGH", (0, 17, 1): "LOW", (1, 16, 0): "HIGH", (1, 16, 1): "LOW"}
+    rooms = chip_entries(chip, device, "tf1.tm.queue.buffer")
+    assert {(each["pipe"], each["pg_queue"]) for each in rooms} == {(0, 0), (1, 0)}
+    assert all(not each["tail_drop_enable"] for each in rooms)
+    assert {each["guaranteed_cells"] for each in rooms} == {guaranteed_cells(TOFINO, 68)}
+    loops = {entry.match["slot_bits"]: entry.params["port"] for entry in device.read_table("loop")}
+    assert loops == {number: (68, 192)[number % 2] for number in range(64)}
+
+
+def test_a_set_up_that_breaks_off_is_made_again(chip: BfRuntime, tofino_pipeline: TofinoPipeline) -> None:
+    """The program is there and the entries of `loop` are not: the switch has no cookie."""
+
+    def fail(number: int) -> None:
+        raise RuntimeError(f"write {number}")
+
+    with TofinoDevice(chip.address, DEVICE_ID) as device:
+        chip.before_writes = fail
+        with pytest.raises(ControlPlaneError, match="Write failed"):
+            device.set_pipeline_config(tofino_pipeline)
+        chip.before_writes = None
+        assert device.cookie() is None
+        assert ensure_pipeline(device, tofino_pipeline)
+        assert device.cookie() == tofino_pipeline.cookie
+        assert len(chip.pushed) == 2
+
+
+def test_a_loop_port_of_a_pipe_that_is_not_there(chip: BfRuntime, conf: Path) -> None:
+    """Many chips have two pipes of four."""
+    with TofinoDevice(chip.address, DEVICE_ID) as device:
+        with pytest.raises(ControlPlaneError, match=r"loop port 324 is not there; give .*, not of pipe 2"):
+            device.set_pipeline_config(set_up(load_program(conf), [1], (68, 324), {}))
+        assert device.cookie() is None
+
+
+def test_another_set_up_is_another_cookie(conf: Path, tofino_pipeline: TofinoPipeline) -> None:
+    """Slots never move to another pipe under a job."""
+    program = load_program(conf)
+    others = [set_up(program, [1], loops, speeds) for loops in ((68,), (192, 68)) for speeds in ({}, {1: 100})]
+    assert len({each.cookie for each in (*others, tofino_pipeline)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("chip_name", "ports", "share"),
+    [
+        ("tofino", (), {68: 64}),
+        ("tofino", (68, 192, 196, 324, 448, 452), {68: 11, 192: 11, 196: 11, 324: 11, 448: 10, 452: 10}),
+        ("tofino2", (6, 128, 256, 384), {6: 5, 128: 20, 256: 20, 384: 19}),
+    ],
+)
+def test_slots_are_spread_by_speed(chip_name: str, ports: tuple[int, ...], share: dict[int, int]) -> None:
+    facts = {"tofino": TOFINO, "tofino2": TOFINO2}[chip_name]
+    given = spread(facts, ports)
+    assert {port: given.count(port) for port in given} == share
+    assert set(given[: len(set(given))]) >= {port for port, groups in share.items() if groups > 5}, "by turns"
+
+
+@pytest.mark.parametrize(
+    ("ports", "loops", "speeds", "message"),
+    [
+        ([1, 196], (), {}, "port 196 is one that the program loops through; workers stand at front ports of any pipe"),
+        ([1], (68, 69), {}, "loop port 69; the program for tofino loops through 68, 192, 196, 324, 448, 452"),
+        ([1], (68, 68), {}, "loop ports 68, 68; name each once"),
+        ([1], (), {1: 400}, "port 1 with 400 Gbit/s; tofino has 10, 25, 40, 50, 100"),
+    ],
+)
+def test_set_ups_that_cannot_work(
+    conf: Path, ports: list[int], loops: tuple[int, ...], speeds: dict[int, int], message: str
+) -> None:
+    with pytest.raises(ControlPlaneError, match=message):
+        set_up(load_program(conf), ports, loops, speeds)
 
 
 @pytest.mark.parametrize("chip_name", ["tofino", "tofino2"])
-def test_every_table_takes_an_entry(chip: Stratum, tmp_path: Path, chip_name: str, make_spec: MakeSpec) -> None:
+def test_the_schema_is_the_p4info(chip_name: str) -> None:
+    """Names, numbers, widths and sizes that follow from bfrt.json are those that p4c wrote into the P4Info."""
+    made, compiled = BfrtSchema(json.dumps(bfrt_of(chip_name)).encode()).p4info(), p4info_of(chip_name)
+    assert {table.id: described(table) for table in made.tables} == {t.id: described(t) for t in compiled.tables}
+    known = {action.id: action for action in compiled.actions}
+    for action in made.actions:
+        if not action.name.endswith("NoAction"):
+            assert (action.alias, list(action.params)) == (known[action.id].alias, list(known[action.id].params))
+    assert {each.alias: each.size for each in made.counters} == {each.alias: each.size for each in compiled.counters}
+    assert read_program(made) == read_program(compiled)
+
+
+def described(table: Table) -> tuple[object, ...]:
+    return table.name, table.alias, table.size, table.entry_actions, list(table.keys)
+
+
+@pytest.mark.parametrize("chip_name", ["tofino", "tofino2"])
+def test_every_table_takes_an_entry(chip: BfRuntime, tmp_path: Path, chip_name: str, make_spec: MakeSpec) -> None:
     """Of the whole program: each table of half-words, those of jobs, the address, forwarding and its group."""
-    whole = load_program(make_build(tmp_path, p4info_of(chip_name)))
+    whole = load_program(make_build(tmp_path, p4info_of(chip_name), chip_name))
     with TofinoDevice(chip.address, DEVICE_ID) as device:
         device.set_pipeline_config(whole)
         wants = plan(job_of(device, make_spec()), device.program)
@@ -101,18 +215,18 @@ def test_every_table_takes_an_entry(chip: Stratum, tmp_path: Path, chip_name: st
 ENDPOINT = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254")
 
 
-def job_of(device: P4RuntimeDevice, spec: JobSpec) -> Job:
+def job_of(device: TofinoDevice, spec: JobSpec) -> Job:
     return Job.at(spec, ENDPOINT, 77, 5, SlotRange(32, spec.slots), code_group=device.program.code_group)
 
 
-def installed_entries(device: P4RuntimeDevice) -> dict[tuple[object, ...], object]:
+def installed_entries(device: TofinoDevice) -> dict[tuple[object, ...], object]:
     tables = [*device.program.job_tables, *(half.table for half in device.program.half_words), "switch_address", "l2"]
     found = [entry for table in tables for entry in device.read_table(table)]
     return {entity.key(): entity for entity in [*found, *device.read_groups()]}
 
 
 def test_a_job_comes_and_goes(
-    chip: Stratum, device: P4RuntimeDevice, controller: SwitchController, make_spec: MakeSpec, observer: WorkerEndpoint
+    chip: BfRuntime, device: TofinoDevice, controller: SwitchController, make_spec: MakeSpec, observer: WorkerEndpoint
 ) -> None:
     job = controller.create_job(make_spec(observers=(observer,)))
     expected = [*plan(job, device.program).entities, address.switch_address(controller.switch)]
@@ -125,7 +239,7 @@ def test_a_job_comes_and_goes(
     chip.writes.clear()
     controller.delete_job(job)
     assert list(installed_entries(device)) == [address.switch_address(controller.switch).key()]
-    assert chip.writes == [1, 10, 1024], "half-words go last: packets look up in later passes than the first"
+    assert chip.writes == [1, 13, 1024], "half-words go last: packets look up in later passes than the first"
 
 
 def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
@@ -142,7 +256,7 @@ def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
     assert list(device.entities) == [address.switch_address(controller.switch).key()]
 
 
-def test_half_words_of_nobody_are_removed(device: P4RuntimeDevice, switch_endpoint: SwitchEndpoint) -> None:
+def test_half_words_of_nobody_are_removed(device: TofinoDevice, switch_endpoint: SwitchEndpoint) -> None:
     device.write([Insert(half_word(device))])
     with pytest.raises(ControlPlaneError, match="1 entries of another controller stand here"):
         SwitchController(device, switch_endpoint)
@@ -162,7 +276,7 @@ def test_half_words_of_nobody_are_removed(device: P4RuntimeDevice, switch_endpoi
     ],
 )
 def test_what_the_program_has_not_is_not_sent(
-    chip: Stratum, device: P4RuntimeDevice, wrong: dict[str, object], message: str
+    chip: BfRuntime, device: TofinoDevice, wrong: dict[str, object], message: str
 ) -> None:
     chip.writes.clear()
     with pytest.raises(ControlPlaneError, match=message):
@@ -170,7 +284,7 @@ def test_what_the_program_has_not_is_not_sent(
     assert chip.writes == []
 
 
-def test_what_the_switch_refuses(device: P4RuntimeDevice) -> None:
+def test_what_the_switch_refuses(device: TofinoDevice) -> None:
     """A refused update does not keep the others of its batch from being written."""
     admit = TableEntry("jobs", {"generation": 7}, "to_worker", dict.fromkeys(_PARAMS, 1))
     fixed = TableEntry("need", {"flags": 9}, "plain_need")
@@ -188,9 +302,9 @@ def test_what_the_switch_refuses(device: P4RuntimeDevice) -> None:
 _PARAMS = ("src_mac", "dst_mac", "src_ip", "dst_ip", "dst_port")
 
 
-def test_a_full_table(device: P4RuntimeDevice) -> None:
+def test_a_full_table(device: TofinoDevice) -> None:
     """Room for the lookup tables of two jobs, and no more; the rest of the batch is written all the same."""
-    size = device.p4info.tables[half_word(device).table].size
+    size = device.encoding.p4info.tables[half_word(device).table].size
     keys = [{"table_id": n >> 8, "c0": n >> 4 & 15, "c1": n & 15} for n in range(size + 1)]
     entries = [half_word(device, **key) for key in keys]
     with pytest.raises(WriteError, match=f"1 of {size + 2} updates refused: update {size}") as error:
@@ -200,7 +314,7 @@ def test_a_full_table(device: P4RuntimeDevice) -> None:
     assert size == 2 * 256
 
 
-def test_a_batch_is_written_in_parts(chip: Stratum, device: P4RuntimeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_written_in_parts(chip: BfRuntime, device: TofinoDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TofinoDevice, "write_updates", 100)
     chip.writes.clear()
     entries = [half_word(device, c0=n >> 4, c1=n & 15) for n in range(250)]
@@ -213,36 +327,96 @@ def test_a_batch_is_written_in_parts(chip: Stratum, device: P4RuntimeDevice, mon
 
 
 def test_a_batch_that_ends_early_may_stand(
-    chip: Stratum, device: P4RuntimeDevice, monkeypatch: pytest.MonkeyPatch
+    chip: BfRuntime, device: TofinoDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another client takes the switch between two parts."""
+    """The switch fails at the second part, and says nothing of its updates."""
+
+    def fail(number: int) -> None:
+        assert number == 1, "the second part"
+
     monkeypatch.setattr(TofinoDevice, "write_updates", 10)
     entries = [half_word(device, c1=n) for n in range(16)]
-    others: list[TofinoDevice] = []
-    chip.before_writes = lambda number: (
-        others.append(TofinoDevice(chip.address, DEVICE_ID, election_id=(9, 0))) if number == 2 else None
-    )
+    chip.before_writes = fail
     chip.writes.clear()
-    with pytest.raises(WriteError, match="Write of 16 updates ended after 10") as error:
+    with pytest.raises(WriteError, match="Write of 16 updates ended without an answer") as error:
         device.write([Insert(entry) for entry in entries])
     assert error.value.failures == ()
     assert error.value.may_be_installed() == entries
-    with pytest.raises(NotPrimaryError), others[0]:
-        device.cookie()
 
 
-def test_another_controller_has_the_switch(chip: Stratum, device: P4RuntimeDevice) -> None:
-    with pytest.raises(
-        NotPrimaryError, match=r"our election id \(0, 5\) is not the primary's; the highest so far is 1;"
-    ):
-        TofinoDevice(chip.address, DEVICE_ID, election_id=(0, 5))
-    with TofinoDevice(chip.address, DEVICE_ID, election_id=(1, 1)) as other:
-        with pytest.raises(NotPrimaryError):
-            device.write([Insert(half_word(device))])
-        other.write([Insert(half_word(device))])
+def why_lost(device: TofinoDevice) -> str:
+    """Return why the session ended, as soon as the client has heard of it."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            device.cookie()
+        except SessionLostError as error:
+            return error.what
+        except ControlPlaneError:
+            continue  # the server knows the client no more
+    return "not lost"
 
 
-def test_counters(chip: Stratum, controller: SwitchController, make_spec: MakeSpec) -> None:
+def test_a_session_that_ends_is_lost(chip: BfRuntime, device: TofinoDevice) -> None:
+    """A batch that finds the session over was not sent."""
+    entry = half_word(device)
+    chip.end_streams()
+    assert "the BF Runtime session ended: CANCELLED" in why_lost(device)
+    writes = len(chip.writes)
+    with pytest.raises(SessionLostError):
+        device.write([Insert(entry)])
+    assert len(chip.writes) == writes
+
+
+def test_another_controller_has_the_switch(chip: BfRuntime, device: TofinoDevice) -> None:
+    """Who has the program keeps it while its session lasts. A client with the same number is not taken either."""
+    with pytest.raises(NotPrimaryError, match="Client ID 7 trying to bind but Client ID 1 already owns this P4"):
+        TofinoDevice(chip.address, DEVICE_ID, owner=7)
+    with pytest.raises(SessionLostError, match="client 1 is not taken: INVALID_ARGUMENT"):
+        TofinoDevice(chip.address, DEVICE_ID)
+    device.write([Insert(half_word(device))])
+    device.close()
+    with open_when_free(chip, owner=7) as other:
+        assert other.read_table(half_word(other).table) == [half_word(other)]
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(SessionLostError, match=r"no BF Runtime server answered in 0\.2 s"):
+        TofinoDevice("127.0.0.1:1", DEVICE_ID, connect_timeout_s=0.2)
+
+
+def test_a_foreign_program_is_pushed_over(chip: BfRuntime, tofino_pipeline: TofinoPipeline) -> None:
+    """A switch whose software started a program of its own has no cookie."""
+    with TofinoDevice(chip.address, DEVICE_ID) as device:
+        device.set_pipeline_config(tofino_pipeline)
+    assert chip.config is not None
+    chip.config.p4_name = "basic_switching"
+    with open_when_free(chip) as device:
+        assert device.cookie() is None
+        with pytest.raises(ControlPlaneError, match="runs no program of ours; push one"):
+            device.read_table("jobs")
+        assert ensure_pipeline(device, tofino_pipeline)
+
+
+def test_groups(chip: BfRuntime, device: TofinoDevice) -> None:
+    """A changed group gets new nodes before the old ones go. Copies of one instance share a node."""
+    group = MulticastGroup(5, (Replica(1, 0), Replica(2, 0), Replica(130, 3)))
+    device.write([Insert(group)])
+    assert device.read_groups() == [group]
+    other = MulticastGroup(5, (Replica(2, 0), Replica(7, 1), Replica(8, 2)))
+    for each in (other, group, other):
+        device.write([Modify(each)])
+        assert device.read_groups() == [each]
+    assert len(chip_entries(chip, device, "$pre.node")) == 3
+    with pytest.raises(WriteError, match="ALREADY_EXISTS"):
+        device.write([Insert(group)])
+    with pytest.raises(WriteError, match="NOT_FOUND"):
+        device.write([Delete(MulticastGroup(6))])
+    device.write([Delete(MulticastGroup(5))])
+    assert device.read_groups() == chip_entries(chip, device, "$pre.node") == []
+
+
+def test_counters(chip: BfRuntime, controller: SwitchController, make_spec: MakeSpec) -> None:
     chip.count("HopsumIngress.slot.job_events", 0, 4)
     job = controller.create_job(make_spec(table=None))
     chip.count("HopsumIngress.slot.job_events", 0, 11)
@@ -274,11 +448,10 @@ def test_what_the_program_cannot_is_refused(make_spec: MakeSpec) -> None:
     assert controller.create_job(make_spec("more")).job_index == 1
 
 
-def test_roles_and_ids(chip: Stratum) -> None:
-    with pytest.raises(ControlPlaneError, match="device id 0; Stratum's begin at 1"):
-        TofinoDevice(chip.address, 0)
-    with pytest.raises(ControlPlaneError, match="sdn"):
-        TofinoDevice(chip.address, DEVICE_ID, role="sdn")
+def test_device_ids(chip: BfRuntime, device: TofinoDevice) -> None:
+    with pytest.raises(ControlPlaneError, match="device id -1; the first chip of a switch is 0"):
+        check_device_id(-1)
+    assert device.where == f"switch 0 at {chip.address}"
 
 
 @pytest.mark.parametrize(
@@ -286,7 +459,7 @@ def test_roles_and_ids(chip: Stratum) -> None:
     [
         (lambda conf: conf.unlink(), "cannot be read"),
         (lambda conf: conf.write_text("{"), "cannot be read"),
-        (lambda conf: conf.write_text("{}"), "describes no program as bf_pipeline_builder knows it: KeyError"),
+        (lambda conf: conf.write_text("{}"), "describes no program as the compiler writes it: KeyError"),
         (lambda conf: conf.write_text('{"p4_devices": []}'), "0 programs"),
         (lambda conf: (conf.parent / "pipe/tofino.bin").unlink(), "names a file that cannot be read"),
         (lambda conf: (conf.parent / "tofino.p4info.txtpb").unlink(), "has 0 files"),
