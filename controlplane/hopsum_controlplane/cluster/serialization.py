@@ -109,7 +109,7 @@ def switch_to_json(switch: RegisteredSwitch) -> str:
     config = asdict(switch.config)
     ports = [{"port": rule.port, "network": str(rule.network)} for rule in switch.config.ports]
     replaced = [incarnation.hex() for incarnation in switch.replaced]
-    del config["program"]  # which no switch has that registers
+    del config["program"], config["loop_ports"]  # which no switch has that registers
     return json.dumps(
         {"config": {**config, "ports": ports}, "incarnation": switch.incarnation.hex(), "replaced": replaced}
     )

@@ -63,7 +63,7 @@ def test_the_manual_has_the_defaults(words: str, config: Any) -> None:
 
 
 def _written(value: object) -> str:
-    if value is None:
+    if value is None or value == ():
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
