@@ -26,6 +26,7 @@ from hopsum_controlplane.bfruntime.messages import (
     Stub,
     message,
 )
+from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 
 _CLOSE_S: Final = 2.0
@@ -61,13 +62,19 @@ class BfrtSession:
     """A session with the switch `device_id` at `address`, as client `client_id`.
 
     Construction waits up to `timeout_s` for the server, and as long for its answer. Raises SessionLostError when there
-    is none, or when a client with this number is connected.
+    is none, or when a client with this number is connected; ControlPlaneError when files of `tls` cannot be used.
+    Without `tls` the session is in the clear.
     """
 
-    def __init__(self, address: str, device_id: int, client_id: int, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, device_id: int, client_id: int, timeout_s: float, tls: SwitchTls | None = None
+    ) -> None:
         self.where = f"switch {device_id} at {address}"
         self._device_id, self._client_id = device_id, client_id
-        self._channel = grpc.insecure_channel(address, _OPTIONS)
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, _OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), _OPTIONS)
         self._stub = Stub(self._channel)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -40,6 +40,7 @@ from hopsum_controlplane.bfruntime.schema import BfrtSchema
 from hopsum_controlplane.bfruntime.session import BfrtSession, Refusal
 from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -94,9 +95,10 @@ class TofinoDevice(Device):
         rpc_timeout_s: float = 10.0,
         push_timeout_s: float = 120.0,
         owner: int = 0,
+        tls: SwitchTls | None = None,
     ) -> None:
         self._rpc_timeout_s, self._push_timeout_s = rpc_timeout_s, push_timeout_s
-        self._session = BfrtSession(address, device_id, owner or 1, connect_timeout_s)
+        self._session = BfrtSession(address, device_id, owner or 1, connect_timeout_s, tls)
         self.where = self._session.where
         self._cookie: int | None = None
         self._encoding: BfrtEncoding | None = None
