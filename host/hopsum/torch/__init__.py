@@ -4,11 +4,11 @@
     state = register_comm_hook(ddp, comm)
 
 `register_comm_hook` registers `hopsum_hook` with a `HopsumState`. The state holds the error feedback of each parameter
-and goes into the checkpoint; the hook hands the gradient buckets to the communicator. The communicator's thread encodes
+and goes into the checkpoint. The hook hands the gradient buckets to the communicator. The communicator's thread encodes
 and decodes: give each worker one core for that thread, and torch the rest (`torch.set_num_threads`), since both
 together on the same cores make each other wait.
 
-Importing this module also makes the process-group backend "hopsum" known to torch; see `hopsum.torch.group`.
+Importing this module also makes the process-group backend "hopsum" known to torch. See `hopsum.torch.group`.
 """
 
 from __future__ import annotations

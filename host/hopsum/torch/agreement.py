@@ -14,10 +14,10 @@ _DIGEST_BYTES: Final = 32
 
 
 def require_same(group: dist.ProcessGroup, facts: str) -> None:
-    """Compare a text with those of the other ranks; all of them call this at the same point.
+    """Compare a text with those of the other ranks. All of them call this at the same point.
 
     Raises:
-        ValueError: on all ranks, with the texts of two that differ; of long ones the first kilobyte.
+        ValueError: on all ranks, with the texts of two that differ. Of long ones it has the first kilobyte.
     """
     told = facts.encode("ascii", "backslashreplace")
     row = (hashlib.sha256(told).digest() + told)[:_BYTES].ljust(_BYTES)

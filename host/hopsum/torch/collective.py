@@ -44,13 +44,13 @@ from hopsum_wire.payload import SHAPES, pack_sums
 def open_collective(
     kind: str, config: Config, *, make: Callable[[int], Codec], facts: str, group: Any = None
 ) -> CollectiveCommunicator:
-    """Take part as this process's rank; all ranks call it at the same point.
+    """Take part as this process's rank. All ranks call it at the same point.
 
     Args:
         kind: "gloo" or "nccl".
         make: returns the codec for a number of workers.
         facts: what ranks have to have in common, in words.
-        group: torch process group that nothing else uses; one of all ranks is made if left out, and then closed.
+        group: torch process group that nothing else uses. By default one of all ranks is made, and closed at the end.
 
     Raises:
         ConfigError: torch.distributed is not initialised, the group is of another kind or the rank not this
@@ -92,7 +92,7 @@ class CollectiveCommunicator(SerialCommunicator):
 
     Args:
         kind: "gloo" or "nccl".
-        group: of the codec's workers; nothing else uses it.
+        group: of the codec's workers. Nothing else uses it.
         rank: of this process in the group.
         owned: the group is destroyed with this object, and when an all-reduce fails here, which the other ranks notice.
     """
@@ -168,12 +168,12 @@ def _operation(op: int, has_or: bool) -> dist.ReduceOp.RedOpType:
 
 
 def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:
-    """Return lanes as what a collective adds: int32[words], or uint8 for OR; a new array.
+    """Return lanes as what a collective adds: int32[words], or uint8 for OR. The array is new.
 
     Args:
         op: of the switch program.
         lanes: [chunks, lanes], of the op's lane type.
-        has_or: whether OR works on bytes as they are; if not, bits are spread, one to a byte.
+        has_or: whether OR works on bytes as they are. If not, bits are spread, one to a byte.
     """
     native = np.array(lanes, lanes.dtype.newbyteorder("="), order="C")
     if op == Op.OR:

@@ -26,7 +26,9 @@ OnSwitchLost = Literal["raise", "fall_back"]
 ON_SWITCH_LOST: Final = get_args(OnSwitchLost)
 _log: Final = logging.getLogger(__name__)
 _MEANS, _LOST, _FAILED = range(3)
-"""Votes, the largest counts: means, or an error that all ranks have alike; the switch is lost here; any other error."""
+"""Votes, of which the largest counts: means, or an error that all ranks have alike, the switch is lost here, or any other
+error.
+"""
 
 
 def is_loss(error: BaseException) -> bool:
@@ -55,7 +57,7 @@ class FallBack:
         """The process group averages, and the switch is asked no more."""
 
     def vote(self, failures: list[BaseException], then: Callable[[bool | BaseException], None]) -> None:
-        """Tell the other ranks how the step ended here; then call `then`, in a thread of its own.
+        """Tell the other ranks how the step ended here. Then call `then`, in a thread of its own.
 
         It is called with whether the process group has to average this step, or with why the ranks could not vote.
         """
@@ -87,7 +89,7 @@ class FallBack:
         return AllReduceError(f"the ranks could not vote on this step: {error}{why}. A rank has died or left")
 
     def redo(self, sums: list[PortionSum]) -> bool:
-        """Average by the process group what the switch was to average; return whether all means are finite.
+        """Average by the process group what the switch was to average. Return whether all means are finite.
 
         Raises:
             RuntimeError: from torch.

@@ -37,7 +37,10 @@ class _AgentWork(dist.Work):
         self._future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result, as long as the agent's deadline lets it; raises what the all-reduce failed with."""
+        """Wait for the result, as long as the agent's deadline lets it.
+
+        Raises the error of a failed all-reduce.
+        """
         self._future.wait()
         return True
 
@@ -61,11 +64,12 @@ class ProcessGroupHopsum(dist.ProcessGroup):
         """`pg_options` of `init_process_group` and `new_group`: the same on all ranks, but for the rank of `comm`.
 
         Args:
-            comm: sums; stays the caller's to close, after the process group. Of as many workers as the group has ranks.
+            comm: sums. It stays the caller's to close, after the process group. Of as many workers as the group has
+                ranks.
             min_elements: tensors of fewer elements than this are summed exactly, by Gloo: counts, losses and flags.
             on_nonfinite: what becomes of a tensor with NaN or infinity on some rank: NaN on all ranks ("skip"), or an
                 error on all ranks ("raise").
-            timeout: of Gloo's operations; `init_device_mesh(..., backend_override=...)` reads it as `_timeout`.
+            timeout: of Gloo's operations. `init_device_mesh(..., backend_override=...)` reads it as `_timeout`.
         """
 
         comm: Communicator
@@ -105,7 +109,7 @@ class ProcessGroupHopsum(dist.ProcessGroup):
         return BACKEND
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]  # all of torch's overloads
-        """Begin to replace tensors, a list of one, by their sum or mean; called by torch."""
+        """Begin to replace tensors, a list of one, by their sum or mean. torch calls it."""
         opts = dist.AllreduceOptions() if opts is None else opts
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         average = opts.reduceOp == dist.ReduceOp.AVG
@@ -180,7 +184,7 @@ for _name, _gloos in (dict(zip(_SAME, _SAME, strict=True)) | _RENAMED).items():
 
 
 def _create(base: Any, options: ProcessGroupHopsum.Options | None) -> ProcessGroupHopsum:
-    """Make a process group; called by torch. Without options it is Gloo by another name, as for `new_group`."""
+    """Make a process group. torch calls it. Without options it is Gloo by another name, as for `new_group`."""
     rank, workers = base.group_rank, base.group_size
     if options is not None and not isinstance(options, ProcessGroupHopsum.Options):
         raise TypeError(
@@ -198,6 +202,6 @@ def _create(base: Any, options: ProcessGroupHopsum.Options | None) -> ProcessGro
 
 
 def register() -> None:
-    """Make the backend known to torch; importing `hopsum.torch` does. Harmless when it is."""
+    """Make the backend known to torch. The import of `hopsum.torch` does so. Harmless when it is."""
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])

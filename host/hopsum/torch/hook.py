@@ -45,15 +45,15 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     """Let a communicator average the gradients of a DistributedDataParallel, and return the state for the checkpoint.
 
     Args:
-        ddp: from here on its backward passes use the communicator; a module takes one hook only.
-        comm: of this rank; stays the caller's to close. Without one, `hopsum.connect` makes one from the settings in
-            the environment, by `hosts://` where these have no URL; it is closed when the program ends.
+        ddp: from here on its backward passes use the communicator. A module takes only one hook.
+        comm: of this rank. It stays the caller's to close. Without one, `hopsum.connect` makes one from the settings in
+            the environment, by `hosts://` where these have no URL. It is closed when the program ends.
         options: of `HopsumState`.
 
     Raises:
         ConfigError: no communicator can be made of the settings, on all ranks alike.
-        TypeError: not a DistributedDataParallel; the message says how to make one. Or an option that HopsumState lacks.
-        ValueError: from HopsumState; communicator and process group disagree about ranks; or another rank has other
+        TypeError: not a DistributedDataParallel. The message says how to make one. Or an option that HopsumState lacks.
+        ValueError: from HopsumState, or communicator and process group disagree about ranks, or another rank has other
             options, then on all ranks and with both values.
         RuntimeError: from torch: it has a communication hook already.
     """
@@ -73,7 +73,7 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
 
 
 def _connect() -> Communicator:
-    """Return a communicator as the environment says; over the ranks' own hosts where it names no URL."""
+    """Return a communicator as the environment says, over the ranks' own hosts where it names no URL."""
     config = resolve()
     opened: Communicator = import_module("hopsum.connection").open_config(replace(config, url=config.url or "hosts://"))
     return opened

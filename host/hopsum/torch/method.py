@@ -29,12 +29,13 @@ _log: Final = logging.getLogger(__name__)
 
 
 class MethodTrial:
-    """The trial of one job; the same calls on all ranks.
+    """The trial of one job, with the same calls on all ranks.
 
     Args:
-        agree: returns the mean of each number over all ranks; called once, at the beginning of the same step on all.
+        agree: returns the mean of each number over all ranks. It is called once, at the beginning of the same step on
+            all.
         counted_steps: how many steps each way are counted.
-        decides: the faster way stays; False: hopsum stays in any case, and the times are told.
+        decides: the faster way stays. With False hopsum stays in any case, and the times are told.
         tells: this rank writes the verdict.
         clock: in seconds.
     """

@@ -50,7 +50,7 @@ class QuorumProcessGroup(dist.ProcessGroup):
     error feedback: tensors of a process group have no names.
 
     Args:
-        connect: takes part in the job of a quorum; a job over the ranks' own hosts (`hosts://`) if left out.
+        connect: takes part in the job of a quorum, by default a job over the ranks' own hosts (`hosts://`).
         timeout: of the store and of what goes through Gloo.
         min_elements: as of `ProcessGroupHopsum.Options`.
         settings: of `hopsum.connect`, where `connect` is left out.
@@ -86,7 +86,7 @@ class QuorumProcessGroup(dist.ProcessGroup):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """Leave the job of the quorum before, and take part in that of this one; called by torchft.
+        """Leave the job of the quorum before, and take part in that of this one. torchft calls it.
 
         Args:
             store_addr: HOST:PORT/PREFIX of a store, of this quorum alone.
@@ -114,7 +114,7 @@ class QuorumProcessGroup(dist.ProcessGroup):
         self._futures, self._error = deque(), None
 
     def abort(self) -> None:
-        """Leave the job, if there is one, so that no other rank waits for this one; called by torchft."""
+        """Leave the job, if there is one, so that no other rank waits for this one. torchft calls it."""
         comm, self._comm, self._group = self._comm, None, None
         if comm is not None:
             # Rank 0 of a hosts:// job waits for ranks that have died to leave: nobody here needs to wait for that.
@@ -127,7 +127,7 @@ class QuorumProcessGroup(dist.ProcessGroup):
             comm.close()
 
     def errored(self) -> Exception | None:
-        """Return the first error of an all-reduce since `configure`; called by torchft before it commits a step."""
+        """Return the first error of an all-reduce since `configure`. torchft calls it before it commits a step."""
         while self._futures and self._futures[0].done():
             try:
                 self._futures.popleft().value()
@@ -137,11 +137,11 @@ class QuorumProcessGroup(dist.ProcessGroup):
 
     @property
     def communicator(self) -> Communicator | None:
-        """Return what sums for this quorum; None for a quorum of one, and before the first one."""
+        """Return what sums for this quorum, or None for a quorum of one, and before the first one."""
         return self._comm
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]  # all of torch's overloads
-        """Begin to replace tensors, a list of one, by their sum or mean over the quorum; called by torchft."""
+        """Begin to replace tensors, a list of one, by their sum or mean over the quorum. torchft calls it."""
         if isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType):
             options: Any = dist.AllreduceOptions()
             options.reduceOp = opts
@@ -208,7 +208,7 @@ class _QuorumStore:
         self._store.set(key, value)
 
     def find(self, key: str) -> str | None:
-        """Return a value, None if there is none yet; without waiting."""
+        """Return a value, None if there is none yet, without waiting."""
         return self._store.get(key).decode() if self._store.check([key]) else None
 
 

@@ -21,7 +21,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StateDictRecovery:
-    """A context for every training step; of a controller's job (hopsum://), harmless elsewhere.
+    """A context for every training step, of a controller's job (hopsum://), harmless elsewhere.
 
         recovery = StateDictRecovery(comm, load_state_dict=load, state_dict=save)
         while step < steps:
@@ -34,14 +34,14 @@ class StateDictRecovery:
     before its last all-reduce: the state has to be the same on all ranks.
 
     Args:
-        comm: of this rank; stays the caller's to close.
-        load_state_dict: is called here, once, where this worker has the rank of one that is gone; with what another
+        comm: of this rank. It stays the caller's to close.
+        load_state_dict: is called here, once, where this worker has the rank of one that is gone, with what another
             rank's `state_dict` returned, its tensors on the CPU.
         state_dict: returns what a newcomer needs (model, optimiser, step): tensors, numbers, texts, lists and dicts.
         wait_s: seconds for which a newcomer waits for the others' state.
 
     Raises:
-        HopsumError: nobody had a state in time, or it is too long; see `Communicator.fetch_state`.
+        HopsumError: nobody had a state in time, or it is too long, see `Communicator.fetch_state`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StateDictRecovery:
     ) -> None:
         self._comm, self._state_dict = comm, state_dict
         self.replaced_ranks: tuple[int, ...] = ()
-        """The ranks that were replaced in the last step; empty if it went through."""
+        """The ranks that were replaced in the last step, empty if it went through."""
         if comm.is_newcomer:
             # The bytes are another member's word: nothing but data is made of them.
             load_state_dict(torch.load(io.BytesIO(comm.fetch_state(wait_s)), map_location="cpu", weights_only=True))

@@ -17,14 +17,14 @@ _calls: dict[str, int] = {}
 
 
 class RankStore:
-    """A store with this process's rank; `name` is of this call, the same on all ranks.
+    """A store with this process's rank. `name` is of this call, the same on all ranks.
 
     Args:
-        what: is being opened; messages begin with it.
+        what: is being opened. Messages begin with it.
 
     Raises:
         ConfigError: no process group and no RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun
-            sets them; or the store does not answer.
+            sets them, or the store does not answer.
     """
 
     def __init__(self, timeout_s: float, what: str = "hosts://") -> None:
@@ -38,7 +38,7 @@ class RankStore:
         self._store.set(key, value)
 
     def find(self, key: str) -> str | None:
-        """Return a value, None if there is none yet; without waiting."""
+        """Return a value, None if there is none yet, without waiting."""
         return self._store.get(key).decode() if self._store.check([key]) else None
 
 

@@ -30,13 +30,13 @@ class GroupSums:
         self._group = group
 
     def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
-        """Begin to replace x by its mean over the ranks; the future says when it is done."""
+        """Begin to replace x by its mean over the ranks. The future says when it is done."""
         self.elements += x.numel()
         self.bytes += x.numel() * x.element_size()
         return self._start(x.div_(self.workers), dist.ReduceOp.SUM)
 
     def means(self, values: list[float]) -> list[float]:
-        """Return the mean of each number over the ranks; wait for it."""
+        """Return the mean of each number over the ranks. Wait for it."""
         x = torch.tensor(values, dtype=torch.float64) / self.workers
         self._start(x, dist.ReduceOp.SUM).wait()
         return list(map(float, x))
@@ -55,7 +55,7 @@ class GroupSums:
 def group_of(
     module: nn.Module, agent: Communicator, given: dist.ProcessGroup | None = None
 ) -> dist.ProcessGroup | None:
-    """Return the process group that is given, or DistributedDataParallel's, or the default one if that fits; else None.
+    """Return the process group that is given, or DistributedDataParallel's, or the default one if that fits, else None.
 
     Raises:
         ValueError: what is given, or DistributedDataParallel, disagrees with the agent about who takes part.

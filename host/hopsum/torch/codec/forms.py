@@ -20,7 +20,7 @@ _SUM_MASK = (1 << PACKED_LANE_BITS) - 1
 
 
 def pair_payloads(packed: torch.Tensor) -> torch.Tensor:
-    """Return uint8[chunks, 512] for packed codes 0..3, uint8[2 * chunks, 512]; see `hopsum.codec.pairs`."""
+    """Return uint8[chunks, 512] for packed codes 0..3, uint8[2 * chunks, 512], see `hopsum.codec.pairs`."""
     return (packed[0::CHUNK_BLOCKS] << PAIRED_BITS) | packed[1::CHUNK_BLOCKS]
 
 
@@ -45,7 +45,7 @@ def unpack_sums(packed: torch.Tensor) -> torch.Tensor:
 
 
 def pack_digits(values: torch.Tensor, digits: int, radix: int) -> torch.Tensor:
-    """Return uint8[chunks, 1024] for values below the radix, uint8[chunks * digits, 256]; see `hopsum.codec.digits`."""
+    """Return uint8[chunks, 1024] for values below the radix, uint8[chunks * digits, 256], see `hopsum.codec.digits`."""
     of_chunks = values.reshape(-1, digits, values.shape[1]).long()
     lanes = of_chunks[:, -1]
     for digit in range(digits - 2, -1, -1):

@@ -2,7 +2,7 @@
 """The interface of a torch backend of codec thc, and a table as its kernels take it.
 
 The definition, to the byte, is that of hopsum/codec/backends/kernels.py. All tensors are contiguous and on one
-device; rows are blocks of 1024 elements; what a method fills is its argument's own memory.
+device. Rows are blocks of 1024 elements. A method fills its argument's own memory.
 
 The torch backend takes blocks of 256 elements too, which become digits: there a payload has the table's value of each
 element in place of its code, a byte each, and the table has all integers up to its granularity.
@@ -23,7 +23,7 @@ MAX_ENTRIES: Final = 16
 MAX_GRANULARITY: Final = 127
 """The largest granularity of a table: widths, codes and values have fields of a 32-bit word."""
 CELLS: Final = MAX_GRANULARITY + 2
-"""Cells of a table's grid: cell i is [i, i + 1); from the table's end on they stand for the end."""
+"""Cells of a table's grid: cell i is [i, i + 1). From the table's end on they stand for the end."""
 FLOAT_LIMIT: Final = 14.0
 """Largest g/(2t) for which the rotation may add in float32, to the byte.
 
@@ -110,7 +110,7 @@ class TorchKernels(Protocol):
         """Return the root mean square of each row of float32[blocks, 1024], float32[blocks]."""
 
     def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Fill pending with x + residual, float32[blocks, 1024] all; return its root mean squares."""
+        """Fill pending with x + residual, float32[blocks, 1024] all. Return its root mean squares."""
 
     def thc_encode(
         self,

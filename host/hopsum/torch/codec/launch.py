@@ -39,7 +39,7 @@ def _kernels() -> Any:
 
 
 class TritonKernels:
-    """See `TorchKernels`; `warps` of a program, a power of 2, change no result."""
+    """See `TorchKernels`. `warps` of a program, a power of 2, change no result."""
 
     name = "triton"
 

@@ -12,7 +12,7 @@ _LANE_BYTES = 4
 
 
 def pack_ranges(ranges: torch.Tensor) -> torch.Tensor:
-    """Return the MAX32 payloads of float32 ranges, uint8[chunks, 1024]; lanes beyond the last block are 0."""
+    """Return the MAX32 payloads of float32 ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
     chunks = blocks_of(ranges.numel(), RANGE_LANES)
     lanes = torch.zeros(chunks * RANGE_LANES, dtype=torch.float32, device=ranges.device)
     lanes[: ranges.numel()] = ranges
@@ -36,5 +36,5 @@ def read_ranges(results: torch.Tensor, blocks: int) -> torch.Tensor:
 
 
 def _swapped(lanes: torch.Tensor) -> torch.Tensor:
-    """Reverse the bytes of lanes of 32 bits, uint8[bytes]; a new tensor."""
+    """Reverse the bytes of lanes of 32 bits, uint8[bytes]. The tensor is new."""
     return lanes.reshape(-1, _LANE_BYTES).flip(1).reshape(-1)

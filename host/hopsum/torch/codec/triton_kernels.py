@@ -7,7 +7,7 @@ lane e mod 32: loads are whole lines, and five stages of the transform are addit
 through the warp's shared memory makes it register e mod 32, lane e div 32, and five more stages are the transform.
 
 Sums are float32, which adds at twice the rate of int32 and is exact below 2^24: always so in decoding, and in
-encoding as far as it matters where g/(2t) is within `FLOAT_LIMIT` (kernels.py); other tables take int32. Rounding to
+encoding as far as it matters where g/(2t) is within `FLOAT_LIMIT` (kernels.py). Other tables take int32. Rounding to
 integers is adding 2^23, whose neighbours are integers: round half to even, like rint. Launch with enable_fp_fusion
 off: a fused multiply-add rounds once where the definition rounds twice.
 
@@ -121,7 +121,7 @@ def _round(scaled: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
 
 @_jit
 def _position(y: tl.tensor, shift: tl.tensor, granularity: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
-    """Return 0x3F800000 + q, the bits of the float32 1 + q 2^-23, as int32; q past the table's end may be larger."""
+    """Return 0x3F800000 + q, the bits of the float32 1 + q 2^-23, as int32. `q` past the table's end may be larger."""
     if EXACT_FLOAT:
         power = ((shift + 104) << 23).to(tl.float32, bitcast=True)
         q = tl.fma(y, power, (granularity << 15).to(tl.float32) * (1.0 / 8388608.0))  # exact between 0 and 1
@@ -165,7 +165,7 @@ def thc_encode(
 ) -> None:  # fmt: skip
     """Fill words uint16[blocks, 256] with packed codes from float32[blocks, 1024].
 
-    scales float32 and shifts int32 are per block; cells are those of a DeviceTable.
+    scales float32 and shifts int32 are per block. Cells are those of a DeviceTable.
     """
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     block = tl.minimum(block, blocks - 1)[:, None]
@@ -219,7 +219,7 @@ def thc_decode(
 ) -> None:  # fmt: skip
     """Fill float32[blocks, 1024] from sums as words uint16[blocks, 512], counts int32 and factors float32.
 
-    Where a sum is beyond count times granularity, int32[1] `beyond` becomes 1; every writer writes the same.
+    Where a sum is beyond count times granularity, int32[1] `beyond` becomes 1. Every writer writes the same.
     """
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     block = tl.minimum(block, blocks - 1)[:, None]
