@@ -25,8 +25,12 @@ from hopsum.errors import HopsumError
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
 _PREFIX: Final = "HOPSUM_"
 _SERVICE_LINK: Final = re.compile(r"HOPSUM_\w+?_(?P<kind>SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT|PORT_\d+_\w+)")
-_OTHERS: Final = (FILE_VARIABLE, "HOPSUM_COMPARE", "HOPSUM_CONTROLLER", "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_TLS")
-"""Variables that are no settings of `connect`: the file, and what `hopsum.torch` and `hopsum_cli.context` read."""
+_OTHERS: Final = (
+    FILE_VARIABLE, "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
+    "HOPSUM_NETWORK", "HOPSUM_TLS",
+)  # fmt: skip
+"""Variables that are no settings of `connect`: the file, what `hopsum.torch`, the compiled loops and
+`hopsum_cli.context` read, and what `hopsum topology run` tells the commands on its hosts."""
 _TABLE: Final = "hopsum"
 _OPERATOR_TABLE: Final = "context"
 """The operator commands' table: a file may have this one only."""

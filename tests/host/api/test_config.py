@@ -59,6 +59,12 @@ def test_kubernetes_variables_for_services_are_no_settings() -> None:
         resolve(environment={"HOPSUM_UPD_PORT": "7"})
 
 
+@pytest.mark.parametrize("name", ["COMPILED", "COMPARE", "HOST", "NETWORK", "TLS", "CONTROLLER", "ADMIN_TOKEN_FILE"])
+def test_variables_that_others_read_are_no_settings(name: str) -> None:
+    """They stand beside a worker's settings, so a worker connects all the same."""
+    assert resolve(environment={f"HOPSUM_{name}": "0"}) == resolve(environment={})
+
+
 def test_the_process_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSUM_SEED", "9")
     assert resolve().seed == 9
