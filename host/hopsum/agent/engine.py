@@ -404,8 +404,12 @@ class AllReduceEngine:
     def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:
         """Give a task's future an error, and usually its error feedback the vector."""
         self._tasks.remove(task)
-        if give_back:
-            task.give_back()
+        try:
+            if give_back:
+                task.give_back()
+        except BaseException as failure:  # whoever waits for the future hears of both
+            error.add_note(f"its error feedback did not take the vector back: {failure!r}")
+            _log.exception("rank %d: the error feedback of all-reduce %d is lost", self._rank, task.number)
         task.future.set_exception(error)
 
     def _fail(self, task: Task, error: BaseException) -> None:

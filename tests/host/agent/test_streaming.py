@@ -164,3 +164,20 @@ def test_codes_that_cannot_be_made_fail_the_vector_and_give_it_back(
     stage.transport.do(RANGES)
     assert isinstance(task.future.exception(WAIT_S), MemoryError)
     np.testing.assert_allclose(feedback.residual, X, atol=1e-5)
+
+
+def test_an_error_feedback_that_takes_nothing_back_leaves_no_future_open(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = stage.submit(X, ErrorFeedback(X.size))
+    stage.transport.wait_for_phases(1)
+    assert task.reduction is not None
+
+    def abort(self: object) -> None:
+        raise ValueError("the residual has another length")
+
+    monkeypatch.setattr(type(task.reduction), "abort", abort)
+    stage.transport.void(RANGES)
+    error = task.future.exception(WAIT_S)
+    assert isinstance(error, WorkersReplacedError)
+    assert "another length" in error.__notes__[0]
