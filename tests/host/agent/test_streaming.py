@@ -13,6 +13,7 @@ from hopsum.agent.engine import CLOSE, AllReduceEngine
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.results import CommunicatorClosedError, Span
 from hopsum.communicator.task import Task
+from hopsum.communicator.vector import HostVector
 from hopsum.errors import WorkersReplacedError
 
 from .stage_transport import WAIT_S, StageTransport
@@ -45,7 +46,8 @@ class Stage:
         self.thread.start()
 
     def submit(self, x: np.ndarray, feedback: ErrorFeedback | None, number: int = 0, *, in_place: bool = False) -> Task:
-        task = Task(x, feedback, (), "raise", False, x if in_place else None, number=number, step=number)
+        vector = HostVector(x, feedback, x if in_place else None)
+        task = Task(vector, (), "raise", False, number=number, step=number)
         self.engine.inbox.put(task)
         return task
 
