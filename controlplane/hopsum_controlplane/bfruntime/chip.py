@@ -19,7 +19,7 @@ _PIPE_BITS: Final = 7
 _TURN_S: Final = 1e-6
 """The time that a turn through a loop port is taken to need."""
 _SMALLEST_BYTES, _LARGEST_BYTES = 77, 1069
-"""Of the program's frames inside the switch, once they are decided."""
+"""Sizes of the program's frames inside the switch, once they are decided."""
 _FEC: Final = {10: "BF_FEC_TYP_NONE", 40: "BF_FEC_TYP_NONE"}
 """Forward error correction by Gbit/s, as the optics of that speed mostly want. Reed-Solomon at all others."""
 
@@ -85,7 +85,7 @@ TOFINO2: Final = TofinoFacts(
     176,
 )
 CHIPS: Final = {"tna": TOFINO, "t2na": TOFINO2}
-"""By the architecture that a P4Info names."""
+"""Chips by the architecture that a P4Info names."""
 
 
 @dataclass(frozen=True)

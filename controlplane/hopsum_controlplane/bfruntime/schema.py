@@ -17,7 +17,7 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_wire.p4runtime import p4info_pb2
 
 PIPE: Final = "pipe."
-"""In front of the names of a program's tables. A name in P4Info has no pipe."""
+"""The prefix of the names of a program's tables. A name in P4Info has none."""
 PRIORITY: Final = "$MATCH_PRIORITY"
 COUNTER_INDEX: Final = "$COUNTER_INDEX"
 PACKETS: Final = "$COUNTER_SPEC_PKTS"

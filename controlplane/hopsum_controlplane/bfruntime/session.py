@@ -47,7 +47,7 @@ _OPTIONS: Final = (
 )
 _LOST: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _UNANSWERED: Final = (*_LOST, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
-"""After these it is not known what the switch did with a batch."""
+"""Statuses after which it is not known what the switch did with a batch."""
 
 
 class Refusal(NamedTuple):

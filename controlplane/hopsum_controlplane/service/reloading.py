@@ -15,7 +15,7 @@ from hopsum_controlplane.service.server import Service
 
 _TLS: Final = ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_names")
 RELOADED: Final = (*_TLS, "admin_token_file", "switch_token_file", "log_level", "audit_log", "tenants")
-"""What takes effect without another start: keys of [controller], tables [[tenant]], and the files that they name."""
+"""Settings that take effect without another start: keys of [controller], [[tenant]], and the files they name."""
 _log: Final = logging.getLogger(__name__)
 
 

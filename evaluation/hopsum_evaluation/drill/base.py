@@ -59,7 +59,7 @@ class DrillReport:
     failure: str = ""
     """The words for what did not come, or broke."""
     skipped: str = ""
-    """Why it cannot run here."""
+    """The reason why it cannot run here."""
 
     @property
     def ok(self) -> bool:

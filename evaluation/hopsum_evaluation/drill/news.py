@@ -13,7 +13,7 @@ from hopsum_evaluation.drill.training_job import TrainingJob
 _CONTROLLER: Final = "hopsum.rpc"
 """Logs what the controller says."""
 MARGIN_S: Final = 2.0
-"""Beyond a lease, for the news to reach all ranks."""
+"""The time beyond a lease in which the news has to reach all ranks."""
 
 
 def others_know(training: TrainingJob, rank: int, at_s: float, within_s: float) -> float:

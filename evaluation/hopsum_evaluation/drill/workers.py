@@ -25,7 +25,7 @@ LONG_LEASE_S: Final = 30.0
 """The lease of a job whose workers hear of a death long before it is over: by the connection, which the kernel closes.
 """
 SLACK_S: Final = 10.0
-"""Beyond their wait: a busy machine."""
+"""The time beyond their wait that a busy machine may need."""
 
 
 def missing(context: DrillContext) -> DrillReport:

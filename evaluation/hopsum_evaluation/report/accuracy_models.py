@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from hopsum_evaluation.demo.model import Images, accuracy, load_images, make_network
 
 CNN_CHANNELS, CNN_WIDTH = 32, 960
-"""About a million parameters for the digits."""
+"""Sizes that give about a million parameters for the digits."""
 CONTEXT = 64
 """Characters that the transformer sees at once."""
 SYMBOLS = 128

@@ -23,7 +23,7 @@ from hopsum.torch.collective import CollectiveCommunicator
 from hopsum_evaluation.report.accuracy_plan import DiLoCoSetting
 
 HALF_LOCAL: Final = 0.5
-"""What a merge keeps of the local parameters where steps go on beside an all-reduce (Streaming DiLoCo, section 2)."""
+"""The share of local parameters that a merge keeps where steps go on beside an all-reduce (Streaming DiLoCo, 2)."""
 
 
 class GlooMeans(CollectiveCommunicator):

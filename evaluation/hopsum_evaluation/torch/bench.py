@@ -48,7 +48,7 @@ class TimedPhase:
 
     name: str
     bytes_per_element: float
-    """Through device memory: each input read once, each output written once."""
+    """Bytes through device memory: each input read once, each output written once."""
     action: Callable[[], object]
 
 

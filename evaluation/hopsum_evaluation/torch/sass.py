@@ -67,7 +67,7 @@ class Variant:
     kernel: str
     constants: dict[str, Any]
     bytes_per_element: float
-    """Through device memory: each input read once, each output written once."""
+    """Bytes through device memory: each input read once, each output written once."""
     pointers: dict[str, str]
     """Types that are not those of `_POINTERS`."""
 

@@ -26,7 +26,7 @@ OnSwitchLost = Literal["raise", "fall_back"]
 ON_SWITCH_LOST: Final = get_args(OnSwitchLost)
 _log: Final = logging.getLogger(__name__)
 _MEANS, _LOST, _FAILED = range(3)
-"""Votes. The largest counts: means, or an error that all ranks have alike. The switch is lost here. Any other error."""
+"""Votes, of which the largest counts: means or an error of all ranks, the switch is lost here, any other error."""
 
 
 def is_loss(error: BaseException) -> bool:

@@ -84,11 +84,11 @@ class FramesInside:
     """All frames inside the switch, and the frames that have left it."""
 
     queues: dict[int, dict[int, deque[_Queued]]] = field(default_factory=dict)
-    """By port and number. No queue is empty."""
+    """Queues by port and number. No queue is empty."""
     storing: dict[int, tuple[_Storing, ...]] = field(default_factory=dict)
-    """By ingress port: the frame that ingress has decided and whose last byte is not stored yet."""
+    """The frame, by ingress port, that ingress has decided and whose last byte is not stored yet."""
     wires: dict[int, deque[bytes]] = field(default_factory=dict)
-    """By recirculation port: frames that have left through the port and are not back yet. No wire is empty."""
+    """Frames, by recirculation port, that have left through the port and are not back yet. No wire is empty."""
     sent: list[SentFrame] = field(default_factory=list)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the bus between a device and the host, and how often the host waits for the device."""
+"""The transfers over the bus between a device and the host, and the number of waits for the device."""
 
 from __future__ import annotations
 
