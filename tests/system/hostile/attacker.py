@@ -44,11 +44,15 @@ over = threading.Event()
 
 @dataclass(frozen=True)
 class Site:
-    """What a tenant knows: the controller, its own token, the name of a job of somebody else."""
+    """What a tenant knows: the controller, its own token, the name of a job of somebody else.
+
+    It does not end before it has counted what is in `until`, however slow the machine is.
+    """
 
     controller: str
     token: str
     victim: str
+    until: Sequence[str] = ()
 
 
 class Crew:
@@ -346,10 +350,21 @@ ATTACKS: Final = {
 }  # fmt: skip
 
 
+def end_when_told(told: threading.Event, until: Sequence[str]) -> None:
+    """End the attack when it is told to and has counted what it has to, or that does not come."""
+    told.wait()
+    give_up_s = time.monotonic() + WAIT_S
+    while not all(counts[what] for what in until) and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    over.set()
+
+
 def main() -> None:
     """Attack until SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
     name, site = sys.argv[1], Site(**json.loads(sys.argv[2]))
+    threading.Thread(target=end_when_told, args=(told, site.until), daemon=True).start()
     print("attacking", flush=True)
     try:
         ATTACKS[name](site)

@@ -15,6 +15,7 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,9 +102,9 @@ class HostileSite:
         self.members = self._join("patient", 2)
         self.training = self._train()
 
-    def attack(self, name: str) -> ManagedProcess:
-        """Start an attack."""
-        site = Site(self.address, self.tokens["hostile"], "victim")
+    def attack(self, name: str, until: Sequence[str] = ()) -> ManagedProcess:
+        """Start an attack, which goes on until it has counted `until`."""
+        site = Site(self.address, self.tokens["hostile"], "victim", until)
         program = Path(__file__).with_name("attacker.py")
         attacker = self._start(f"attacker-{name}", str(program), name, json.dumps(asdict(site)))
         attacker.wait_for(lambda: "attacking" in attacker.log_text(), "the attack", START_S)
