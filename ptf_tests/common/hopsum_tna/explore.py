@@ -137,7 +137,7 @@ class Explorer:
         self._put(start)
 
     def _choices(self, snapshot: _Snapshot, arrivals: Sequence[tuple[int, bytes]]) -> Iterator[_Choice]:
-        """Yield what can happen next; a step that stores a frame also with the frame's queue full."""
+        """Yield what can happen next. A step that stores a frame can also find the frame's queue full."""
         storing = dict(snapshot.storing)
         for port, frame in arrivals:
             if port not in storing:
