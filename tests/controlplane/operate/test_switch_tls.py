@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress
@@ -27,6 +28,7 @@ from hopsum_switch.control import main as switch_ctl
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
+from ..tofino.bf_runtime import bf_runtime
 from .test_controller import NOBODY, START_S, start, write_config
 
 OPENSSL = shutil.which("openssl")
@@ -246,3 +248,13 @@ def test_a_client_of_the_controller_is_revoked_as_the_page_says(folder: Path, st
         JobsClient(channel).jobs()  # on the connection that it had
     assert found.value.code == "UNAUTHENTICATED"
     assert (folder / "names").read_text() == "controller\nbob\n"
+
+
+def test_bf_runtime_with_tls(folder: Path) -> None:
+    """A server that wants a client's certificate takes the controller's, and no session in the clear."""
+    pair = tuple((folder / f"leaf1.{kind}").read_bytes() for kind in ("key", "pem"))
+    credentials = grpc.ssl_server_credentials([pair], (folder / "ca.pem").read_bytes(), require_client_auth=True)
+    with bf_runtime(credentials) as chip:
+        with open_device("tofino", chip.address, tls=tls(folder)) as device:
+            assert device.cookie() is None, "no program"
+        assert "no BF Runtime server answered in 2 s" in why(chip.address, None, "tofino")
