@@ -124,6 +124,7 @@ SYSTEM = (
     "host/torch/test_launch.py",
     "host/torch/test_published.py",
     "host/torch/test_quorum.py",
+    "host/torch/test_ray.py",
     "host/torch/test_replaced.py",
     "host/torch/test_register.py",
     "host/torch/test_switch_lost.py",
