@@ -155,9 +155,9 @@ def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytes
     full = size is Size.FULL
     assert set(courses) == (set(MODELS) if full else {"cnn"})
     for course in courses.values():
-        assert set(course.schemes) == {"fp32", "fp16", "thc"} | (MORE if full else set())
+        assert set(course.schemes) == {"fp32", "fp16", "thc", "powersgd", "two-shot-4"} | (MORE if full else set())
         assert course.steps % course.every == 0
-    assert asked[0].count == (10 * (5 + 3 + 3) + 10 * 3 if full else 3 * 3)
+    assert asked[0].count == (10 * (5 + 3 + 3) + 10 * 3 if full else 5 * 3)
     assert asked[0].codecs == (("thc", "thc:result_bits=6", "thc:bits=2") if full else ("thc",))
 
 
