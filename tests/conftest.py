@@ -67,6 +67,7 @@ SYSTEM = (
     "frame/test_readme.py",
     "frame/test_record_cuda.py",
     "frame/test_tna_build.py",
+    "frame/test_tutorial_own_p4.py",
     "frame/test_wheel.py",
     "system/fuzz",
     "system/hostile",

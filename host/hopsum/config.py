@@ -154,7 +154,7 @@ class Config:
         default=None,
         metadata=_about(
             _seconds(0.01, 86400),
-            "before a sum goes on without missing ranks, if the job's min_quorum is there; default: never",
+            "before a sum continues without missing ranks, if the job's min_quorum is there; default: never",
         ),
     )
     unreachable_s: float = field(

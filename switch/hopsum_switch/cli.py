@@ -204,7 +204,7 @@ def _told(manager: ServiceManager, server: SwitchServer) -> Iterator[None]:
 def _read_again(tls: ServerTls | None) -> None:
     """Read the files of TLS at a SIGHUP. Without TLS say that there are none: an unhandled SIGHUP ends a process."""
     if tls is None:
-        _log.warning("SIGHUP: the switch has nothing to read again, and goes on")
+        _log.warning("SIGHUP: the switch has nothing to read again, and continues")
         return
     try:
         tls.reload()
@@ -257,7 +257,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
     )
     for name, what in (
         ("certificate", "certificate of P4Runtime and management (PEM); with --tls-key: TLS"),
-        ("key", "key of the certificate, without a password, which nobody else can read"),
+        ("key", "key of the certificate, without a password, which no other user can read"),
         ("client-ca", "certificate authority of clients, which need a certificate then"),
         ("client-names", "file with common names of certificates, one a line: no other client may call"),
     ):

@@ -227,7 +227,7 @@ def test_who_is_lost(cluster: Cluster, address: str) -> None:
     assert "2/3" in text
     assert "running, degraded" in text
     assert "job train: rank 0 was evicted: it was silent for 10 s" in text
-    assert "job train: goes on without rank 0; a quorum is 2 of 3" in text
+    assert "job train: continues without rank 0; a quorum is 2 of 3" in text
 
 
 def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:

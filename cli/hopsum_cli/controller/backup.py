@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="hopsum controller backup",
-        description="Write the database of a running controller to a file, for a controller that is to go on with it.",
+        description="Write the database of a running controller to a file, for a controller that continues with it.",
         epilog="The file has mode 0600, and is read as a database before it replaces a file of its name.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="file that is written")

@@ -130,7 +130,7 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
                 reloading.reload()
                 manager.ready(f"listens at {controller.address}")
             manager.stopping()
-            _log.info("%s: ending; jobs go on", "" if number is None else number.name)
+            _log.info("%s: ending; jobs continue", "" if number is None else number.name)
             signals.close()
     finally:
         signals.close()

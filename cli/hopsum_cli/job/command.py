@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     _word(words, "list", "all jobs, a line for each", _list)
     showing = _word(words, "show", "one job: members, leases, switch counters, conditions and events", _show)
     showing.add_argument("name", metavar="JOB", help="name of the job")
-    moving = _word(words, "move", "give a job another switch; its workers go on there in the next generation", _move)
+    moving = _word(words, "move", "give a job another switch; its workers continue there in the next generation", _move)
     moving.add_argument("name", metavar="JOB", help="name of the job")
     moving.add_argument("--from-switch", metavar="NAME", help="switch that the job leaves (default: its one switch)")
     moving.add_argument("--to-switch", metavar="NAME", help="switch that it goes to (default: one that has room)")
@@ -114,7 +114,7 @@ def _revoke(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"name": options.name}))
     else:
-        print(f"job {options.name!r} has one token; who has joined with the one before goes on")
+        print(f"job {options.name!r} has one token; workers that joined with the one before stay")
     return 0
 
 

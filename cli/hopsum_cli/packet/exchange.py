@@ -55,7 +55,7 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
         to: IPv4 address and UDP port of the switch.
         source: address to send from. UDP port 0 is any free one.
 
-    Raises PacketError: keys that only a whole frame has, an address that cannot be used, or nobody listens there.
+    Raises PacketError: keys that only a whole frame has, an address that cannot be used, or no process listens there.
     """
     if arguments.path:
         raise PacketError(
@@ -71,7 +71,8 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
             way = f"UDP {own_ip}:{own_port} -> {to[0]}:{to[1]}"
             answers = tuple(_collect(patience, lambda left: _from_socket(sock, left)))
         except ConnectionRefusedError as error:
-            raise PacketError(f"nobody listens at UDP {to[0]}:{to[1]}: is the switch's port bound there?") from error
+            what = f"no process listens at UDP {to[0]}:{to[1]}: is the switch's port bound there?"
+            raise PacketError(what) from error
         except OSError as error:
             raise PacketError(f"UDP {source[0]}:{source[1]} -> {to[0]}:{to[1]}: {error.strerror or error}") from error
     return PacketExchange(packet, way, answers)
@@ -126,7 +127,7 @@ def _ask_for_mac(interface: str, own_mac: str, source: str, wanted: str) -> str:
     answer = srp1(request, iface=interface, timeout=_ARP_WAIT_S, verbose=False)
     if answer is None:
         raise PacketError(
-            f"nobody on {interface} answers ARP for {wanted} within {_ARP_WAIT_S:g} s: is it the switch's address?"
+            f"no host on {interface} answers ARP for {wanted} within {_ARP_WAIT_S:g} s: is it the switch's address?"
             " dst_mac=... names the MAC address without asking"
         )
     return str(answer[ARP].hwsrc)

@@ -160,7 +160,7 @@ def _notes(job: Mapping[str, Any]) -> list[str]:
     lost = [member["rank"] for member in job["members"] if member["phase"] == "lost" and member["rank"] < MAX_WORKERS]
     if lost and job["state"] == "running" and job["health"] != "stalled":
         quorum = f"a quorum is {job['quorum']} of {job['workers']}"
-        notes.append(f"[yellow]{name}[/] goes on without {_ranks(lost)}; {quorum}")
+        notes.append(f"[yellow]{name}[/] continues without {_ranks(lost)}; {quorum}")
     return notes
 
 

@@ -78,7 +78,7 @@ class Disputes:
         hint = "start all workers of the job again, with the same settings"
         if not why and (why := conflict(record, member)):
             if is_settled(record, member.rank):
-                hint = "the job goes on without this worker: start it again, with the settings of the others"
+                hint = "the job continues without this worker: start it again, with the settings of the others"
             else:
                 waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
                 self._cache.apply(name, lambda now: lifecycle.dispute(now, why))

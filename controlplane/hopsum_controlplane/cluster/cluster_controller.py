@@ -139,7 +139,7 @@ class ClusterController:
         `by` names the caller for the job's workers.
 
         Raises UnknownJobError, StoreError, and SwitchUnavailableError when the job's entries could not be removed yet:
-        it is over for its members, its slots stay taken, and the controller goes on trying. A second call does the
+        it is over for its members, its slots stay taken, and the controller keeps trying. A second call does the
         same.
         """
         before, by = self._cache.get(name), printable(by)
@@ -152,7 +152,7 @@ class ClusterController:
             raise SwitchUnavailableError(
                 f"job {name!r} is ending, and {record.request.slots} slots of switch {on!r} stay taken: "
                 f"{self._reconcilers.condition(record)}",
-                hint="the controller goes on trying; see to the switch",
+                hint="the controller keeps trying; see to the switch",
             )
 
     def rotate_token(self, name: str) -> str:
@@ -424,7 +424,8 @@ class ClusterController:
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
         """Log a loss that ended no generation. A loss that ended one is logged with the step of the database."""
         if after is not None and after.state is before.state is JobState.RUNNING:
-            _log.warning("%s; %s goes on, generation %d", why, after.name, after.generation, extra={"job": after.name})
+            job = after.name
+            _log.warning("%s; %s continues, generation %d", why, job, after.generation, extra={"job": job})
 
     def _known_switch(self, name: str) -> None:
         if name not in self._reconcilers:

@@ -41,7 +41,7 @@ class ResourceExhaustedError(ControlPlaneError):
 
 
 class SwitchUnavailableError(ControlPlaneError):
-    """A switch does not do what it was asked for now. The database is right, and the controller goes on trying."""
+    """A switch does not do what it was asked for now. The database is right, and the controller keeps trying."""
 
 
 class PipelineMismatchError(SwitchUnavailableError):

@@ -195,7 +195,7 @@ class JobStateCache:
             else:
                 self.store_condition = ""
         if self.store_condition and not before:
-            _log.error("%s; sums go on, no job changes", self.store_condition)
+            _log.error("%s; sums continue, no job changes", self.store_condition)
         elif before and not self.store_condition:
             _log.info("the database can be written again")
 

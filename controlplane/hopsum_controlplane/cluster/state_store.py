@@ -366,7 +366,7 @@ def _hint(error: sqlite3.Error) -> str:
     if _is_locked(error):
         return "another controller has it: stop that one, or give this one a database of its own"
     if name.startswith("SQLITE_FULL"):
-        return "make room on the disk; nothing was changed, and the controller goes on when there is some"
+        return "make room on the disk; nothing was changed, and the controller continues when there is some"
     if name.startswith("SQLITE_CORRUPT") or name.startswith("SQLITE_NOTADB"):
         return _DAMAGED
     return "make the file and its folder writable for the controller"

@@ -208,7 +208,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
                 if record is None or kept.overlaps(Allocation(*record.place(name))):
                     raise UndecidedError(
                         f"job {job!r:.80}: the database does not have {kept}, which switch {name!r} serves",
-                        hint="sums go on; the operator decides with `hopsum controller --remove-existing`",
+                        hint="sums continue; the operator decides with `hopsum controller --remove-existing`",
                     )
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:

@@ -109,7 +109,7 @@ class ServerCredentials:
         if (tls.client_ca is None) != (self.tls.client_ca is None):
             raise ControlPlaneError(
                 "whether clients need a certificate (tls_client_ca) cannot change while the service runs",
-                hint="start the controller again: jobs go on meanwhile",
+                hint="start the controller again: jobs continue meanwhile",
             )
         content = _read(tls)
         self.tls, self._now = tls, content

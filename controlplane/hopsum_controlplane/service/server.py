@@ -155,7 +155,7 @@ class Service:
         if (tls is None) != (self._credentials is None):
             raise ControlPlaneError(
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
-                hint="start the controller again: jobs go on meanwhile",
+                hint="start the controller again: jobs continue meanwhile",
             )
         self._audit.reopen(config.audit_log)
         if tls is not None and self._credentials is not None:

@@ -9,7 +9,7 @@ from hopsum.diagnosis.rows import CheckRow, failed, passed, skipped
 from hopsum_wire.watch.snapshots import ControllerSnapshot, grown
 
 _FIXES: Final = {
-    "unreachable": "see that it runs and that its P4Runtime address is right; the controller goes on trying",
+    "unreachable": "see that it runs and that its P4Runtime address is right; the controller keeps trying",
     "store": "the controller's database fails: see its disk",
     "other": "see the controller's log and the switch's",
 }
@@ -21,7 +21,7 @@ DROPS: Final = {
     "bad_flags": "something else than hopsum sends to the service's port, or another hopsum",
     "bad_op": "something else than hopsum sends to the service's port, or another hopsum",
     "bad_length": "datagrams are cut or padded: look at MTU and segmentation offload on the way",
-    "unknown_generation": "a worker goes on in a generation that is over: it has no lease of this controller "
+    "unknown_generation": "a worker continues in a generation that has ended: it has no lease of this controller "
     "(a membership file of an old job), or hears of it with its next heartbeat",
     "unknown_worker": "a rank that the generation has not: a membership file of another job",
     "wrong_port": "a worker stands behind another port of the switch than its network's rule says: compare the cables "

@@ -30,7 +30,7 @@ def check_members(before: ControllerSnapshot, after: ControllerSnapshot) -> Chec
     check = "members"
     short = [job for job in after.jobs if job["missing_ranks"] and (_there(job) or len(after.jobs) == 1)]
     if not short:
-        return passed(check, f"nobody waits for others in {len(after.jobs)} jobs")
+        return passed(check, f"no rank waits for others in {len(after.jobs)} jobs")
     told = "; ".join(
         f"job {job['name']!r} waits for {name_ranks(job['missing_ranks'])}; there are {_there(job)} of {job['workers']}"
         for job in short
@@ -90,7 +90,7 @@ def check_leases(before: ControllerSnapshot, after: ControllerSnapshot) -> Check
     left = [member["lease_left_s"] for job in after.jobs for member in job["members"]]
     held = [each for each in left if each is not None]
     told = f"{len(held)} held" + (f", the shortest for {min(held):.1f} s" if held else "")
-    advice = f"{_given_up(lost)}, and the job goes on without: {fix}" if lost else ""
+    advice = f"{_given_up(lost)}, and the job continues without: {fix}" if lost else ""
     return passed(check, told, facts, advice=advice)
 
 
@@ -140,7 +140,7 @@ def check_writing(before: ControllerSnapshot, after: ControllerSnapshot) -> Chec
         return passed(check, "the switches do what the jobs' states want")
     told = "; ".join(f"job {job['name']!r}, {job['state']}: {job['condition']}" for job in stuck)
     where = ", ".join(sorted({switch_path(job["switches"], job["shards"]) for job in stuck}))
-    fix = f"see to switch {where}; the controller goes on trying"
+    fix = f"see to switch {where}; the controller keeps trying"
     return failed(check, told, fix, {"jobs": [job["name"] for job in stuck]})
 
 
@@ -154,7 +154,7 @@ def check_slots(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckR
     stalled = {job["name"]: found for earlier, job in heard if (found := stall(earlier, job, seconds)) is not None}
     if not stalled:
         done = sum(grown(earlier["counters"], job["counters"]).get("completed", 0) for earlier, job in heard)
-        return passed(check, f"{done:g} completed in {seconds:.1f} s; nobody sends again without an end")
+        return passed(check, f"{done:g} completed in {seconds:.1f} s; no rank retransmits without an end")
     told = "; ".join(
         f"job {name!r}: for {found.seconds:.1f} s nothing is complete, " + _why_still(found)
         for name, found in stalled.items()
@@ -178,7 +178,7 @@ def _gone(job: Values) -> str:
         + ("has left" if member["phase"] == "left" else f"was evicted: {member['reason']}")
         for member in workers_of(job, "left", "lost")
     ]
-    return "; ".join(told) or "nobody has left"
+    return "; ".join(told) or "no rank has left"
 
 
 def _stalled_fix(job: Values, found: Stall) -> str:

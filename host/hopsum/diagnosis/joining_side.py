@@ -7,7 +7,7 @@
     job         it has no such job
     token       it is another job's, or no longer the job's
     address, route, mtu, neighbour, buffer, offload    as those of a worker with a membership file
-    switch      nobody listens there, or the switch does not answer a worker of the running generation on this host
+    switch      no process listens there, or the switch does not answer a worker of the running generation on this host
     round trip  PROBEs are lost; not made unless a worker of the generation is on this host
     members ... slots  as those of a controller's job
 
@@ -131,7 +131,7 @@ class _Way:
         try:
             neighbour = switch_checks.check_neighbour(self._found.send_to.ip, route, client, wait_s)
             if client is None:
-                why = f"nobody can ask from UDP {own}: {refusal}"
+                why = f"no probe can be sent from UDP {own}: {refusal}"
                 return [neighbour, skipped("switch", why, "run this as root"), skipped("round trip", why)]
             if self._member is None:
                 return [neighbour, self._listens(client), skipped("round trip", "no worker of a generation is here")]
@@ -169,7 +169,7 @@ class _Way:
         client.ask([(0, 1)], wait_s=self._patience.answer_s)
         if errno.ECONNREFUSED in client.unreachable:
             fix = "start the switch (hopsum switch), or correct its service_address in the controller's configuration"
-            return failed("switch", f"{where}: port unreachable, nobody listens there", fix)
+            return failed("switch", f"{where}: port unreachable, no process listens there", fix)
         if client.unreachable:
             fix = "check what is between: routers, firewalls, the switch"
             return failed("switch", f"{where}: host or network unreachable", fix)

@@ -45,7 +45,7 @@ def check_neighbour(ip: str, route: Route, client: ProbeClient | None, wait_s: f
     who = "the gateway" if route.gateway else "the switch"
     return failed(
         check,
-        f"nobody on {route.interface} answers ARP for {hop}",
+        f"no host on {route.interface} answers ARP for {hop}",
         f"check that {who} runs and is on this link (cable, VLAN, bridge); a switch answers for the address in its "
         f"table switch_address, which a controller writes. Or: ip neigh replace {hop} lladdr MAC dev {route.interface}",
     )
@@ -74,7 +74,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
     if errno.ECONNREFUSED in client.unreachable:
         return failed(
             check,
-            f"{switch}: port unreachable, nobody listens there",
+            f"{switch}: port unreachable, no process listens there",
             "start the switch (hopsum switch --udp PORT=HOST:PORT), or have the job made with the address where it "
             "listens; a job made again has a new membership file",
         )
@@ -184,8 +184,8 @@ def _closed(stuck: Sequence[WaitingSlot], rack: Sequence[int], membership: JobMe
     others = tuple(each.rank for each in membership.workers if each.rank not in rack)
     whose = name_ranks(others) if others else "another rack"
     return (
-        f"no result has come from the leaf's parent for {_slots(stuck)}, though nobody of this rack is missing",
-        f"run hopsum doctor at {whose}, below other leaves; where nobody is missing there either, look at the parent "
+        f"no result has come from the leaf's parent for {_slots(stuck)}, though no rank of this rack is missing",
+        f"run hopsum doctor at {whose}, below other leaves; where no rank is missing there either, look at the parent "
         "and at the links to it",
     )
 
@@ -254,7 +254,7 @@ def check_peers(membership: JobMembership, own: Endpoint, rank: int, *, begun: b
     if refused and begun:
         return failed(
             check,
-            f"the job has begun, and nobody listens for {_where(sides, refused[:_SHOWN])}",
+            f"the job has begun, and no process listens for {_where(sides, refused[:_SHOWN])}",
             "start these ranks, or see why they ended; all ranks need the same membership file",
             facts,
         )

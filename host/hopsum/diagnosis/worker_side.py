@@ -244,7 +244,7 @@ class _Examination:
             try:
                 transport = way(local, self.switch)
             except OSError as error:
-                self._refusal = self._refusal or f"nobody can ask from UDP {local}: {error.strerror}"
+                self._refusal = self._refusal or f"no probe can be sent from UDP {local}: {error.strerror}"
                 continue
             self._client = ProbeClient(ProbeSource(rank, self.membership.generation, local), transport)
             return

@@ -204,7 +204,7 @@ class LocalGroupMember(Communicator):
             self._end(
                 RankLeftError(
                     f"rank {leader}, which takes part in the job for this host, has ended: see what it says. No rank "
-                    "of this host can go on. Connect all ranks again",
+                    "of this host can continue. Connect all ranks again",
                     (leader,),
                 )
             )

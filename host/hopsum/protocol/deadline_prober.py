@@ -125,7 +125,7 @@ class DeadlineProber:
             told = f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
             return told + (f"; its leaf does not see {name_ranks(others)}" if (others := own.remote_ranks) else "")
         if answer.count == State.EMPTY or answer.held < oldest.round:
-            return f"nobody's UPDATE of {where} has reached the switch, this rank's neither"
+            return f"no rank's UPDATE of {where} has reached the switch, this rank's neither"
         if (answer.count, answer.held) == (State.CLOSED, oldest.round):
             whose = f" ({name_ranks(others)})" if (others := own.remote_ranks) else ""
             return (

@@ -111,8 +111,9 @@ class JoinPoint:
     def _error(self) -> WorkersReplacedError:
         were = "was" if len(self.ranks) == 1 else "were"
         return WorkersReplacedError(
-            f"{name_ranks(self.ranks)} {were} replaced: this all-reduce has no result on any rank, and the job goes on "
-            f"with the newcomers in generation {self.generation}. Give them this program's state and go on",
+            f"{name_ranks(self.ranks)} {were} replaced: this all-reduce has no result on any rank, and the job "
+            f"continues with the newcomers in generation {self.generation}. Give them this program's "
+            "state and continue",
             self.ranks,
         )
 

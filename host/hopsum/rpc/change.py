@@ -118,14 +118,14 @@ class GenerationChange:
         except BaseException as error:
             if self._stopping.is_set():
                 return
-            _log.warning("rank %d: %s; it does not go on: %s", self._rank, reason, error)
+            _log.warning("rank %d: %s; it does not continue: %s", self._rank, reason, error)
             self._agent.end(self._ending(reason, error))
 
     def _change(self, reason: str) -> None:
         over = self._agent.membership
         if over.side_channels is None:
             raise GenerationEndedError(
-                "its workers have no side channels, so nobody can go on in another one: connect again"
+                "its workers have no side channels, so no worker can continue in another one: connect again"
             )
         _log.warning("rank %d: %s", self._rank, reason)
         replacement_wait_s = min(self._replacement_wait_s, self._agent.switch_patience_s)
@@ -136,7 +136,7 @@ class GenerationChange:
         )
         self._check(membership)
         self._agent.enter(membership)
-        _log.warning("rank %d goes on in generation %d", self._rank, membership.generation)
+        _log.warning("rank %d continues in generation %d", self._rank, membership.generation)
         self.enter()
 
     def _ending(self, reason: str, error: BaseException) -> HopsumError:

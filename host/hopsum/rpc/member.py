@@ -231,7 +231,7 @@ class MemberClient:
     def _given_up(self, pending: Any, gone: list[int], wait_s: float | None) -> MembershipError:
         if gone:
             return MembershipError(
-                f"nobody has taken the place of {_ranks(gone)} in job {self.job!r} within {wait_s:g} s. Start all "
+                f"no worker has taken the place of {_ranks(gone)} in job {self.job!r} within {wait_s:g} s. Start all "
                 "workers that have ended again, or wait longer (replacement_wait_s)"
             )
         return MembershipError(

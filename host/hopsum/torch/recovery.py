@@ -69,7 +69,7 @@ class StateDictRecovery:
         if not isinstance(error, WorkersReplacedError):
             return False
         self.replaced_ranks = error.ranks
-        _log.warning("%s; the loop goes on with the newcomers", error)
+        _log.warning("%s; the loop continues with the newcomers", error)
         self._comm.resume(self._packed)
         return True
 

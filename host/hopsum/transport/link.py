@@ -29,7 +29,7 @@ class LinkStatistics:
     datagrams_received: int = 0
     bytes_received: int = 0
     unreachable: int = 0
-    """Times that the network said that nobody listens there."""
+    """Times that the network said that no process listens there."""
     sends: int = 0
     receives: int = 0
     refused_segment_sends: int = 0

@@ -202,7 +202,7 @@ def find_hop(
             return
     raise OSError(
         errno.EHOSTUNREACH,
-        f"nobody on {interface} answers ARP for {hop}, asked {ASKS} times: the switch, or a router named by via, "
+        f"no host on {interface} answers ARP for {hop}, asked {ASKS} times: the switch, or a router named by via, "
         "has to be on this link",
     )
 

@@ -88,7 +88,7 @@ class StateExchange:
     def _able(self, start_generation: int) -> Sequence[int]:
         """Return the ranks that may have the state: the old ones, if there are any."""
         if not self._others:
-            raise HopsumError(f"rank {self._rank} is alone in its job: nobody has a state for it")
+            raise HopsumError(f"rank {self._rank} is alone in its job: no other rank has a state for it")
         new = self._worker.join_point.newcomers(start_generation)
         return [other for other in self._others if other not in new] or self._others
 

@@ -100,7 +100,7 @@ class CaptureFile:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        _log.warning("capture %s ends here, the switch goes on without it: %s", self.path, error.strerror)
+        _log.warning("capture %s ends here, the switch continues without it: %s", self.path, error.strerror)
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # what is buffered cannot be written either

@@ -90,7 +90,7 @@ def test_what_an_interface_needs_is_said(bed: Bed, capsys: pytest.CaptureFixture
     with bed.worker.inside():
         for fields, message in (
             (["slot=2"], "--interface needs dst_ip="),
-            (["dst_ip=10.0.0.77"], "nobody on eth0 answers ARP for 10.0.0.77"),
+            (["dst_ip=10.0.0.77"], "no host on eth0 answers ARP for 10.0.0.77"),
             (["dst_ip=10.0.0.254", "src_port=0"], "src_port=0: a UDP port is 1..65535"),
         ):
             assert main(["send", *fields, "--interface", "eth0", "--wait", "0.1"]) == 1

@@ -210,4 +210,4 @@ def test_a_packet_that_cannot_be_sent(
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port(socket.SOCK_DGRAM)
     assert main(["send", "--to", f"127.0.0.1:{port}", "--wait", str(PATIENCE_S)]) == 1
-    assert f"nobody listens at UDP 127.0.0.1:{port}" in capsys.readouterr().err
+    assert f"no process listens at UDP 127.0.0.1:{port}" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
         worker.membership()
     generation = crew[0].generation
     crew[1].lives += 1
-    with pytest.raises(InvalidRequestError, match=rf"{WORDS}; the job goes on without this worker"):
+    with pytest.raises(InvalidRequestError, match=rf"{WORDS}; the job continues without this worker"):
         crew[1].join(settings=SEED_1)
     assert crew[0].beat().generation == generation
     assert phases(cluster) == {0: MemberPhase.IN, 1: MemberPhase.IN}

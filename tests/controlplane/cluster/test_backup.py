@@ -76,7 +76,7 @@ def test_what_the_backup_has_goes_on_and_the_rest_is_kept(
         other.controller.tick()
     assert device.entities == before
 
-    with pytest.raises(UndecidedError, match="sums go on; the operator decides"):
+    with pytest.raises(UndecidedError, match="sums continue; the operator decides"):
         beat(other, late[0])
     created = other.run("new")
     assert other.controller.job("new").slot_base == 32

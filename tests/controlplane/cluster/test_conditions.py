@@ -173,7 +173,7 @@ def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
     crew, device = cluster.run(), device_of(cluster)
     device.fail(at=device.updates, failure=Failure.UNREACHABLE)
     with pytest.raises(
-        SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
+        SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*keeps trying"
     ):
         cluster.controller.delete_job("job")
     assert crew[0].beat() == HeartbeatResult(JobState.ENDING, 0, "the job was deleted")

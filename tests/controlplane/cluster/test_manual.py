@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/controlplane.md: the controller's settings and its database's columns, as they are in the code."""
+"""The tables of the controller's settings and of its database's columns are as in the code.
+
+Settings are in docs/reference/configuration.md, columns in docs/controlplane.md.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from hopsum_controlplane.cluster import StateStore, SwitchConfig
 from hopsum_controlplane.cluster.config import ClusterConfig, load_config
 from hopsum_controlplane.cluster.errors import ClusterConfigError
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "controlplane.md").read_text()
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = "\n".join((DOCS / page).read_text() for page in ("reference/configuration.md", "controlplane.md"))
 
 
 def rows_after(words: str) -> dict[str, list[str]]:
@@ -41,6 +45,7 @@ def known_keys(folder: Path, text: str) -> list[str]:
     [
         ("The keys of `[controller]`", ""),
         ("The keys of each `[[switch]]`", "[controller]\ndatabase = 'x'\n[[switch]]\n"),
+        ("The keys of each `[[tenant]]`", "[controller]\ndatabase = 'x'\n[[tenant]]\n"),
         ("The keys of each `[[link]]`", "[controller]\ndatabase = 'x'\n[[link]]\n"),
     ],
 )

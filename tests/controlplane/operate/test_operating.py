@@ -4,12 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -20,85 +16,21 @@ import pytest
 
 from hopsum_cli.context import read_context
 from hopsum_controlplane.cluster import load_config
-from hopsum_topologies.free_port import free_port
-from hopsum_topologies.process import ManagedProcess
+
+from ...support.reader import PATIENCE_S, Reader, end
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operating.md").read_text()
 PORTS = {"9559": socket.SOCK_STREAM, "47500": socket.SOCK_DGRAM, "4700": socket.SOCK_STREAM, "4701": socket.SOCK_STREAM}
-START_S, TRAINING_S = 300.0, 900.0
-
-
-class Reader:
-    """Types what the page says, in a folder of its own."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder = folder
-        self._stack = stack
-        self._ports = free_ports()
-        self._terminals = 0
-        programs = folder / "bin"
-        programs.mkdir()
-        for name, module in (("hopsum", "hopsum_cli.main"), ("torchrun", "torch.distributed.run")):
-            program = programs / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
-            program.chmod(0o755)
-        (folder / "examples").symlink_to(ROOT / "examples")
-        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {
-            **os.environ,
-            "PATH": path,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONFAULTHANDLER": "1",
-            "HOME": str(folder),
-        }
-
-    def here(self, text: str) -> str:
-        """Replace the page's ports, also the one that goes without saying."""
-        text = re.sub(r"(?<=:)(9559|47500|4700|4701)\b", lambda found: str(self._ports[found[1]]), text)
-        return re.sub(r"hopsum (job \w+|top)", rf"\g<0> --controller 127.0.0.1:{self._ports['4700']}", text)
-
-    def type(self, block: str) -> str:
-        """Run a block to its end, and return what it printed."""
-        command = ["bash", "-euo", "pipefail", "-c", self.here(block)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=START_S
-        )
-        assert done.returncode == 0, (block, done.stderr)
-        return done.stdout
-
-    def open_terminal(self, block: str) -> ManagedProcess:
-        """Begin a block of one command that goes on."""
-        self._terminals += 1
-        log = self.folder / f"terminal{self._terminals}"
-        script = f"cd '{self.folder}' && exec {self.here(block)}"
-        process = ManagedProcess(["bash", "-c", script], log, environment=self.environment)
-        self._stack.callback(process.stop)
-        return process
-
-
-def free_ports() -> dict[str, int]:
-    return {name: free_port(kind) for name, kind in PORTS.items()}
+TRAINING_S = 900.0
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     with ExitStack() as stack:
-        yield Reader(tmp_path, stack)
-
-
-def end(process: ManagedProcess) -> int:
-    """Send SIGTERM and return the exit status; one that does not end in time tells where its threads are."""
-    os.kill(process.pid, signal.SIGTERM)
-    give_up_s = time.monotonic() + START_S
-    while process.running():
-        if time.monotonic() > give_up_s:
-            os.kill(process.pid, signal.SIGABRT)
-            break
-        time.sleep(0.05)
-    return process.stop()
+        yield Reader(tmp_path, stack, PORTS)
 
 
 def packets(text: str) -> dict[str, float]:
@@ -128,10 +60,10 @@ def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:
     (reader.folder / "cluster.toml").write_text(reader.here(config))
 
     terminal = reader.open_terminal(switch)
-    terminal.wait_for(lambda: "ready " in terminal.log_text(), "the switch", START_S)
+    terminal.wait_for(lambda: "ready " in terminal.log_text(), "the switch", PATIENCE_S)
     assert "switch leaf1: native" in reader.type(check)
     serving = reader.open_terminal(controller)
-    serving.wait_for(lambda: "ready " in serving.log_text(), "the controller", START_S)
+    serving.wait_for(lambda: "ready " in serving.log_text(), "the controller", PATIENCE_S)
     created = reader.type(create)
     assert re.search(r"^digits +forming, idle +leaf1 +0-31 +0/2", created, re.MULTILINE)
     assert re.search(r"^vectors +forming, idle +leaf1 +32-63 +0/2", created, re.MULTILINE)
@@ -142,7 +74,7 @@ def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:
     give_up_s = time.monotonic() + TRAINING_S
     while seen != {"digits", "vectors"}:
         assert time.monotonic() < give_up_s, [run.log_text() for run in runs]
-        with urllib.request.urlopen(url, timeout=START_S) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             seen |= {job for job, added in packets(answer.read().decode()).items() if added}
         time.sleep(0.05)
     shown = reader.type(look)

@@ -83,8 +83,8 @@ def test_two_jobs_as_they_change_and_who_is_behind(
             **{"bytes_sent": 48_000, "error_squares": 3.0, "vector_squares": 200.0},
             **{"steps": 6, "step_seconds": 1.0, "wait_seconds": 0.37},
         )
-    browser.wait_for(f"{JOB.format('train')}.innerText.includes('stands still')", "the job that stands still")
-    assert "It stands still: the others wait for rank 2." in text(browser, "train")
+    browser.wait_for(f"{JOB.format('train')}.innerText.includes('makes no progress')", "the job that stands still")
+    assert "It makes no progress: the others wait for rank 2." in text(browser, "train")
     (row,) = rows(browser, "train", "behind")
     assert row.startswith("2 ")
     assert "the others wait for it" in row

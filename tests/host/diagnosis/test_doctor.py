@@ -113,7 +113,7 @@ def test_below_a_leaf_only_the_own_rack_is_missing(make: Callable[..., Job]) -> 
     assert_only_failure(report, "slots")
     assert slots.finding == (
         "6 idle, 2 waiting, newest round 1; for 0.05 s nothing of rank 1 has come to slots 0 (round 1), and no result "
-        "has come from the leaf's parent for slots 1 (round 1), though nobody of this rack is missing"
+        "has come from the leaf's parent for slots 1 (round 1), though no rank of this rack is missing"
     )
     assert f"look at rank 1 at {LOCALHOST}:{job.addresses[1][1]}" in slots.fix
     assert "run hopsum doctor at ranks 2, 3, below other leaves" in slots.fix
@@ -232,7 +232,7 @@ def test_nobody_listens(make: Callable[..., Job]) -> None:
     job.document = membership(job.addresses, closed)
     report = examine(job.write(), 0, patience=BRIEF)
     assert_only_failure(report, "switch", AFTER_SWITCH)
-    assert report["switch"].finding == f"{LOCALHOST}:{closed[1]}: port unreachable, nobody listens there"
+    assert report["switch"].finding == f"{LOCALHOST}:{closed[1]}: port unreachable, no process listens there"
 
 
 def test_a_switch_that_is_silent(make: Callable[..., Job]) -> None:
@@ -289,7 +289,7 @@ def test_peers_that_do_not_listen(make: Callable[..., Job]) -> None:
             worker.connect(job.switch.address)
             report = examine(job.write(), 0, patience=PATIENT)
     assert report["peers"].status is Status.FAIL
-    assert f"nobody listens for rank 2 at {LOCALHOST}:{ports[2]}" in report["peers"].finding
+    assert f"no process listens for rank 2 at {LOCALHOST}:{ports[2]}" in report["peers"].finding
     assert report["peers"].facts["refused"] == [2]
 
 

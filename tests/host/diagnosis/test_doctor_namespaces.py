@@ -123,7 +123,7 @@ def test_nobody_answers_arp(net: Net, gateway: bool) -> None:
     report = net.examine(BEYOND if gateway else SWITCH, replace(BRIEF, answer_s=0.3))
     assert failures(report) == ["neighbour"]
     hop, who = ("10.7.0.9", "the gateway") if gateway else ("10.7.0.254", "the switch")
-    assert report["neighbour"].finding == f"nobody on eth0 answers ARP for {hop}"
+    assert report["neighbour"].finding == f"no host on eth0 answers ARP for {hop}"
     assert f"check that {who} runs" in report["neighbour"].fix
     assert report["switch"].finding == "nothing to be learnt without neighbour"
 

@@ -95,7 +95,7 @@ def test_a_question_is_repeated_until_it_is_answered() -> None:
             "rank 2 is missing in slot 0, round 1 (arrived: ranks 0, 1)",
             (2,),
         ),
-        ({"held": 0, "count": State.EMPTY}, "nobody's UPDATE of slot 0, round 1 has reached the switch", ()),
+        ({"held": 0, "count": State.EMPTY}, "no rank's UPDATE of slot 0, round 1 has reached the switch", ()),
         (
             {"held": 1, "contributors": 0b101, "count": State.FINAL},
             "slot 0, round 1 is complete on the switch with ranks 0, 2: its RESULT does not reach this rank",
@@ -156,7 +156,7 @@ def test_an_older_round_in_the_copy_means_that_nothing_arrived() -> None:
         )
         subject.receive_datagram(replace(result, contributors=7, length=1024).pack() + bytes(1024), 0.0)
     error, _ = run(subject, held=1, contributors=7, count=State.FINAL)
-    assert "nobody's UPDATE of slot 0, round 3 has reached the switch" in str(error)
+    assert "no rank's UPDATE of slot 0, round 3 has reached the switch" in str(error)
 
 
 def test_only_the_oldest_position_is_asked_about_and_its_answer_counts_for_nothing_else() -> None:

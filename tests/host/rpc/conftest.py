@@ -21,7 +21,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on machines behind one; nobody listens at this one, so no call may go there."""
+    """As on machines behind one; no process listens at this one, so no call may go there."""
     for variable in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
 

@@ -146,7 +146,7 @@ def test_a_lost_worker_ends_the_generation_and_all_come_again(controller: Contro
         assert _sum(jobs) == [[0.5, 2]] * 2
         waiting = jobs[0].submit(np.ones(2, np.float32))  # a round that rank 1 never comes to
         _vanish(jobs[1])
-        told = r"the lease of rank 1 ran out: nothing was heard of it for 4 s; nobody has taken the place of rank 1 "
+        told = r"the lease of rank 1 ran out: nothing was heard of it for 4 s; no worker has taken the place of rank 1 "
         with pytest.raises(MembershipError, match=told):
             waiting.result(60)
         _close(jobs)

@@ -146,9 +146,9 @@ def test_nobody_takes_the_place(served: Served, caplog: pytest.LogCaptureFixture
         vanish(lost)
         desk.end("rank 1 was silent", lost=1)
         for future in (waiting, queued):
-            with pytest.raises(MembershipError, match="rank 1 was silent; nobody has taken the place of rank 1"):
+            with pytest.raises(MembershipError, match="rank 1 was silent; no worker has taken the place of rank 1"):
                 future.result(WAIT_S)
-        with pytest.raises(MembershipError, match="nobody has taken the place of rank 1"):
+        with pytest.raises(MembershipError, match="no worker has taken the place of rank 1"):
             survivor.submit(vector(survivor))
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     waits = "rank 0 of job 'ddp': waiting for another worker in the place of rank 1 (rank 1 was silent), for 1 s more "
@@ -161,7 +161,7 @@ def test_nobody_is_waited_for_whom_the_user_does_not_want(served: Served) -> Non
         waiting = survivor.submit(vector(survivor))
         vanish(lost)
         desk.end("rank 1 was silent", lost=1)
-        with pytest.raises(MembershipError, match=r"nobody has taken the place of rank 1 in job 'ddp' within 0 s"):
+        with pytest.raises(MembershipError, match=r"no worker has taken the place of rank 1 in job 'ddp' within 0 s"):
             waiting.result(WAIT_S)
 
 

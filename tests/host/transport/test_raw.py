@@ -122,7 +122,7 @@ def test_what_cannot_be_opened(stack: ExitStack, monkeypatch: pytest.MonkeyPatch
         for interface, switch, message in (
             ("eth9", SWITCH_IP, r"no interface 'eth9' in this network namespace; there are: eth0, lo"),
             ("lo", SWITCH_IP, "interface lo is not Ethernet"),
-            ("eth0", "10.6.0.99", "nobody on eth0 answers ARP for 10.6.0.99, asked 5 times"),
+            ("eth0", "10.6.0.99", "no host on eth0 answers ARP for 10.6.0.99, asked 5 times"),
         ):
             with pytest.raises(OSError, match=message):
                 RawLink(interface, (WORKER_IP, PORT), (switch, 24677))

@@ -110,7 +110,7 @@ def test_frames_for_others_and_broken_ones_are_nobodys(namespaces: None) -> None
 def test_nobody_answers_arp(namespaces: None) -> None:
     with ExitStack() as stack:
         veth = Veth(stack)
-        with pytest.raises(OSError, match=r"nobody on eth0 answers ARP for 10\.6\.0\.9"):
+        with pytest.raises(OSError, match=r"no host on eth0 answers ARP for 10\.6\.0\.9"):
             veth.scapy_link(("10.6.0.9", HOPSUM_UDP_PORT))
         with veth.host.inside(), pytest.raises(OSError, match=r"no interface 'none0' in .* there are: eth0, lo"):
             ScapyLink((WORKER_IP, PORT), (SWITCH_IP, 1), interface="none0")

@@ -160,7 +160,7 @@ def test_traffic_goes_on_where_the_disk_is_full(tmp_path: Path, caplog: pytest.L
         port.send(bytes(61))
     assert memory.take() == [bytes(60), bytes(61)]
     assert [record.message for record in caplog.records] == [
-        f"capture {tmp_path / 'port1.pcapng'} ends here, the switch goes on without it: No space left on device"
+        f"capture {tmp_path / 'port1.pcapng'} ends here, the switch continues without it: No space left on device"
     ]
     port.close()
 

@@ -93,9 +93,9 @@ def _health(job: Values, stalled: Stall | None, moves: bool) -> tuple[str, str]:
     if stalled is not None and job["health"] != "stalled":
         if stalled.behind:
             ranks = ", ".join(map(str, stalled.behind))
-            found = f"it stands still: the others wait for rank{'s' if len(stalled.behind) > 1 else ''} {ranks}"
+            found = f"it makes no progress: the others wait for rank{'s' if len(stalled.behind) > 1 else ''} {ranks}"
         else:
-            found = f"it stands still: nothing was complete in {stalled.seconds:.0f} s, though ranks send again"
+            found = f"it makes no progress: nothing was complete in {stalled.seconds:.0f} s, though ranks retransmit"
         return "stalled", "; ".join(filter(None, (found, job["health_reason"])))
     if job["health"] == "stalled" and job["state"] == "running" and moves:
         return "degraded", job["health_reason"]

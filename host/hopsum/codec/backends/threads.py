@@ -3,7 +3,7 @@
 
 Blocks are independent and know their number, so any split over threads gives the same bytes. Helpers sleep at a queue
 between calls, and the end of a call is a lock: both are short against the 0.1 ms in which the second thread wakes up
-(docs/performance.md), which futures are not.
+(docs/notebook.md), which futures are not.
 """
 
 from __future__ import annotations
