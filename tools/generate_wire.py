@@ -26,7 +26,7 @@ ENUM_DOCS = {
     "Kind": "What a packet is.",
     "Flag": "Bits of the header's `flags`.",
     "Op": "What the switch does with a payload.",
-    "State": "What a slot copy holds: `count` of a STATE.",
+    "State": "State of a slot copy: `count` of a STATE.",
     "Drop": "Why a packet was dropped: index into the switch's `drops` counter.",
     "Event": "What a packet did: index into a job's part of the switch's `job_events` counter.",
 }

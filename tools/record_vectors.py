@@ -106,16 +106,16 @@ def render_page() -> str:
         f"(`hopsum.json` with SHA-256 `{manifest['program_sha256'][:16]}...`).",
         "",
         *wrap(
-            "Every case of `ptf_tests/cases` but those named below ran on bmv2 with a recorder beside it: what the "
-            "control plane wrote, every frame in, every frame out with its port, and the counters at the end. "
-            "bmv2 sent bit for bit what the oracle, `hopsum_oracle.frame_aggregator`, predicted, on all ports and "
-            "nothing else. `tests/vectors` replays the recordings on the embedded switch in every test run, where bmv2 "
-            "need not be installed.",
+            "Every case of `ptf_tests/cases` ran on bmv2, except those that are listed below. A recording has the "
+            "control plane's writes, every frame in, every frame out with its port, and the counters at the end. "
+            "bmv2 sent exactly the frames that the oracle, `hopsum_oracle.frame_aggregator`, predicted, bit for bit, "
+            "and no other frames. `tests/vectors` replays the recordings on the embedded switch in every test run, "
+            "without bmv2.",
             118,
         ),
         "",
         *wrap(
-            "Not recorded, for the switch draws random numbers in them or bmv2 has no room for their operation: "
+            "Not recorded, because the switch draws random numbers in them or bmv2 has no room for their operation: "
             f"{', '.join(unrecorded())}.",
             118,
             break_on_hyphens=False,

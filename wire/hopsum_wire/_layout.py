@@ -43,7 +43,7 @@ class Op(IntEnum):
 
 
 class State(IntEnum):
-    """What a slot copy holds: `count` of a STATE."""
+    """State of a slot copy: `count` of a STATE."""
 
     EMPTY = 0  # nothing of this generation
     COLLECTING = 1

@@ -58,12 +58,13 @@ GRACE_S = 2.0
 
 
 class ClusterController:
-    """The only one who uses `store` and drives `devices`, by switch name: open ones, or what opens them. Thread-safe.
+    """The controller of a cluster: jobs, members and leases, kept in `store` and installed on `devices`. Thread-safe.
 
-    Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
-    that do not are over, foreign generations are kept unless `may_remove`. With `pipeline` the
-    switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
-    `clock` gives unix seconds, for generations, `monotonic` those for leases.
+    `devices` has, by switch name, an open device or a function that opens one. Nothing else may use the store or the
+    devices. Construction takes over every switch that answers. A job of the database that is still installed there
+    continues. The generation of one that is not installed any more has ended. Foreign generations are kept unless
+    `may_remove`. With `pipeline` all switches must run that program. A mapping names a program for each switch, see
+    SwitchReconciler. `clock` returns unix seconds, for generations, and `monotonic` seconds for leases.
     `registered` drives the switches of `registry`.
 
     Raises ClusterConfigError when configuration, devices and database do not fit together, and StoreError.

@@ -32,7 +32,7 @@ class EventType(enum.Enum):
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One thing that happened to a job `count` times in a row, the last time at `at_s` of the controller's clock."""
+    """An event of a job, which happened `count` times in a row. `at_s` is the controller's time of the last one."""
 
     type: EventType
     reason: str

@@ -41,11 +41,11 @@ class JobHealth:
 
 
 def health_of(record: JobRecord, condition: str, left_s: Mapping[int, float | None], lease_s: float) -> JobHealth:
-    """Return how well a job is.
+    """Return the health of a job.
 
     Args:
-        condition: why its switches do not do what its state wants, empty if they do.
-        left_s: by rank, the seconds until the member is evicted.
+        condition: the reason why the job's switches are not in the state that the job needs; empty if they are.
+        left_s: seconds until each member is evicted, by rank.
         lease_s: seconds that a member may be silent.
     """
     if record.state is JobState.RUNNING:

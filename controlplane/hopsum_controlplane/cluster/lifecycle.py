@@ -349,7 +349,7 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
 
 
 def end_generation(record: JobRecord, reason: str) -> JobRecord:
-    """End the generation, for this reason, if there is one that is not over: its entries are to be removed."""
+    """End the job's generation for a reason, unless it has none that runs. Its entries are then to be removed."""
     if record.state not in (JobState.INSTALLING, JobState.RUNNING):
         return record
     gone = [m.incarnation for m in record.members if m.phase is MemberPhase.LEFT]

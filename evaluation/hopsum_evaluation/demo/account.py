@@ -78,7 +78,8 @@ class Counting(Protocol):
 def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> DemoCounts:
     """Read until two looks are equal, or for `quiet_s` seconds.
 
-    A frame under way at the first look would be counted by the place that is read last and not by the one before it.
+    Counters of several places are read one after the other, so a frame that is under way at the first look is counted
+    only by the places that are read last.
     """
     give_up_s, found = time.monotonic() + quiet_s, place.read_counts()
     while time.monotonic() < give_up_s:

@@ -19,7 +19,7 @@ CYCLES: Final = 3
 
 
 def two(context: DrillContext) -> DrillReport:
-    """Kill and make a job again and again. Another one on the same switch has the same bits as without a switch."""
+    """Kill and make a job repeatedly, beside another job that has to train to the same bits as alone."""
     with drill_testbed(context, "two-jobs", seats=SEATS, losses=LOSSES) as testbed:
         report = testbed.report
         steady = TrainingJob(testbed, "steady", 3)

@@ -16,7 +16,7 @@ _STEPS: Final = 5
 
 
 def measure_iterations(settings: Settings, repeats: int) -> dict[str, Any] | None:
-    """Return seconds of a step of section accuracy's `cnn` in one thread, one per repeat, or None without torch."""
+    """Return the seconds of a training step of model `cnn` in one thread, one per repeat, or None without torch."""
     if find_spec("torch") is None or find_spec("sklearn") is None:
         return None
     import torch

@@ -37,7 +37,7 @@ def append(tasks: list[Task], task: Task) -> None:
 
 
 def end_group(tasks: list[Task]) -> None:
-    """Take the promise of the last one submitted back, unless it was kept."""
+    """Take back the promise that another vector follows the last submitted one, unless one has followed."""
     if tasks and tasks[-1].follower is None:
         tasks[-1].more = False
 

@@ -135,7 +135,7 @@ class ResultStore:
         self._drop()
 
     def find(self, position: int) -> StoredResult | None:
-        """Return a result that is kept, or None."""
+        """Return the stored result, or None."""
         for kept in self._kept:
             if kept.first <= position < kept.end:
                 at = position - kept.first

@@ -21,7 +21,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StateMovedError(HopsumError):
-    """Others were replaced while a newcomer waited for a state: perhaps only theirs is offered now. Ask for that."""
+    """Further workers were replaced while a newcomer waited for a state. It has to ask for their state."""
 
 
 class StateExchange:

@@ -118,7 +118,7 @@ def refused_now(job: Values) -> bool:
 
 
 def snapshots_apart_s(job: Values) -> float:
-    """Return how far two snapshots must lie apart to hold a heartbeat of every member, in seconds."""
+    """Return the least seconds between two snapshots such that every member has sent a heartbeat between them."""
     return float(job["lease_s"]) / 2
 
 
