@@ -129,7 +129,8 @@ class Bmv2Switch:
 
     def _free_ports(self) -> tuple[int, int, int]:
         with self._inside():
-            return free_port(), free_port(), free_port()
+            thrift_port = free_port(host="0.0.0.0")  # Thrift listens at all addresses, so none may have the port
+            return free_port(), thrift_port, free_port()
 
     def _serving(self) -> bool:
         if self.frames_address and not self._listens(self.frames_address):
