@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -44,7 +45,9 @@ def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: 
     script = tmp_path / "sum.py"
     script.write_text(code)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    # Two ranks write into one pipe: buffered, each line is one write and stays whole.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if re.match(r"[01] \[", line))
     assert [line[0] for line in lines] == ["0", "1"]
