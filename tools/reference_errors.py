@@ -14,7 +14,7 @@ _TABLES = tomllib.loads((ROOT / "tools" / "error_remedies.toml").read_text(encod
 REMEDIES: dict[str, str] = _TABLES["remedies"]
 """The remedy of each exception that a user meets, by its full name."""
 INTERNAL: dict[str, str] = _TABLES["internal"]
-"""What becomes of each exception that hopsum catches itself."""
+"""The end of each exception that hopsum catches itself."""
 DESCRIBED_FOLDERS = ("wire", "host", "switch", "controlplane", "topologies", "cli")
 """Folders whose public exceptions all have a remedy or are internal."""
 

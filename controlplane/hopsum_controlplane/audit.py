@@ -67,7 +67,7 @@ class JobFinding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What one look at a switch found.
+    """The findings of one look at a switch.
 
     Attributes:
         checked: how many entries stood there.

@@ -37,7 +37,9 @@ _OPERATOR_TABLE: Final = "context"
 DEFAULT_CODEC: Final = "thc"
 """Codec of a job that records none, and of a worker whose settings name none."""
 CodecOn = Literal["auto", "device", "host"]
-"""Where tensors are encoded and decoded. "auto": those on a GPU there, if their codec has a form for it; else on the
+"""The place at which tensors are encoded and decoded.
+
+"auto": those on a GPU there, if their codec has a form for it; else on the
 host. "device": on their device, the CPU too, or an error. "host": on the host. The bytes on the wire are the same."""
 CODEC_ON: Final = ("auto", "device", "host")
 _MAX_RANK: Final = 65535

@@ -90,7 +90,7 @@ CHIPS: Final = {"tna": TOFINO, "t2na": TOFINO2}
 
 @dataclass(frozen=True)
 class ChipSetup:
-    """What is set up beside the program: the ports that slots loop through, and the speeds of front ports.
+    """The set-up beside the program: the ports that slots loop through, and the speeds of front ports.
 
     A front port without a speed is left to the operator. Without loop ports the chip's first one is used.
     """

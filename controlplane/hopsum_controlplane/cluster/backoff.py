@@ -25,7 +25,7 @@ class _Failure(NamedTuple):
 
 
 class Backoff:
-    """What failed last of the parts of one thing, by part. None is the whole. `monotonic` gives seconds."""
+    """The last failures of the parts of one thing, by part. None is the whole. `monotonic` gives seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

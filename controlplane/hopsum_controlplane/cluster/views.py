@@ -101,7 +101,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class HeartbeatResult:
-    """What a member is told when it says that it lives.
+    """The answer to a member that says that it lives.
 
     `generation` is the one that the switch serves with this member in it, 0 for none. `reason` says why the generation
     that the member named is over, or why it has been evicted. It is empty when neither is so. `lost_ranks` are the

@@ -53,7 +53,7 @@ class TenantToken:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call: a name, and the tenant, empty for an administrator."""
+    """The caller: a name, and the tenant, empty for an administrator."""
 
     name: str
     tenant: str = ""

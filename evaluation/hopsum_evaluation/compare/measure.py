@@ -66,7 +66,7 @@ class Cell:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether measurement and theory differ by no more than chance, or None without theory."""
+        """True if measurement and theory differ by no more than chance, None without theory."""
         if self.nmse is None or self.nmse_se is None or self.theory is None or self.theory_se is None:
             return None
         chance = AGREEMENT_SE * hypot(self.nmse_se, self.theory_se)

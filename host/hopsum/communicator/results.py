@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,16 @@ class CommunicatorStatistics:
     """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
     local_ranks: int = 1
     """The ranks of this host that are one worker of the job (`local_group`). Only their leader has traffic."""
+
+    def with_allreduce(self, elements: int, seconds: float, *, skipped: bool) -> Self:
+        """Return the counts with one all-reduce more that ended on all ranks alike."""
+        return replace(
+            self,
+            allreduces=self.allreduces + 1,
+            skipped=self.skipped + skipped,
+            elements=self.elements + elements,
+            seconds=self.seconds + seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,14 +168,7 @@ class SerialCommunicator(Communicator):
         )
 
     def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
-        counted = self._statistics
-        self._statistics = replace(
-            counted,
-            allreduces=counted.allreduces + 1,
-            skipped=counted.skipped + skipped,
-            elements=counted.elements + task.vector.elements,
-            seconds=counted.seconds + seconds,
-        )
+        self._statistics = self._statistics.with_allreduce(task.vector.elements, seconds, skipped=skipped)
 
     def _count_bytes(self, summed: Summed) -> None:
         was = self._statistics.traffic

@@ -39,13 +39,12 @@ from hopsum.communicator.task import Task
 from hopsum.errors import (
     AllReduceError,
     AllReduceTimeoutError,
-    GenerationEndedError,
     HopsumError,
     RankLeftError,
     WorkersReplacedError,
 )
 from hopsum.local_group.group import LocalGroup, call_facts, ranks_in_words
-from hopsum.local_group.messages import Connection, Wakeup, error_of, told_error
+from hopsum.local_group.messages import Connection, Wakeup, error_of, over, told_error
 from hopsum.local_group.segments import SharedVector
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
@@ -150,11 +149,7 @@ class LocalGroupLeader(Communicator):
         self._wakeup.set()
 
     def _why_over(self) -> HopsumError | None:
-        if self._failure is None:
-            return None
-        over = GenerationEndedError(f"{self._who} takes no more all-reduces: {self._failure}. Connect all ranks again")
-        over.__cause__ = self._failure
-        return over
+        return None if self._failure is None else over(self._who, self._failure)
 
     # ---- the thread -----------------------------------------------------------------------------------
 

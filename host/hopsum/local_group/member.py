@@ -12,7 +12,7 @@ import select
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,9 @@ from hopsum.communicator import (
     SocketTraffic,
 )
 from hopsum.communicator.task import Task
-from hopsum.errors import AllReduceError, AllReduceTimeoutError, GenerationEndedError, HopsumError, RankLeftError
+from hopsum.errors import AllReduceError, AllReduceTimeoutError, HopsumError, RankLeftError
 from hopsum.local_group.group import LocalGroup, call_facts
-from hopsum.local_group.messages import Connection, Wakeup, error_of
+from hopsum.local_group.messages import Connection, Wakeup, error_of, over
 from hopsum.local_group.segments import SegmentPool, SharedVector
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
@@ -136,11 +136,7 @@ class LocalGroupMember(Communicator):
         self._wakeup.set()
 
     def _why_over(self) -> HopsumError | None:
-        if self._failure is None:
-            return None
-        over = GenerationEndedError(f"{self._who} takes no more all-reduces: {self._failure}. Connect all ranks again")
-        over.__cause__ = self._failure
-        return over
+        return None if self._failure is None else over(self._who, self._failure)
 
     # ---- the thread -----------------------------------------------------------------------------------
 
@@ -257,14 +253,7 @@ class LocalGroupMember(Communicator):
         call.task.future.set_exception(error)
 
     def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
-        counted = self._statistics
-        self._statistics = replace(
-            counted,
-            allreduces=counted.allreduces + 1,
-            skipped=counted.skipped + skipped,
-            elements=counted.elements + task.x.size,
-            seconds=counted.seconds + seconds,
-        )
+        self._statistics = self._statistics.with_allreduce(task.x.size, seconds, skipped=skipped)
 
     def _end(self, error: HopsumError) -> None:
         with self._lock:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from hopsum import errors
 from hopsum.codec import CodecError, CollectiveError, NonFiniteError
 from hopsum.communicator import CommunicatorClosedError, MismatchError
-from hopsum.errors import AllReduceError, HopsumError
+from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
 _BYTES_MAX: Final = 1 << 16
 _TEXT_MAX: Final = 8000
@@ -150,3 +150,10 @@ def error_of(told: dict[str, Any]) -> HopsumError:
         made: HopsumError = kind(told["text"], tuple(told["ranks"]))
         return made
     return kind(told["text"])
+
+
+def over(who: str, failure: BaseException) -> GenerationEndedError:
+    """Return the error of a rank that takes no more all-reduces, since an earlier one failed."""
+    error = GenerationEndedError(f"{who} takes no more all-reduces: {failure}. Connect all ranks again")
+    error.__cause__ = failure
+    return error

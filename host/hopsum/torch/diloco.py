@@ -342,7 +342,7 @@ class DiLoCo:
 
 
 class _Counts:
-    """What synchronisations took so far."""
+    """The totals of what synchronisations took so far."""
 
     def __init__(self, elements: int) -> None:
         """Begin to count, for a model of so many elements."""

@@ -369,7 +369,7 @@ def test_a_session_that_ends_is_lost(chip: BfRuntime, device: TofinoDevice) -> N
 
 
 def test_another_controller_has_the_switch(chip: BfRuntime, device: TofinoDevice) -> None:
-    """Who has the program keeps it while its session lasts. A client with the same number is not taken either."""
+    """The client that has the program keeps it while its session lasts, also from its own number."""
     with pytest.raises(NotPrimaryError, match="Client ID 7 trying to bind but Client ID 1 already owns this P4"):
         TofinoDevice(chip.address, DEVICE_ID, owner=7)
     with pytest.raises(SessionLostError, match="client 1 is not taken: INVALID_ARGUMENT"):

@@ -15,7 +15,7 @@ from .embedded import embedded_jobs, torchrun
 WORKER = Path(__file__).with_name("frameworks_worker.py")
 STEPS = 6
 NEEDS = {"transformers": ["accelerate"]}
-"""What a framework's trainer imports beside it."""
+"""The modules that a framework's trainer imports beside it."""
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])

@@ -29,7 +29,7 @@ Rank = dict[str, Any]
 
 @pytest.fixture(scope="module", params=["host", "mixed"])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
-    """What the two ranks printed. With "mixed" rank 1 encodes and decodes where its gradients are."""
+    """The lines that the two ranks printed. With "mixed" rank 1 encodes and decodes where its gradients are."""
     return run_ranks(WORKER, tmp_path_factory.mktemp("register_comm_hook"), str(request.param))
 
 

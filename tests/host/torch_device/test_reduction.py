@@ -235,7 +235,7 @@ def test_sums_that_the_table_cannot_make_change_no_residual() -> None:
 
 
 def test_errors_name_what_the_host_names() -> None:
-    """Where some vector is not finite the message names the tensor and the elements."""
+    """The message names the tensor and the elements."""
     codec = make_codec("thc", workers=1, backend="numpy")
     rank = Rank(codec, device_codec(codec, CPU), 0, 3000)
     x = np.ones(3000, np.float32)

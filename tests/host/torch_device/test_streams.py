@@ -96,7 +96,7 @@ def test_each_wait_is_needed(monkeypatch: pytest.MonkeyPatch, forgotten: str) ->
 
 
 def test_the_bytes_do_not_depend_on_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the checked streams run is what the CPU runs."""
+    """The checked streams run what the CPU runs."""
     found: list[torch.Tensor] = []
     for streams in (CheckedStreams(), NoStreams()):
         monkeypatch.setattr(feedback, "streams_of", lambda _, chosen=streams: chosen)

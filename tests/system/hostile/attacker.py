@@ -44,7 +44,7 @@ over = threading.Event()
 
 @dataclass(frozen=True)
 class Site:
-    """What a tenant knows: the controller, its own token, the name of a job of somebody else.
+    """The knowledge of a tenant: the controller, its own token, the name of a job of somebody else.
 
     It does not end before it has counted what is in `until`, however slow the machine is.
     """

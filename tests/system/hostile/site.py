@@ -64,7 +64,7 @@ ports = [{{port = 1, network = "127.0.0.0/8"}}]
 
 @dataclass(frozen=True)
 class Watched:
-    """What others noticed in some seconds, in steps a second, milliseconds and megabytes."""
+    """The measurements of what others noticed in some seconds, in steps a second, milliseconds and megabytes."""
 
     steps_a_second: float
     list_ms: float

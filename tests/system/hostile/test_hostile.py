@@ -31,7 +31,7 @@ EXPECTED = {
     "forged": ("datagrams",),
     "flood-datagrams": ("datagrams",),
 }
-"""What an attack counts at least once."""
+"""The events that an attack counts at least once."""
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ exec "$2" --system
 
 
 class Machine:
-    """What `systemctl` and the services of it do. Raises RuntimeError where systemd does not come up."""
+    """The actions of `systemctl` and of its services. Raises RuntimeError where systemd does not come up."""
 
     def __init__(self, folder: Path) -> None:
         self._cgroups = [path / f"hopsum-{os.getpid()}" for path in _hierarchies()]
