@@ -143,7 +143,7 @@ exit status:
   1    failed, refused, or a check did not hold; the reason is on stderr or in the output
   2    wrong arguments
   130  interrupted with Ctrl-C (SIGINT); `switch` and `controller` end in order then, with 0
-  141  nobody reads the output any more, as with `| head`"""
+  141  the reader of the output has ended, as with `| head`"""
 INTERRUPTED = 130
 """Exit status of a command that SIGINT ended: 128 and the signal's number, as shells have it."""
 UNREAD = 141
