@@ -49,7 +49,7 @@ def collect(
         save: told the report so far after each section, so that a run that is stopped has lost one section at most.
         earlier: a report of `same_run`, to go on with: what was run in it is kept and not run again.
     """
-    report = earlier or begin(settings)
+    report, tree = earlier or begin(settings), commit()
     found = report["sections"]
     missing = [name for name in SECTIONS if name in wanted and NOT_RUN in found.get(name, {NOT_RUN: ""})]
     columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
@@ -61,9 +61,12 @@ def collect(
             def tell(done: float, now: str, task: Any = task) -> None:
                 progress.update(task, completed=done, now=now)
 
-            load, since = machine()["load_1min"], time.perf_counter()
+            load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
             result = _run(name, settings, tell)
-            found[name] = {**result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load}
+            found[name] = {
+                **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
+                "commit": tree,
+            }  # fmt: skip
             report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
             tell(1.0, "not run" if NOT_RUN in found[name] else "")
             save(report)
@@ -74,7 +77,7 @@ def begin(settings: Settings) -> dict[str, Any]:
     """Return a report in which nothing was run yet."""
     return {
         "format": FORMAT,
-        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "begun": _now(),
         "seconds": 0.0,
         "seed": settings.seed,
         "size": str(settings.size),
@@ -86,16 +89,21 @@ def begin(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
     """Return the report of a file, to go on with, or None where there is no file.
 
     Raises:
-        ReportError: it is no report, or one of another seed, size, source tree, machine or software.
+        ReportError: it is no report, or one of another seed, size, P4 program, machine or software. Another commit is
+            no other run: each section has the commit that it was run with.
     """
     if not path.exists():
         return None
     earlier, now = read_report(path), begin(settings)
-    of = {"seed", "size", "p4_manifest_sha256", "commit", "versions"}
+    of = {"seed", "size", "p4_manifest_sha256", "versions"}
     differ = sorted(name for name in of if earlier.get(name) != now[name])
     if any(earlier.get("machine", {}).get(name) != now["machine"][name] for name in ("processor", "cores", "system")):
         differ.append("machine")

@@ -61,15 +61,17 @@ def origin(report: dict[str, Any]) -> list[str]:
 
 
 def summary(report: dict[str, Any], judged: dict[str, list[Judged]]) -> ShownTable:
-    """Return how many claims of each section have which verdict, how long it took, and beside what load."""
+    """Return how many claims of each section have which verdict, and when, how long, beside what load it was run."""
     rows = []
     for name, found in judged.items():
         result = report["sections"].get(name, {})
         counts = (str(sum(each.verdict is verdict for each in found)) for verdict in Verdict)
         rows.append([
             SECTIONS[name].title, *counts, figure(result.get("seconds")), figure(result.get("load_1min"), 2),
+            str(result.get("begun", report["begun"]))[:10] if result else "-",
+            str(result.get("commit", report["commit"]) or "unknown")[:8] if result else "-",
         ])  # fmt: skip
-    return ShownTable("Claims", ("", *Verdict, "seconds", "load before"), rows)
+    return ShownTable("Claims", ("", *Verdict, "seconds", "load before", "date", "commit"), rows)
 
 
 def claim_row(judged: Judged) -> tuple[str, ...]:

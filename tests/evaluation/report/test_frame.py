@@ -137,7 +137,21 @@ def test_a_run_that_was_stopped_goes_on(
     assert after["sections"]["error"] == before["sections"]["error"]
     assert after["begun"] == before["begun"]
     assert after["sections"]["dataplane"]["load_1min"] >= 0
+    assert {each["commit"] for each in after["sections"].values()} == {after["commit"]}
     assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
+
+
+def test_each_section_has_the_commit_that_it_was_run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("error", "dataplane"):
+        monkeypatch.setattr(importlib.import_module(SECTIONS[name].module), "run", lambda *_: {"nmse": [], "runs": []})
+    monkeypatch.setattr(command, "write_all", lambda *_, **__: None)
+    monkeypatch.setattr(command, "_say", lambda *_: None)
+    arguments = ["--size", "small", "--output-dir", str(tmp_path), "--resume", "--sections"]
+    for made_with, name in (("a" * 40, "error"), ("b" * 40, "dataplane")):
+        monkeypatch.setattr(collect, "commit", lambda made_with=made_with: made_with)
+        assert command.main([*arguments, name]) == 0
+    sections = collect.read_report(tmp_path / "report.json")["sections"]
+    assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "dataplane": "b"}
 
 
 def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
