@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -81,6 +81,8 @@ class Course:
     """The seeds at each rate, which is in `tc`'s words."""
     schemes: Sequence[str]
     diloco: DiLoCoSetting = DILOCO_DEFAULT
+    paced: Mapping[str, int] = field(default_factory=dict)
+    """The seeds at rates where only PACE is trained, for the time of a step."""
 
 
 class CourseLength(NamedTuple):
@@ -93,6 +95,9 @@ class CourseLength(NamedTuple):
 
 FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
 """The full courses by model. `every` is as in Course."""
+PACE: Final = (60, 20)
+"""Steps, and steps between looks, of a training that only times steps. PowerSGD compresses from step 10 on, and DiLoCo
+synchronises every 20: from the first look to the last each has the mixture of steps that a long training has."""
 
 
 @dataclass(frozen=True, slots=True)

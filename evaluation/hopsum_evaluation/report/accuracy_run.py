@@ -22,7 +22,7 @@ from hopsum.errors import HopsumError
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
-from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, Ready, TrainingOrder, TrainingRun, work
+from hopsum_evaluation.report.accuracy_plan import PACE, AccuracyPlan, Course, Ready, TrainingOrder, TrainingRun, work
 from hopsum_evaluation.report.settings import NotRunError, Tell
 from hopsum_topologies import Star
 from hopsum_topologies.errors import TopologyError
@@ -53,7 +53,9 @@ class Trainings:
     @property
     def count(self) -> int:
         """How many trainings there are."""
-        return sum(sum(course.rates.values()) * len(course.schemes) for course in self.courses)
+        return sum(
+            (sum(course.rates.values()) + sum(course.paced.values())) * len(course.schemes) for course in self.courses
+        )
 
 
 def run_apart(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
@@ -137,18 +139,20 @@ def run(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
 def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, keep: Keep) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for course in trainings.courses:
-        for rate, repeats in course.rates.items():
+        rates = [(rate, course.rates[rate], False) for rate in course.rates]
+        rates += [(rate, course.paced[rate], True) for rate in course.paced]
+        for rate, repeats, paced in rates:
             star.shape(rate)
+            steps, every = PACE if paced else (course.steps, course.every)
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in _turned(course.schemes, repeat):
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                    order = TrainingOrder(
-                        course.model, scheme, seed, course.steps, course.batch, course.every, course.diloco
-                    )
+                    order = TrainingOrder(course.model, scheme, seed, steps, course.batch, every, course.diloco)
                     pool.send(tuple(order))
                     runs.append({
                         "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
-                        "repeat": repeat, **gather_trained(pool)[0]._asdict(),
+                        "placement": trainings.placement, "paced": paced, "repeat": repeat,
+                        **gather_trained(pool)[0]._asdict(),
                     })  # fmt: skip
                     keep(runs[-1])
     return runs

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isnan
+from math import inf, isnan
 from typing import Any, cast
 
 import pytest
 
 from hopsum_evaluation.report import accuracy
-from hopsum_evaluation.report.accuracy_figures import seconds_to_target
-from hopsum_evaluation.report.accuracy_plan import MODELS, Course, TrainingRun
+from hopsum_evaluation.report.accuracy_figures import paced_seconds, seconds_to_target, with_seconds
+from hopsum_evaluation.report.accuracy_plan import DILOCO, MODELS, Course, TrainingRun
 from hopsum_evaluation.report.accuracy_run import Trainings, gather_trained, run_apart
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
@@ -56,7 +56,8 @@ def with_pairs(found: dict[str, Any], step_s: float) -> dict[str, Any]:
         {**run, "scheme": "thc:bits=2", "points": [[step, step * step_s, value] for step, _, value in run["points"]]}
         for run in found["runs"] if run["scheme"] == "thc"
     ]  # fmt: skip
-    return {**found, "runs": found["runs"] + runs}
+    hosts = [{**run, "scheme": accuracy.at_hosts(run["scheme"])} for run in runs]
+    return {**found, "runs": found["runs"] + runs + hosts}
 
 
 def with_software(found: dict[str, Any], step_s: float) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def test_what_was_not_finite_is_left_out_of_the_curves() -> None:
 def test_what_only_the_full_size_trains_is_not_run_without() -> None:
     told = verdicts(result(0.07))
     missed = {"tta-best-text": "transformer", "tta-software": "thc-ps", "tta-best-2bits": "thc:bits=2"}
-    for claim, missing in {**missed, "tta-best-text-2bits": "transformer"}.items():
+    missed |= {"tta-best-text-2bits": "transformer", "tta-best-hosts": "thc:bits=2 at hosts"}
+    for claim, missing in {**missed, "tta-best-text-hosts": "transformer"}.items():
         assert told.pop(claim) is Verdict.NOT_RUN
         reason = accuracy.show(result(0.07)).reasons[claim]
         assert missing in reason
@@ -149,16 +151,44 @@ def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytes
     asked: list[Trainings] = []
     monkeypatch.setattr(accuracy, "unavailable", lambda: None)
     run_apart = "hopsum_evaluation.report.accuracy_run.run_apart"
-    monkeypatch.setattr(run_apart, lambda trainings, _: asked.append(trainings) or {})
+    monkeypatch.setattr(run_apart, lambda trainings, _: asked.append(trainings) or {"models": {}, "runs": []})
     accuracy.run(Settings(1, size), lambda *_: None)
-    courses = {course.model: course for course in asked[0].courses}
+    middle, hosts = asked
+    courses = {course.model: course for course in middle.courses}
     full = size is Size.FULL
     assert set(courses) == (set(MODELS) if full else {"cnn"})
-    for course in courses.values():
-        assert set(course.schemes) == {"fp32", "fp16", "thc", "powersgd", "two-shot-4"} | (MORE if full else set())
-        assert course.steps % course.every == 0
-    assert asked[0].count == (10 * (5 + 3 + 3) + 10 * 3 if full else 5 * 3)
-    assert asked[0].codecs == (("thc", "thc:result_bits=6", "thc:bits=2") if full else ("thc",))
+    always = {"fp32", "fp16", "thc", "powersgd", "two-shot-4", "thc:bits=2"}
+    assert set(courses["cnn"].schemes) == always | (MORE if full else set())
+    assert all(course.steps % course.every == 0 for course in courses.values())
+    assert middle.count == (10 * (5 + 3 + 3) + 8 * (5 + 2 + 2) if full else 6 * 3)
+    assert middle.codecs == (("thc", "thc:result_bits=6", "thc:bits=2") if full else ("thc", "thc:bits=2"))
+    assert hosts.placement == "hosts"
+    assert hosts.codecs == (("thc", "thc:bits=2") if full else ("thc:bits=2",))
+    if full:
+        assert set(courses["transformer"].schemes) == always | set(DILOCO)
+
+
+def test_another_rate_takes_the_steps_of_the_whole_training() -> None:
+    model = MODELS["transformer"]
+    whole = {"scheme": "thc", "repeat": 0, "points": [[100, 5.0, 8.0], [120, 6.0, 7.0], [140, 7.0, 6.0]]}
+    looks = [[20, 9.0, 30.0], [40, 13.0, 20.0], [60, 17.0, 15.0]]
+    paced = {"scheme": "thc", "repeat": 0, "paced": True, "points": looks}
+    assert paced_seconds(model, whole, paced) == pytest.approx(9 + 100 * 0.2)
+    assert paced_seconds(model, None, paced) == inf
+    assert paced_seconds(model, {**whole, "points": whole["points"][:1]}, paced) == inf
+    other = {**paced, "repeat": 1}
+    assert [each for _, each in with_seconds(model, [whole, paced, other])] == [6.0, pytest.approx(29.0), inf]
+
+
+def test_paced_trainings_are_in_the_table_and_in_no_claim() -> None:
+    found = with_text(result(0.07), {"fp32": 9.0, "thc": 2.5})
+    paced = [{**run, "rate": "1gbit", "paced": True, "points": [[10, 0.5, 90.0], [30, 2.5, 80.0]]}
+             for run in found["runs"] if (run["model"], run["scheme"]) == ("transformer", "thc")]  # fmt: skip
+    part = accuracy.show({**found, "runs": found["runs"] + paced})
+    assert [row[-1] for row in part.tables[1].rows] == ["9.00", "2.50", "about 1.50"]
+    assert part.samples == accuracy.show(found).samples
+    assert part.plots == accuracy.show(found).plots
+    assert "60 steps were trained to time them" in " ".join(part.words)
 
 
 def test_the_best_other_scheme_is_what_counts() -> None:
