@@ -163,8 +163,7 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 def _hosts_courses(settings: Settings) -> tuple[Course, ...]:
     """Return the trainings with a switch on every worker's host. Other schemes have the same links in both."""
-    schemes = settings.pick((PAIRED,), (PAIRED,), ("thc", PAIRED))
-    return tuple(replace(course, schemes=schemes) for course in _courses(settings))
+    return tuple(replace(course, schemes=(PAIRED,)) for course in _courses(settings))
 
 
 def _courses(settings: Settings) -> tuple[Course, ...]:
@@ -178,8 +177,8 @@ def _courses(settings: Settings) -> tuple[Course, ...]:
     cnn = Course(_CNN, settings.pick(4, whole.steps, whole.steps), BATCH, settings.pick(2, whole.every, whole.every),
                  rates, settings.pick(small, (*strongest, PAIRED), all_of_them))  # fmt: skip
     text = Course(_TEXT, settings.pick(2, 0, text_whole.steps), TEXT_BATCH, settings.pick(2, 0, text_whole.every),
-                  {RATE: settings.pick(2, 0, 5)}, settings.pick(("fp32", "thc"), (), rare),
-                  paced=settings.pick({}, {}, {"100mbit": 2, "1gbit": 2}))  # fmt: skip
+                  {RATE: settings.pick(2, 0, 3)}, settings.pick(("fp32", "thc"), (), rare),
+                  paced=settings.pick({}, {}, {"100mbit": 1, "1gbit": 1}))  # fmt: skip
     return (cnn, text) if text.steps and find_spec("pydoc_data") is not None else (cnn,)
 
 
