@@ -35,7 +35,7 @@ _ALL: Final = (
     ),
     Drill(
         "worker-rejoins",
-        "a worker dies, another process takes its rank: it has the others' state, training goes on",
+        "a worker dies, another process takes its rank: it has the others' state, training continues",
         needs_nothing,
         workers.rejoins,
     ),
@@ -71,7 +71,7 @@ _ALL: Final = (
     ),
     Drill(
         "host-lost",
-        "a host dies with a worker and a shard's switch: both come back, training goes on",
+        "a host dies with a worker and a shard's switch: both come back, training continues",
         needs_nothing,
         hosts.lost,
     ),
@@ -83,7 +83,7 @@ _ALL: Final = (
     ),
     Drill(
         "controller-down",
-        "the controller dies and comes back: the job goes on, and is adopted",
+        "the controller dies and comes back: the job continues, and is adopted",
         needs_nothing,
         controller.down,
     ),

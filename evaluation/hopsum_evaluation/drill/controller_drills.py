@@ -18,7 +18,7 @@ from hopsum_evaluation.drill.base import Drill, needs_nothing
 CONTROLLER_DRILLS: Final = (
     Drill(
         controller_moved.NAME,
-        "the controller's machine is lost, a backup goes on elsewhere: no job ends before somebody decides",
+        "the controller's machine is lost, a backup continues elsewhere: no job ends before somebody decides",
         needs_nothing,
         controller_moved.moved,
     ),

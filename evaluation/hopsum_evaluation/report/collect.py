@@ -19,7 +19,7 @@ from hopsum.errors import HopsumError
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.report.claims import Judged, judge
 from hopsum_evaluation.report.sections import SECTIONS
-from hopsum_evaluation.report.settings import NotRunError, Result, Settings
+from hopsum_evaluation.report.settings import NotRunError, Result, Settings, Tell
 from hopsum_evaluation.report.shown import Shown
 
 FORMAT: Final = 1
@@ -40,14 +40,14 @@ def collect(
 ) -> dict[str, Any]:
     """Run the wanted sections in their usual order, with a progress bar each. Return the report.
 
-    A section that cannot run has the reason in place of figures. The others go on.
+    A section that cannot run has the reason in place of figures. The others continue.
 
     Args:
         settings: seed and size.
         wanted: names of sections.
         console: where progress is shown.
         save: told the report so far after each section, so that a run that is stopped has lost one section at most.
-        earlier: a report of `same_run`, to go on with: what was run in it is kept and not run again.
+        earlier: a report of `same_run`, to continue: what was run in it is kept and not run again.
     """
     report, tree = earlier or begin(settings), commit()
     found = report["sections"]
@@ -58,8 +58,11 @@ def collect(
         for name, task in tasks.items():
             progress.start_task(task)
 
-            def tell(done: float, now: str, task: Any = task) -> None:
+            plain = _lines(name, console)
+
+            def tell(done: float, now: str, task: Any = task, plain: Tell = plain) -> None:
                 progress.update(task, completed=done, now=now)
+                plain(done, now)
 
             load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
             result = _run(name, settings, tell)
@@ -71,6 +74,19 @@ def collect(
             tell(1.0, "not run" if NOT_RUN in found[name] else "")
             save(report)
     return report
+
+
+def _lines(name: str, console: Console) -> Tell:
+    """Return what prints a line at each twentieth of a section where the console is a file, which shows no bar."""
+    printed = -1
+
+    def tell(done: float, now: str) -> None:
+        nonlocal printed
+        if not console.is_terminal and int(20 * done) > printed:
+            printed = int(20 * done)
+            console.print(f"{name:12} {done:4.0%}  {now}", highlight=False, markup=False)
+
+    return tell
 
 
 def begin(settings: Settings) -> dict[str, Any]:
@@ -94,7 +110,7 @@ def _now() -> str:
 
 
 def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
-    """Return the report of a file, to go on with, or None where there is no file.
+    """Return the report of a file, to continue, or None where there is no file.
 
     Raises:
         ReportError: it is no report, or one of another seed, size, P4 program, machine or software. Another commit is

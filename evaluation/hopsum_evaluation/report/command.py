@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.seed < 0 or (options.markdown is not None and options.source is None):
         parser.error("a seed of at least 0; --markdown goes with --read")
     if options.resume and options.source is not None:
-        parser.error("--read runs nothing, --resume goes on running")
+        parser.error("--read runs nothing, --resume continues a run")
     if options.markdown is None and not find_spec("matplotlib"):
         parser.exit(1, "hopsum report: plots need matplotlib: pip install 'hopsum[plot]'\n")
     try:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         done = options.output_dir / JSON_NAME
-        print(f"hopsum report: stopped; {done} has the sections that were done: --resume goes on", file=sys.stderr)
+        print(f"hopsum report: stopped; {done} has the finished sections: --resume continues", file=sys.stderr)
         return 130
     _say(report, options.output_dir, Console())
     return 0

@@ -7,10 +7,12 @@ import importlib
 import json
 import re
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hopsum_evaluation.report import collect, command
 from hopsum_evaluation.report.claims import Verdict
@@ -107,8 +109,6 @@ def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.M
 
     monkeypatch.setattr(importlib.import_module(SECTIONS["dataplane"].module), "run", cannot)
     monkeypatch.setattr(importlib.import_module(SECTIONS["lossless"].module), "run", lambda *_: {"speed": []})
-    from rich.console import Console
-
     made = collect.collect(Settings(1, Size.SMALL), ("lossless", "dataplane"), Console(stderr=True, quiet=True))
     assert made["sections"]["dataplane"]["not_run"] == "no such switch <here>"
     assert made["sections"]["lossless"]["speed"] == []
@@ -152,6 +152,20 @@ def test_each_section_has_the_commit_that_it_was_run_with(monkeypatch: pytest.Mo
         assert command.main([*arguments, name]) == 0
     sections = collect.read_report(tmp_path / "report.json")["sections"]
     assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "dataplane": "b"}
+
+
+def test_a_file_in_place_of_a_terminal_gets_a_line_at_each_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: Settings, tell: Callable[[float, str], None]) -> dict[str, Any]:
+        for part in range(100):
+            tell(part / 100, f"part {part}")
+        return {"nmse": []}
+
+    monkeypatch.setattr(importlib.import_module(SECTIONS["error"].module), "run", run)
+    console = Console(file=StringIO(), width=200)
+    collect.collect(Settings(1, Size.SMALL), ("error",), console)
+    lines = [line.split() for line in console.file.getvalue().splitlines() if "part" in line]  # type: ignore[attr-defined]
+    assert [line[1] for line in lines[:3]] == ["0%", "5%", "10%"]
+    assert len(lines) == 20
 
 
 def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
