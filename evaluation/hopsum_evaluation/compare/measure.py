@@ -7,8 +7,8 @@ float32 vectors, averaged over the all-reduces, with the standard error of that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import hypot
 
@@ -40,6 +40,8 @@ class ComparisonPlan:
     seed: int
     identical: bool
     """True where all workers have the same vector."""
+    given: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Kinds of vectors beyond those of `make_vectors`: float32[workers at most, elements]."""
 
     @property
     def cells(self) -> int:
@@ -86,7 +88,7 @@ def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers
     """Measure one cell."""
     place = (kind, candidate.label, candidate.family, candidate.variant, workers)
     try:
-        vectors = make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)
+        vectors = _vectors(plan, kind, workers)
         method = candidate.make(workers)
         errors, bits = _errors(method, vectors, plan)
         expected = method.theory(vectors[0], workers, plan.seed) if plan.identical else None
@@ -102,6 +104,16 @@ def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers
         theory=None if expected is None else expected.nmse,
         theory_se=None if expected is None else expected.se,
     )
+
+
+def _vectors(plan: ComparisonPlan, kind: str, workers: int) -> Vectors:
+    """Return one vector for each worker. Raises ValueError where there are not so many."""
+    if kind not in plan.given:
+        return make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)
+    rows = plan.given[kind]
+    if workers > len(rows):
+        raise ValueError(f"{kind}: vectors of {len(rows)} workers are given, not of {workers}")
+    return [rows[0]] * workers if plan.identical else list(rows[:workers])
 
 
 def _errors(method: MeanMethod, vectors: Vectors, plan: ComparisonPlan) -> tuple[NDArray[np.float64], Bits]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopsum_evaluation.report import accuracy, dataplane, error
@@ -14,6 +15,7 @@ from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.plots import draw_svg
 from hopsum_evaluation.report.sections import SECTIONS
 from hopsum_evaluation.report.settings import Settings, Size
+from hopsum_evaluation.report.text_gradients import capture_text
 
 SETTINGS = Settings(2, Size.SMALL)
 SENT_BITS = {"fp32": 32, "topk": 0.1 * 64, "two-shot-4": 4, "thc": 4, "thc-ps": (4 + 8) / 2, "thc:bits=2": 2}
@@ -53,19 +55,24 @@ def check_dataplane(result: dict[str, Any]) -> None:
 
 def check_accuracy(result: dict[str, Any]) -> None:
     """The rate is that of the links: a worker's gradient cannot pass faster."""
+    middle, hosts = ([run for run in result["runs"] if run["placement"] == each] for each in ("fabric", "hosts"))
+    assert result["runs"] == middle + hosts
+    assert {(run["model"], run["scheme"], run["repeat"]) for run in hosts} == {
+        (model, "thc:bits=2 at hosts", repeat) for model in MODELS for repeat in range(2)
+    }
     runs = result["runs"]
     schemes = {"cnn": ("fp32", "topk", "two-shot-4", "thc", "thc-ps", "thc:bits=2"), "transformer": ("fp32", "thc")}
     turned = {(name, repeat): (*all_[repeat:], *all_[:repeat]) for name, all_ in schemes.items() for repeat in range(2)}
     ran = [(model, scheme, repeat) for model in MODELS for repeat in range(2) for scheme in turned[model, repeat]]
-    assert [(run["model"], run["scheme"], run["repeat"]) for run in runs] == ran
+    assert [(run["model"], run["scheme"], run["repeat"]) for run in middle] == ran
     assert {run["bits_per_s"] for run in runs} == {200e6}
     for run in runs:
         elements = result["models"][run["model"]]["parameters"]
-        sent = SENT_BITS[run["scheme"]]
+        sent = SENT_BITS[run["scheme"].removesuffix(" at hosts")]
         assert run["reduce_s"] > 0.8 * sent * elements / 200e6
         assert [step for step, *_ in run["points"]] == ([2, 4] if run["model"] == "cnn" else [2])
         assert all(seconds > 0 and MODELS[run["model"]].percent == (value <= 1) for _, seconds, value in run["points"])
-    learned = {(run["scheme"], run["repeat"]): [point[2] for point in run["points"]] for run in runs[:12]}
+    learned = {(run["scheme"], run["repeat"]): [point[2] for point in run["points"]] for run in middle[:12]}
     assert all(learned["thc", repeat] == learned["thc-ps", repeat] for repeat in range(2))  # the same sums
 
 
@@ -76,6 +83,24 @@ def test_ratios_of_switches_pair_the_runs() -> None:
     assert part.samples["packed-bmv2"] == [30.0, 30.0]
     assert part.samples["packed-interpreter"] == []
     assert part.reasons["packed-interpreter"] == "not measured: lane by lane, interpreter"
+
+
+def test_gradients_of_the_transformer_are_whole_blocks_of_one_training() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    found = capture_text(SETTINGS, 4, 2)
+    assert list(found) == ["text-early", "text-middle", "text-late"]
+    assert {rows.shape for rows in found.values()} == {(2, 26 * 1024)}
+    assert all(np.isfinite(rows).all() and np.abs(rows).max() > 0 for rows in found.values())
+    assert all((rows[0] != rows[1]).any() for rows in found.values())  # other minibatches
+
+
+def test_the_least_error_fits_the_bits_of_both_directions() -> None:
+    def cell(method: str, up: float, down: float, nmse: float | None) -> dict[str, Any]:
+        return {"vectors": "gaussian", "workers": 4, "method": method, "bits_up": up, "bits_down": down, "mean": nmse}
+
+    cells = [cell("narrow", 4, 4, 0.5), cell("down", 4, 8, 0.1), cell("up", 8, 4, 0.2), cell("none", 1, 1, None)]
+    (row,) = error.least_error(cells).rows
+    assert row == ["Gaussian", "narrow (0.50)", "narrow (0.50)", "down (0.10)", "down (0.10)"]
 
 
 def test_the_sum_of_codes_decodes_to_the_mean_of_what_was_sent() -> None:
