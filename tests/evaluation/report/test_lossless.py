@@ -10,6 +10,7 @@ from hopsum_evaluation.report.iteration import iteration_speedup, measure_iterat
 from hopsum_evaluation.report.lossless import speedup
 from hopsum_evaluation.report.peeling import THRESHOLD, our_share_left, our_threshold, peels, published_columns
 from hopsum_evaluation.report.settings import Settings, Size
+from hopsum_evaluation.report.sparse_model import BATCH, WIDTH, WORKERS, measure_sparse, step_seconds
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,22 @@ def test_compute_is_measured_in_one_thread_that_is_given_back() -> None:
     assert found["parameters"] == 1_012_426
     assert len(found["compute_s"]) == 2
     assert min(found["compute_s"]) > 1e-4  # a million parameters, 32 images: 0.3 G operations at the least
+
+
+def test_word_embeddings_have_a_gradient_in_the_rows_of_their_words_alone() -> None:
+    pytest.importorskip("torch")
+    found = measure_sparse(Settings(1, Size.SMALL), 2)
+    assert found is not None
+    for step in found:
+        rows = step["parameters"] / WIDTH
+        assert 0 < step["density"] * rows <= BATCH * (4 + 1 + 5)  # context, target, negative samples
+        assert step["density"] < step["density_of_sum"] <= WORKERS * step["density"]
+        assert step["bytes_up"] > 4 * step["density_of_sum"] * step["parameters"]  # a cell an element at least
+        assert min(step["compute_s"], step["codec_s"]) > 0
+    assert found[0]["density"] != found[1]["density"]  # other batches
+
+
+def test_a_sparse_step_is_compute_then_codec_then_bytes() -> None:
+    step = {"parameters": 1_000_000, "compute_s": 0.01, "codec_s": 0.02, "bytes_up": 1e5, "bytes_down": 2e5,
+            "pair_bytes": 4e5}  # fmt: skip
+    assert step_seconds(step, 1e8) == pytest.approx((0.01 + 0.32, 0.01 + 0.02 + 0.016, 0.01 + 0.032))
