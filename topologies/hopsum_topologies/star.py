@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+from hopsum_topologies.delay_link import DelayLink
 from hopsum_topologies.description import MTU_BYTES
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.shaping import BURST_BYTES, QUEUE_BYTES, tc
@@ -50,15 +51,26 @@ class Star:
 
     middle_ip: Final = "10.0.0.254"
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, round_trip_s: float = 0.0) -> None:
+        """Make them.
+
+        Args:
+            round_trip_s: the delay between a host and the middle, there and back, by a process of `delay_link`. Frames
+                between two hosts have it twice. Zero: only what the kernel needs.
+        """
         self.middle = Namespace()
         self.hosts: list[Namespace] = []
+        self.delay: DelayLink | None = None
+        self._between = Namespace() if round_trip_s else None
         try:
             self.middle.ip("link", "add", "name", _BRIDGE, "type", "bridge")
             self.middle.ip("link", "set", "dev", _BRIDGE, "mtu", str(MTU_BYTES), "up")
             self.middle.ip("addr", "add", f"{self.middle_ip}/24", "dev", _BRIDGE)
             for number in range(hosts):
                 self._add_host(number)
+            if self._between is not None:
+                pairs = [(_near(number), _far(number)) for number in range(hosts)]
+                self.delay = DelayLink(self._between.name, pairs, round_trip_s / 2)
         except BaseException:
             self.close()
             raise
@@ -99,7 +111,9 @@ class Star:
 
     def close(self) -> None:
         """Remove everything."""
-        for namespace in (*self.hosts, self.middle):
+        if self.delay is not None:
+            self.delay.close()
+        for namespace in (*self.hosts, self.middle, *((self._between,) if self._between else ())):
             namespace.close()
 
     def __enter__(self) -> Star:
@@ -115,7 +129,11 @@ class Star:
     def _add_host(self, number: int) -> None:
         host = Namespace()
         self.hosts.append(host)
-        host.add_veth(_OUTSIDE, _inside(number), self.middle, mtu_bytes=MTU_BYTES, offloads=True)
+        if self._between is None:
+            host.add_veth(_OUTSIDE, _inside(number), self.middle, mtu_bytes=MTU_BYTES, offloads=True)
+        else:
+            host.add_veth(_OUTSIDE, _near(number), self._between, mtu_bytes=MTU_BYTES, offloads=True)
+            self._between.add_veth(_far(number), _inside(number), self.middle, mtu_bytes=MTU_BYTES, offloads=True)
         self.middle.ip("link", "set", "dev", _inside(number), "master", _BRIDGE)
         host.ip("addr", "add", f"{self.host_ip(number)}/24", "dev", _OUTSIDE)
 
@@ -126,6 +144,15 @@ class Star:
 
 def _inside(number: int) -> str:
     return f"s{number + 1}"
+
+
+def _near(number: int) -> str:
+    """Return the end of a host's link where its frames begin to wait."""
+    return f"n{number + 1}"
+
+
+def _far(number: int) -> str:
+    return f"f{number + 1}"
 
 
 def _queue_of(namespace: Namespace, interface: str) -> dict[str, Any]:

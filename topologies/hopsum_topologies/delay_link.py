@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A delay in user space, for kernels without netem: a process that holds each frame and passes it on, in order.
+
+The process has a raw socket on each of two interfaces for every link. PACKET_VNET_HDR hands it the trains that segment
+offload makes as one frame of up to 64 KiB, and takes them back whole, with checksums that are not yet filled in. A
+frame that would make the process hold more than HELD_BYTES is dropped, as a full queue would drop it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Final, NamedTuple
+
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.launch import die_with_parent
+from hopsum_topologies.netns import enter_namespace
+
+HELD_BYTES: Final = 256 << 20
+"""The most bytes that all directions hold together: 10 Gbit/s for 0.2 s."""
+_SOCKET_BYTES: Final = 16 << 20
+_FRAME_BYTES: Final = 10 + 14 + (64 << 10)
+"""virtio_net_hdr, Ethernet header, the largest train."""
+_TURN_FRAMES: Final = 64
+"""Frames taken from one interface before the next has its turn."""
+_READY_S: Final = 20.0
+_END_S: Final = 5.0
+_ETH_P_ALL, _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 3, 263, 15, 23  # linux/if_ether.h, if_packet.h
+_SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
+_PR_SET_TIMERSLACK = 29
+
+
+class DelayCounts(NamedTuple):
+    """What a delay link has done, all links and directions together."""
+
+    frames: int
+    """Frames passed on. A train of segments is one."""
+    dropped: int
+    """Frames dropped at HELD_BYTES, or because the other interface took no more."""
+
+
+class DelayLink:
+    """The process that delays the links between pairs of interfaces of one namespace, both directions.
+
+    The context manager ends it. Raises TopologyError where the sockets cannot be opened.
+    """
+
+    def __init__(self, namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float) -> None:
+        """Start it.
+
+        Args:
+            namespace: name of the network namespace that has the interfaces.
+            pairs: the two interfaces of each link.
+            delay_s: seconds that a frame is held, one way.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_run, args=(namespace, tuple(pairs), delay_s, os.getpid(), theirs), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        said = self._receive(_READY_S)
+        if said != "ready":
+            self.close()
+            raise TopologyError(f"delay of {delay_s:g} s in user space: {said}")
+
+    @property
+    def pid(self) -> int:
+        """The process that delays."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def counts(self) -> DelayCounts:
+        """Return what it has done so far. Raises TopologyError where it has ended."""
+        try:
+            self._pipe.send("counts")
+        except OSError as error:
+            raise TopologyError(f"the process that delays has ended: {error}") from error
+        said = self._receive(_READY_S)
+        if not isinstance(said, tuple):
+            raise TopologyError(f"the process that delays has ended: {said}")
+        return DelayCounts(*said)
+
+    def close(self) -> None:
+        """End the process. What it holds is lost."""
+        self._pipe.close()
+        self._process.join(_END_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def __enter__(self) -> DelayLink:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process, whatever happened."""
+        self.close()
+
+    def _receive(self, timeout_s: float) -> object:
+        try:
+            return self._pipe.recv() if self._pipe.poll(timeout_s) else f"no word in {timeout_s:g} s"
+        except EOFError:
+            return "its process ended early; its last words are above"
+
+
+class _Direction:
+    """The frames on their way from one interface to another."""
+
+    def __init__(self, source: socket.socket, target: socket.socket) -> None:
+        self.source, self.target = source, target
+        self.held: deque[tuple[float, bytes]] = deque()
+
+
+class _Delayer:
+    """The loop of the process."""
+
+    def __init__(self, directions: Sequence[_Direction], delay_s: float, pipe: Connection) -> None:
+        self._by_source = {each.source.fileno(): each for each in directions}
+        self._delay_s, self._pipe = delay_s, pipe
+        self._held_bytes = self._frames = self._dropped = 0
+
+    def run(self) -> None:
+        """Pass frames on until the parent closes its pipe."""
+        waiting = [self._pipe.fileno(), *self._by_source]
+        while True:
+            for number in select.select(waiting, (), (), self._timeout_s())[0]:
+                if number in self._by_source:
+                    self._take(self._by_source[number])
+                elif not self._answer():
+                    return
+            self._pass_on()
+
+    def _timeout_s(self) -> float | None:
+        due = [each.held[0][0] for each in self._by_source.values() if each.held]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _take(self, direction: _Direction) -> None:
+        due = time.monotonic() + self._delay_s
+        for _ in range(_TURN_FRAMES):
+            try:
+                frame = direction.source.recv(_FRAME_BYTES)
+            except BlockingIOError:
+                return
+            if self._held_bytes + len(frame) > HELD_BYTES:
+                self._dropped += 1
+                continue
+            self._held_bytes += len(frame)
+            direction.held.append((due, frame))
+
+    def _pass_on(self) -> None:
+        now = time.monotonic()
+        for direction in self._by_source.values():
+            held = direction.held
+            while held and held[0][0] <= now:
+                frame = held.popleft()[1]
+                self._held_bytes -= len(frame)
+                try:
+                    direction.target.send(frame)
+                    self._frames += 1
+                except OSError:  # the queue of the interface is full
+                    self._dropped += 1
+
+    def _answer(self) -> bool:
+        """Answer the parent. Return whether it is still there."""
+        try:
+            self._pipe.recv()
+            self._pipe.send((self._frames, self._dropped))
+        except (EOFError, OSError):
+            return False
+        return True
+
+
+def _run(namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float, parent: int, pipe: Connection) -> None:
+    die_with_parent(parent)
+    try:
+        enter_namespace(namespace)
+        sockets = [(_open(left), _open(right)) for left, right in pairs]
+    except (OSError, TopologyError) as error:
+        pipe.send(str(error))
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # else select may wake 50 us late
+    directions = [_Direction(*ends) for left, right in sockets for ends in ((left, right), (right, left))]
+    pipe.send("ready")
+    _Delayer(directions, delay_s, pipe).run()
+
+
+def _open(interface: str) -> socket.socket:
+    """Return a raw socket on an interface that gives and takes trains of segments whole. Raises OSError."""
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    opened.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+    opened.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+    opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _SOCKET_BYTES)
+    opened.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SOCKET_BYTES)
+    opened.setblocking(False)
+    opened.bind((interface, _ETH_P_ALL))
+    return opened
