@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ _TURN_FRAMES: Final = 64
 """Frames taken from one interface before the next has its turn."""
 _READY_S: Final = 20.0
 _END_S: Final = 5.0
-_ETH_P_ALL, _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 3, 263, 15, 23  # linux/if_ether.h, if_packet.h
+_ETH_P_ALL, _SOL_PACKET, _PACKET_VNET_HDR = 3, 263, 15  # linux/if_ether.h, if_packet.h
+_PACKET_STATISTICS, _PACKET_IGNORE_OUTGOING = 6, 23
 _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 _PR_SET_TIMERSLACK = 29
 
@@ -43,7 +45,7 @@ class DelayCounts(NamedTuple):
     frames: int
     """Frames passed on. A train of segments is one."""
     dropped: int
-    """Frames dropped at HELD_BYTES, or because the other interface took no more."""
+    """Frames dropped at HELD_BYTES, at the buffer of a socket, or because the other interface took no more."""
 
 
 class DelayLink:
@@ -144,12 +146,12 @@ class _Delayer:
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _take(self, direction: _Direction) -> None:
-        due = time.monotonic() + self._delay_s
         for _ in range(_TURN_FRAMES):
             try:
                 frame = direction.source.recv(_FRAME_BYTES)
             except BlockingIOError:
                 return
+            due = time.monotonic() + self._delay_s
             if self._held_bytes + len(frame) > HELD_BYTES:
                 self._dropped += 1
                 continue
@@ -173,6 +175,7 @@ class _Delayer:
         """Answer the parent. Return whether it is still there."""
         try:
             self._pipe.recv()
+            self._dropped += sum(_kernel_drops(each.source) for each in self._by_source.values())
             self._pipe.send((self._frames, self._dropped))
         except (EOFError, OSError):
             return False
@@ -191,6 +194,12 @@ def _run(namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float, paren
     directions = [_Direction(*ends) for left, right in sockets for ends in ((left, right), (right, left))]
     pipe.send("ready")
     _Delayer(directions, delay_s, pipe).run()
+
+
+def _kernel_drops(opened: socket.socket) -> int:
+    """Return the frames that the kernel dropped at a socket's full buffer since the last call."""
+    _, drops = struct.unpack("=II", opened.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+    return int(drops)
 
 
 def _open(interface: str) -> socket.socket:

@@ -29,6 +29,7 @@ from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
 from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.codec_argument import codec_argument
+from hopsum_evaluation.plan.units import time_s
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
@@ -56,6 +57,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="place of the switches of the benchmark (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
+    parser.add_argument(
+        "--round-trip", type=time_s, default=0.0, metavar="TIME",
+        help="delay added between two hosts, there and back, as in 10ms (default: none)",
+    )  # fmt: skip
     parser.add_argument(
         "--window", type=int, default=512, help="packets in flight per worker and switch (default %(default)s)"
     )
@@ -110,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
         rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects,
-        options.gso, options.placement, options.error_feedback,
+        options.gso, options.placement, options.error_feedback, round_trip_s=options.round_trip,
     )  # fmt: skip
     start = time.perf_counter()
     try:

@@ -122,6 +122,7 @@ def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> 
         "window": setting.window,
         "gso": setting.gso,
         "placement": setting.placement,
+        "round_trip_s": setting.round_trip_s,
         "runs": setting.runs,
         "seed": setting.seed,
         "rates": rates,

@@ -54,6 +54,8 @@ class AllReduceSetting:
     """True where hopsum's workers have error feedback."""
     shards: int | None = None
     """Number of hosts that have a switch, in placement hosts, all by default."""
+    round_trip_s: float = 0.0
+    """The delay added between two hosts, there and back. A switch in the middle is half way."""
 
 
 def run(setting: AllReduceSetting, console: Console) -> Findings:
@@ -65,7 +67,7 @@ def run(setting: AllReduceSetting, console: Console) -> Findings:
     codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}  # compiled once, here
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory("bench"))
-        star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers)))
+        star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers), setting.round_trip_s / 2))
         console.print(f"starting switches ({setting.placement}) and {setting.workers} workers a subject ...")
         switches = start_switches(stack, setting.placement, star, setting.workers, setting.shards)
         seats = seats_of(star, switches, setting.workers)

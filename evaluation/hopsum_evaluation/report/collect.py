@@ -68,7 +68,7 @@ def collect(
             result = _run(name, settings, tell)
             found[name] = {
                 **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
-                "commit": tree,
+                "commit": tree, "machine": report["machine"], "versions": report["versions"],
             }  # fmt: skip
             report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
             tell(1.0, "not run" if NOT_RUN in found[name] else "")

@@ -70,8 +70,9 @@ def summary(report: dict[str, Any], judged: dict[str, list[Judged]]) -> ShownTab
             SECTIONS[name].title, *counts, figure(result.get("seconds")), figure(result.get("load_1min"), 2),
             str(result.get("begun", report["begun"]))[:10] if result else "-",
             str(result.get("commit", report["commit"]) or "unknown")[:8] if result else "-",
+            result.get("machine", report["machine"])["processor"] if result else "-",
         ])  # fmt: skip
-    return ShownTable("Claims", ("", *Verdict, "seconds", "load before", "date", "commit"), rows)
+    return ShownTable("Claims", ("", *Verdict, "seconds", "load before", "date", "commit", "processor"), rows)
 
 
 def claim_row(judged: Judged) -> tuple[str, ...]:

@@ -44,5 +44,7 @@ SECTIONS: Final[dict[str, ReportSection]] = {
     "loss": ReportSection("THC: lost packets, stragglers, bits and workers", f"{_HERE}.loss"),
     "lossless": ReportSection("LHC: throughput against density, and what peels", f"{_HERE}.lossless"),
     "estimation": ReportSection("Suresh et al.: mean estimation, k-means, PCA", f"{_HERE}.estimation"),
+    "delay": ReportSection("Rate by delay", f"{_HERE}.delay"),
+    "growth": ReportSection("Growth: elements, workers, jobs, and the plan", f"{_HERE}.growth"),
     "dataplane": ReportSection("Data plane: native code, bmv2, lane by lane", f"{_HERE}.dataplane"),
 }
