@@ -37,10 +37,10 @@ def time_ratios(model: AccuracyModel, runs: Sequence[Mapping[str, Any]], ours: s
     found = {}
     for scheme in others:
         both = [pair for pair in pairs if scheme in pair]
-        found[scheme] = _ratio([_over(model, (pair[scheme],), pair[ours]) for pair in both])
+        found[scheme] = make_ratio([_over(model, (pair[scheme],), pair[ours]) for pair in both])
     if others:
         best = [_over(model, [run for name, run in pair.items() if name != ours], pair[ours]) for pair in pairs]
-        found[BEST] = _ratio(best)
+        found[BEST] = make_ratio(best)
     return found
 
 
@@ -49,7 +49,7 @@ def end_ratios(runs: Sequence[Mapping[str, Any]], ours: str) -> dict[str, Ratio]
     pairs = _by_seed(runs, ours)
     others = dict.fromkeys(scheme for pair in pairs for scheme in pair if scheme != ours)
     return {
-        scheme: _ratio([_last(pair[scheme]) - _last(pair[ours]) for pair in pairs if scheme in pair])
+        scheme: make_ratio([_last(pair[scheme]) - _last(pair[ours]) for pair in pairs if scheme in pair])
         for scheme in others
     }
 
@@ -80,7 +80,8 @@ def _last(run: Mapping[str, Any]) -> float:
     return nan if value is None else float(value)
 
 
-def _ratio(samples: Sequence[float]) -> Ratio:
+def make_ratio(samples: Sequence[float]) -> Ratio:
+    """Return the mean of the samples, one per seed, with its interval where all are finite."""
     if not samples or not all(map(isfinite, samples)):
         return Ratio(nan)
     return Ratio(samples[0]) if len(samples) == 1 else Ratio(*interval(samples))

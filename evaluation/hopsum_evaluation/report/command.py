@@ -2,7 +2,7 @@
 """`hopsum report`: do the experiments, and put them on one page beside what papers claim.
 
 Writes report.html, which loads nothing from elsewhere, report.json with the raw figures, and the plots as SVG. The
-page follows from the JSON: --from makes it again.
+page follows from the JSON: --read makes it again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from hopsum_evaluation.report.answer_page import with_results
 from hopsum_evaluation.report.collect import ReportError, collect, read_report, same_run, shown, write_report
-from hopsum_evaluation.report.markdown import make_markdown, verdict_line
+from hopsum_evaluation.report.markdown import IMAGES, answer_pictures, make_markdown, verdict_line
 from hopsum_evaluation.report.page import make_page
 from hopsum_evaluation.report.sections import SECTIONS
 from hopsum_evaluation.report.settings import Settings, Size
@@ -48,7 +49,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--read", type=Path, dest="source", metavar="JSON", help="report.json to show, in place of a run"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write only this page for docs/, with --from")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write only this page, and images/ beside it, with --read"
+    )
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help="write the part `results` of this page anew, with --markdown"
+    )
     parser.set_defaults(size=Size.DEFAULT)
     return parser
 
@@ -59,14 +65,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.seed < 0 or (options.markdown is not None and options.source is None):
         parser.error("a seed of at least 0; --markdown goes with --read")
+    if options.readme is not None and options.markdown is None:
+        parser.error("--readme goes with --markdown")
     if options.resume and options.source is not None:
         parser.error("--read runs nothing, --resume continues a run")
-    if options.markdown is None and not find_spec("matplotlib"):
+    if not find_spec("matplotlib"):
         parser.exit(1, "hopsum report: plots need matplotlib: pip install 'hopsum[plot]'\n")
     try:
         report = read_report(options.source) if options.source is not None else _run(options)
         if options.markdown is not None:
-            options.markdown.write_text(make_markdown(report, options.source.name))
+            write_documentation(report, options.source.name, options.markdown, options.readme)
             return 0
         write_all(report, options.output_dir, keep_json=options.source is None)
     except (ReportError, OSError) as error:
@@ -99,6 +107,22 @@ def write_all(report: dict[str, Any], folder: Path, *, keep_json: bool) -> None:
     for name in SECTIONS:
         for plot in shown(report, name)[0].plots:
             (folder / f"{plot.name}.svg").write_text(draw_svg(plot))
+
+
+def write_documentation(report: dict[str, Any], source: str, page: Path, readme: Path | None) -> None:
+    """Write the page for docs/ with its pictures, and README's part. Raises ReportError, OSError."""
+    from hopsum_evaluation.report.plots import draw_svg
+
+    try:
+        text = None if readme is None else with_results(readme.read_text(), report)
+    except ValueError as error:
+        raise ReportError(f"{readme}: {error}") from error
+    (page.parent / IMAGES).mkdir(exist_ok=True)
+    for picture in answer_pictures(report):
+        (page.parent / IMAGES / picture.file).write_text(draw_svg(picture.plot))
+    page.write_text(make_markdown(report, source))
+    if readme is not None and text is not None:
+        readme.write_text(text)
 
 
 def _say(report: dict[str, Any], folder: Path, console: Console) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from itertools import cycle, pairwise
 from textwrap import wrap
 from typing import Any, Final
@@ -13,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hopsum_evaluation.report.shown import Plot, Series
+from hopsum_evaluation.report.shown import BarChart, BarSeries, Plot, Series, fingerprint
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255",
                    "#999933", "#332288")  # fmt: skip
@@ -27,6 +28,10 @@ _DECADES: Final = 100
 _PLAIN: Final = FuncFormatter(lambda x, _: f"{x:g}")
 _TITLE_WIDTH: Final = 62
 _INCHES: Final = (6.4, 3.8)
+_GROUP: Final = 0.8
+"""The width of all bars of a group, where groups are 1 apart."""
+_BAR: Final = 0.85
+"""The width of a bar, of the place that it has."""
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.hashsalt": "hopsum",
     "svg.fonttype": "none",
@@ -35,12 +40,17 @@ _SETTINGS: Final[dict[Any, Any]] = {
 }
 
 
-def draw_svg(plot: Plot) -> str:
-    """Return a plot as an SVG document, the same for the same plot and version of matplotlib."""
+def draw_svg(plot: Plot | BarChart) -> str:
+    """Return a plot as an SVG document, the same for the same plot and version of matplotlib.
+
+    Its metadata have the fingerprint of what is drawn.
+    """
     buffer = io.StringIO()
+    metadata = {"Date": None, "Title": plot.title, "Identifier": fingerprint(plot)}
     with mpl.rc_context(_SETTINGS):
-        draw(plot).savefig(buffer, format="svg", metadata={"Date": None, "Title": plot.title})
-    return buffer.getvalue()
+        made = draw_bars(plot) if isinstance(plot, BarChart) else draw(plot)
+        made.savefig(buffer, format="svg", metadata=metadata)
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def draw(plot: Plot) -> Figure:
@@ -71,6 +81,40 @@ def draw(plot: Plot) -> Figure:
     axes.set_axisbelow(True)
     made.legend(loc="outside right upper", fontsize=8, frameon=False)
     return made
+
+
+def draw_bars(chart: BarChart) -> Figure:
+    """Return a chart of bars as a figure, each bar with its height above it, and with its interval where it has one."""
+    made = Figure(figsize=_INCHES, layout="constrained")
+    FigureCanvasAgg(made)
+    axes = made.subplots()
+    width = _GROUP / max(len(chart.series), 1)
+    for number, series in enumerate(chart.series):
+        middle = (number - (len(chart.series) - 1) / 2) * width
+        _add_bars(axes, series, [place + middle for place in range(len(chart.groups))], width, _COLOURS[number])
+    axes.axhline(chart.level, color=_GREYS[0], linestyle="--", linewidth=1, label=chart.level_name)
+    axes.set_xticks(range(len(chart.groups)), chart.groups)
+    axes.set_ylim(bottom=0)
+    axes.set_title("\n".join(wrap(chart.title, _TITLE_WIDTH)), fontsize=10)
+    axes.set_ylabel(chart.y_label)
+    axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
+    made.legend(loc="outside lower center", fontsize=8, frameon=False, ncols=2)
+    return made
+
+
+def _add_bars(axes: Any, series: BarSeries, places: Sequence[float], width: float, colour: str) -> None:
+    label = series.name
+    for place, height, low, high in zip(places, series.heights, series.low, series.high, strict=True):
+        if height is None:
+            continue
+        axes.bar(place, height, _BAR * width, color=colour, label=label)
+        label = "_nolegend_"
+        top = height if high is None else max(height, high)
+        if low is not None and high is not None:
+            axes.errorbar(place, height, yerr=[[height - low], [high - height]], fmt="none", ecolor="#222222",
+                          elinewidth=0.9, capsize=3)  # fmt: skip
+        axes.annotate(f"{height:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
 
 
 def _add(axes: Any, series: Series, plot: Plot, colour: str, marker: str, grey: str) -> None:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 
 
@@ -50,6 +51,32 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
+class BarSeries:
+    """Bars of one colour, one for each group."""
+
+    name: str
+    heights: Sequence[float | None]
+    """None where a group has no bar."""
+    low: Sequence[float | None]
+    high: Sequence[float | None]
+    """The interval of each bar. None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """A figure of bars beside each other in groups. `name` is that of its file."""
+
+    name: str
+    title: str
+    groups: Sequence[str]
+    y_label: str
+    series: Sequence[BarSeries]
+    level: float
+    """A dashed line across all bars."""
+    level_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """A section's part of the page."""
 
@@ -61,6 +88,19 @@ class Shown:
     """The samples by claim, one per seed, or none for what was not run."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """The reasons by claim why it has no samples, or one that is not finite, should that be so."""
+
+
+def fingerprint(plot: Plot | BarChart) -> str:
+    """Return what tells a plot from others: names and figures in four digits, as a hash."""
+
+    def rounded(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: rounded(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [rounded(each) for each in value]
+        return f"{value:.4g}" if isinstance(value, float) else value
+
+    return hashlib.sha256(repr(rounded(asdict(plot))).encode()).hexdigest()[:16]
 
 
 def figure(value: float | None, digits: int = 3) -> str:

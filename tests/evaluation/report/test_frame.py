@@ -207,6 +207,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--sections", "error,nonsense"], "nonsense"),
         (["--seed", "-1"], "seed"),
         (["--markdown", "x.md"], "--read"),
+        (["--read", "x.json", "--readme", "x.md"], "--markdown"),
         (["--scale", "huge"], "huge"),
     ],
 )
@@ -226,7 +227,7 @@ def test_streams_differ_by_name_number_and_seed_and_nothing_else() -> None:
 
 
 def test_the_results_of_the_documentation_are_those_of_its_json() -> None:
-    """Else: hopsum report --read docs/results.json --markdown docs/results.md."""
+    """Else: hopsum report --read docs/results.json --markdown docs/results.md --readme README.md."""
     made = make_markdown(collect.read_report(DOCS / "results.json"), "results.json")
     assert (DOCS / "results.md").read_text() == made
 
