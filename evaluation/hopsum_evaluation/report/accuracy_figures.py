@@ -78,12 +78,13 @@ def figures_of(model: AccuracyModel, name: str, runs: Sequence[dict[str, Any]]) 
             *(each for each in all_runs if (each[0]["rate"], each[0]["scheme"]) == (rate, scheme)), strict=True
         )
         compute_s = mean(run["compute_s"] for run in same)
-        step = interval([1000 * run["step_s"] for run in same])
+        steps_ms = [1000 * run["step_s"] for run in same]
+        reach = f" ± {figure(interval(steps_ms).high - mean(steps_ms), 2)}" if len(same) > 1 else ""
         reduce = [run["reduce_s"] for run in same if run["reduce_s"] is not None]
         share = f"{mean(reduce) / (mean(reduce) + compute_s):.0%}" if reduce else "-"
         about = "about " if any(map(is_paced, same)) else ""
         rows.append([
-            rate, scheme, f"{figure(step.mean)} ± {figure(step.high - step.mean, 2)}", figure(1000 * compute_s),
+            rate, scheme, f"{figure(mean(steps_ms))}{reach}", figure(1000 * compute_s),
             figure(1000 * mean(reduce)) if reduce else "-", share,
             about + figure(mean(reached)) if max(reached) < inf else "not reached",
         ])  # fmt: skip

@@ -13,7 +13,16 @@ from hopsum_evaluation.report.accuracy import CLAIMS, RATE, at_hosts
 from hopsum_evaluation.report.accuracy_figures import curves, is_paced
 from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.accuracy_ratios import Ratio
-from hopsum_evaluation.report.answer import HOSTS, AnswerRow, Outcome, SchemeTime, answer_rows, is_ours, normal_run
+from hopsum_evaluation.report.answer import (
+    FABRIC,
+    HOSTS,
+    AnswerRow,
+    Outcome,
+    SchemeTime,
+    answer_rows,
+    is_ours,
+    normal_run,
+)
 from hopsum_evaluation.report.claims import Judged
 from hopsum_evaluation.report.settings import Result
 from hopsum_evaluation.report.shown import BarChart, BarSeries, Plot, Shown, ShownTable, figure
@@ -56,22 +65,26 @@ def answer(report: dict[str, Any], parts: Parts) -> tuple[list[str], ShownTable 
 
 def stamp(report: dict[str, Any], section: str) -> str:
     """Return the machine, date and commit of a section's figures."""
-    where, result = report["machine"], report["sections"].get(section, {})
+    result = report["sections"].get(section, {})
+    where = result.get("machine", report["machine"])
     commit = result.get("commit", report["commit"]) or "unknown"
     date = str(result.get("begun", report["begun"]))[:10]
     return f"{where['processor']}, {where['cores']} cores, {date}, commit {commit[:8]}"
 
 
 def summary_words(report: dict[str, Any], parts: Parts, rows: Sequence[AnswerRow]) -> list[str]:
-    """Return the summary, each paragraph with its stamp."""
+    """Return the summary, with the stamp of its figures at the end."""
     made = stamp(report, ACCURACY)
     if not rows:
         return [f"The trainings that would tell were not run in this report ({made}).", *_beside(report, parts)]
     find = "Find the row of the table that is nearest to your links and model."
-    words = [f"**Does it pay for you?** {_count(rows)} {find}", *_by_outcome(rows), _beside_fp32(rows)]
+    words = [f"**Does it pay for you?** {_count(rows)} {find}", *_by_outcome(rows)]
+    words.append(_beside_fp32([row for row in rows if row.rate == RATE]))
     words += [f"**The goal at {row.links}, {GOAL:g} times the best other scheme, {_name(row)}**: {_goal(row)}"
-              for row in rows if row.rate == RATE]  # fmt: skip
-    return [f"{each} ({made}.)" for each in words] + _beside(report, parts)
+              for row in rows if (row.rate, row.placement) == (RATE, FABRIC)]  # fmt: skip
+    if remark := report["sections"][ACCURACY].get("remark"):
+        words.append(f"**The run**: {remark}")
+    return [*words, f"(All of this: {made}.)", *_beside(report, parts)]
 
 
 def what_to_use(rows: Sequence[AnswerRow], result: Result) -> ShownTable:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -187,6 +188,8 @@ def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:
         reason = "not asked for" if result is None else result[NOT_RUN]
         return Shown([f"Not run: {reason}."]), [judge(claim, (), reason) for claim in module.CLAIMS]
     part = module.show(result)
+    if remark := result.get("remark"):  # written by hand into the file: what happened beside the run
+        part = replace(part, words=[str(remark), *part.words])
     judged = [
         judge(claim, part.samples.get(claim.name, ()), part.reasons.get(claim.name, "")) for claim in module.CLAIMS
     ]

@@ -118,7 +118,7 @@ def test_rates_stand_in_order_and_paced_trainings_are_about() -> None:
     assert what_to_use([quick], {"runs": runs}).rows[0][5] == "about 2.00"
 
 
-def test_each_paragraph_and_caption_has_machine_date_and_commit() -> None:
+def test_the_summary_and_each_caption_have_machine_date_and_commit() -> None:
     report = report_of(trainings({"fp16": 6, "thc": 4}))
     assert stamp(report, "accuracy") == "A chip, 2 cores, 2026-02-03, commit abcdef01"
     assert stamp(report, "error") == "A chip, 2 cores, 2026-01-01, commit 00000000"
@@ -127,7 +127,8 @@ def test_each_paragraph_and_caption_has_machine_date_and_commit() -> None:
     rows = answer_rows(report["sections"]["accuracy"])
     made = pictures(report, parts, rows)
     assert [each.file for each in made] == ["report-accuracy.svg", "report-ratio.svg", "report-error.svg"]
-    for words in (*summary_words(report, parts, rows), *(each.caption for each in made), readme_words(report)):
+    assert any("(All of this: A chip, 2 cores, 2026-0" in words for words in summary_words(report, parts, rows))
+    for words in (*(each.caption for each in made), readme_words(report)):
         assert "A chip, 2 cores, 2026-0" in words
         assert ", commit " in words
 
