@@ -21,7 +21,6 @@ from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.launch import die_with_parent
 from hopsum_topologies.netns import enter_namespace
 
 HELD_BYTES: Final = 256 << 20
@@ -183,6 +182,8 @@ class _Delayer:
 
 
 def _run(namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float, parent: int, pipe: Connection) -> None:
+    from hopsum_topologies.launch import die_with_parent  # here: `python -m hopsum_topologies.launch` imports the package
+
     die_with_parent(parent)
     try:
         enter_namespace(namespace)
