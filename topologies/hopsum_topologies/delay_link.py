@@ -182,7 +182,8 @@ class _Delayer:
 
 
 def _run(namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float, parent: int, pipe: Connection) -> None:
-    from hopsum_topologies.launch import die_with_parent  # here: `python -m hopsum_topologies.launch` imports the package
+    # Not at the top: the package imports this module, and `python -m hopsum_topologies.launch` the package first.
+    from hopsum_topologies.launch import die_with_parent
 
     die_with_parent(parent)
     try:
