@@ -59,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
     parser.add_argument(
         "--round-trip", type=time_s, default=0.0, metavar="TIME",
-        help="delay added between two hosts, there and back, as in 10ms (default: none)",
+        help="round-trip time added between two hosts, as in 10ms (default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--window", type=int, default=512, help="packets in flight per worker and switch (default %(default)s)"

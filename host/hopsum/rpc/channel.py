@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,7 +87,9 @@ class Channel:
     """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
 
     A connection on which MISSED_MAX calls in a row have had no answer in time is taken for dead, though nothing said
-    so, and another one is opened. Calls that still wait on it end with ControllerUnreachableError.
+    so, and another one is opened. Calls that still wait on it end with ControllerUnreachableError. A connection that
+    has streams stays until they end: the controller may only be slow, and takes the end of a stream for the end of its
+    reader.
 
     Raises TlsError when one of the files of `address` cannot be read.
     """
@@ -99,6 +101,8 @@ class Channel:
         self._missed = 0
         self._closed = False
         self._channel = self._connected()
+        self._streams: dict[Replies, Any] = {}
+        """The channel of each stream that has not ended."""
 
     def call(self, service: str, name: str, request: Any, *, secret: str = "", timeout_s: float = CALL_S) -> Any:
         """Return the reply to a request.
@@ -132,18 +136,24 @@ class Channel:
         replies raise.
         """
         method = methods(service)[name]
-        try:
-            send = self._channel.unary_stream(method.path, *_forms(method))
-            replies = send(request, metadata=_metadata(secret))
-        except ValueError:
-            raise self._gone(name) from None
-        return Replies(replies, lambda error: self._error(error, name, 0.0))
+        with self._lock:
+            channel = self._channel
+            try:
+                send = channel.unary_stream(method.path, *_forms(method))
+                call = send(request, metadata=_metadata(secret))
+            except ValueError:
+                raise self._gone(name) from None
+            replies = Replies(self, call, name)
+            self._streams[replies] = channel
+        return replies
 
     def close(self) -> None:
         """Close it. Calls in progress end with ControllerUnreachableError. Harmless when it is closed."""
         with self._lock:
             self._closed = True
-        self._channel.close()
+            channels = {self._channel, *self._streams.values()}
+        for channel in channels:
+            channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +177,21 @@ class Channel:
             if self._missed < MISSED_MAX:
                 return
             self._missed, self._channel = 0, self._connected()
-        channel.close()
+            is_idle = channel not in self._streams.values()
+        if is_idle:
+            channel.close()
+
+    def _note_end(self, replies: Replies) -> None:
+        """Forget a stream. Close the connection that was given up and has no other."""
+        with self._lock:
+            channel = self._streams.pop(replies, None)
+            is_over = channel not in (None, self._channel) and channel not in self._streams.values()
+        if is_over:
+            channel.close()
+
+    def _is_given_up(self, replies: Replies) -> bool:
+        with self._lock:
+            return self._streams.get(replies) is not self._channel
 
     def _gone(self, name: str) -> ControllerUnreachableError:
         return ControllerUnreachableError(f"{name}: the channel to {self.address.target} is closed", "CANCELLED")
@@ -193,20 +217,29 @@ class Replies(Iterator[Any]):
     is for any thread.
     """
 
-    def __init__(self, replies: Any, error: Callable[[Any], ControllerError]) -> None:
-        self._replies = replies
-        self._error = error
+    def __init__(self, channel: Channel, call: Any, name: str) -> None:
+        self._channel, self._call, self._name = channel, call, name
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return whether calls go over another connection by now, or the replies have ended."""
+        return self._channel._is_given_up(self)
 
     def __next__(self) -> Any:
         """Return the next reply. Waits for it."""
         try:
-            return next(self._replies)
+            return next(self._call)
         except grpc.RpcError as error:
-            raise self._error(error) from None
+            self._channel._note_end(self)
+            raise self._channel._error(error, self._name, 0.0) from None
+        except StopIteration:
+            self._channel._note_end(self)
+            raise
 
     def cancel(self) -> None:
         """End the call: who waits for a reply gets ControllerUnreachableError. Harmless when it has ended."""
-        self._replies.cancel()
+        self._call.cancel()
+        self._channel._note_end(self)
 
 
 def _forms(method: Method) -> tuple[Any, Any]:

@@ -11,12 +11,15 @@
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
     any       `heartbeat_now`                                  same      a heartbeat now, one in HEARTBEAT_GAP_S at most
     any       news from the controller, or its stream broke    same      a heartbeat now
+    any       an answer, over another connection               same      the stream moves there
     any       `abandon`                                        LEFT      LEAVE at once, as unfinished, with the reason
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
 News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
 they say which generation they are about. The stream also tells the controller that this process is there. When it ends
-without LEAVE, and no heartbeat follows, the place is lost soon. A controller of before hears heartbeats only.
+without LEAVE, and no heartbeat follows, the place is lost soon. So a stream ends only when the next one is heard: a
+controller that is slow may have its connections given up, and must not take that for the end of its members. A
+controller of before hears heartbeats only.
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
 worker up the switch's silence ends the all-reduce.
@@ -74,12 +77,12 @@ class Lease:
         self._silent_since: float | None = None
         self._unreachable: tuple[str, float] | None = None
         """The reason why the controller cannot reach a switch, as it said last, and since when it says so."""
-        self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._registration.rank}", daemon=True)
-        self._thread.start()
         self._news: Replies | None = None
+        self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._registration.rank}", daemon=True)
         self._attending = threading.Thread(
             target=self._attend, name=f"hopsum-news-{self._registration.rank}", daemon=True
         )
+        self._thread.start()
         self._attending.start()
 
     def enter(
@@ -171,26 +174,63 @@ class Lease:
             self._refused, self._told = f"it left: {self._unfinished}", None
         return 0.0
 
-    def _attend(self) -> None:
-        """Ask at once whenever the controller has news. Open the stream again whenever it breaks."""
+    def _attend(self, news: Replies | None = None, before: Replies | None = None) -> None:
+        """Ask at once whenever the controller has news. Open the stream again whenever it breaks.
+
+        `news` is a stream that was opened already, in the place of `before`, which ends when `news` is heard.
+        """
         pause_s = _FIRST_AGAIN_S
-        while not self._stopping.wait(pause_s * random.uniform(0.5, 1.0)) and not self._refused:
+        while True:
             try:
-                self._news = news = self._member.attend(self._generation)
-                if self._stopping.is_set():
-                    news.cancel()
+                if news is None and (news := self._opened_news(pause_s)) is None:
+                    return
                 for reply in news:
                     pause_s = _FIRST_AGAIN_S
+                    if before is not None:
+                        before.cancel()
                     if reply.generation != self._generation or reply.lost_ranks:
                         self._roused.set()
                 return  # this worker has left
             except ControllerError as error:
-                if error.code == "UNIMPLEMENTED":
+                if error.code == "UNIMPLEMENTED" or threading.current_thread() is not self._attending:
                     return
                 self._roused.set()
                 if not isinstance(error, ControllerUnreachableError) and error.code != "RESOURCE_EXHAUSTED":
                     return  # no place any more, which the heartbeat hears as well
-            pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
+            news, pause_s = None, min(2 * pause_s, _LONGEST_AGAIN_S)
+
+    def _take_over(self, news: Replies, before: Replies) -> None:
+        try:
+            self._attend(news, before)
+        finally:
+            before.cancel()
+
+    def _opened_news(self, pause_s: float) -> Replies | None:
+        """Open the stream after a pause. Return None where the place is given back or another thread reads one."""
+        if self._stopping.wait(pause_s * random.uniform(0.5, 1.0)):
+            return None
+        with self._lock:
+            if self._refused or self._unfinished or threading.current_thread() is not self._attending:
+                return None
+            self._news = news = self._member.attend(self._generation)
+        if self._stopping.is_set():
+            news.cancel()
+        return news
+
+    def _move_news(self) -> None:
+        """Open another stream where calls go over another connection by now."""
+        with self._lock:
+            before = self._news
+            if before is None or not before.is_given_up or not self._attending.is_alive():
+                return
+            try:
+                self._news = news = self._member.attend(self._generation)
+            except ControllerError:
+                return
+            self._attending = threading.Thread(
+                target=self._take_over, args=(news, before), name=self._attending.name, daemon=True
+            )
+        self._attending.start()
 
     def _end_news(self) -> None:
         news = self._news
@@ -214,6 +254,7 @@ class Lease:
             self._end(self._refused, lost=True)
             return 0.0
         self._note_answer()
+        self._move_news()
         if generation and (reply.state != pb.JOB_STATE_RUNNING or reply.generation != generation):
             self._end(_reason(reply, generation), lost=False)
         elif generation:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
 from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerUnreachableError
+from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import MemberClient
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
@@ -59,6 +62,38 @@ def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
             member.heartbeat(0, {}, WAIT_S)
         assert channel._channel is before
         assert desk.left == []
+
+
+def test_a_controller_that_is_slow_keeps_the_stream_until_another_one_is_heard() -> None:
+    with desk_service(workers=1) as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
+        member = MemberClient(channel, NAME, TOKEN)
+        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        go_on, before = threading.Event(), channel._channel
+        lease = Lease(member)
+        try:
+            wait_until(lambda: channel._streams)
+            (first,) = channel._streams
+            desk.before = lambda name: assert_true(name != "heartbeat" or go_on.wait(WAIT_S))
+            wait_until(lambda: channel._channel is not before)
+            assert first.is_given_up
+            assert list(channel._streams) == [first]
+            go_on.set()
+            wait_until(lambda: channel._streams and first not in channel._streams)
+            (second,) = channel._streams
+            assert not second.is_given_up
+            assert desk.gone == []
+        finally:
+            go_on.set()
+            lease.stop()
+        assert desk.gone == []
+        assert desk.left == [0]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
 
 
 def test_a_dead_connection_is_noticed_without_a_call() -> None:
