@@ -12,7 +12,7 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test setup-demo setup-dev lint docs test-cuda ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
+.PHONY: help demo check test setup-demo setup-dev lint docs test-cuda test-torch ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -43,6 +43,13 @@ docs: setup-dev  ## HTML documentation, warnings are errors
 test-cuda: setup-dev ## on a machine with a CUDA GPU: what other machines skip, the codec's benchmark, a DDP training; into gpu-record.json
 	@$(PY) tools/record_cuda.py $(ARGS)
 
+TORCH_TESTS := $(addprefix tests/host/,torch torch_codec torch_device local_group) tests/evaluation/report/test_accuracy_models.py
+TORCH_VENV   = $(VENV)-torch-$(TORCH)$(if $(PYTHON),-$(notdir $(PYTHON)))
+test-torch:      ## the torch tests on another version, in an environment of its own (TORCH=2.8.0; PYTHON=python3.13 for another Python)
+	@test -n "$(TORCH)" || { echo "make test-torch needs a version: TORCH=2.8.0" >&2; exit 2; }
+	@tools/bootstrap.sh dev $(TORCH_VENV) $(TORCH)
+	@$(TORCH_VENV)/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal $(TORCH_TESTS) $(ARGS)
+
 ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, native_veth, bmv2 or tna; default: all but native_veth)
 	@$(PY) ptf_tests/$(if $(TARGET),targets/$(TARGET)/)run $(ARGS)
 
@@ -67,4 +74,4 @@ wheel: setup-dev ## build the wheel into dist/
 	@$(PY) -m build --wheel --no-isolation
 
 clean:           ## remove the environment and everything generated outside git
-	rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-torch-* dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Prepare everything that `make demo` or `make test` needs, once: system packages, a virtual environment, hopsum in it.
-# usage: tools/bootstrap.sh demo|dev VENV
+# usage: tools/bootstrap.sh demo|dev VENV [VERSION of torch, instead of that in constraints.txt]
+# PYTHON=COMMAND makes the environment with another Python.
 set -euo pipefail
 
 kind=$1
 venv=$2
+torch=${3:-}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 stamp="$venv/.hopsum-$kind"
-wanted=$(cat pyproject.toml constraints.txt tools/bootstrap.sh | sha256sum | cut -d' ' -f1)
+constraints=constraints.txt
+if [ -n "$torch" ]; then  # which brings its own triton
+    constraints="$venv-constraints.txt"
+    sed -e "s/^torch==.*/torch==$torch/" -e '/^triton==/d' constraints.txt >"$constraints"
+fi
+wanted=$(cat pyproject.toml "$constraints" tools/bootstrap.sh | sha256sum | cut -d' ' -f1)
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -53,7 +60,7 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 say "installing hopsum[$kind] and its pinned dependencies into $venv (once; a minute or two)"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --progress-bar off \
-    --constraint constraints.txt --editable ".[$kind]"
+    --constraint "$constraints" --editable ".[$kind]"
 "$venv/bin/python" -m pip check --disable-pip-version-check >/dev/null
 printf '%s' "$wanted" >"$stamp"
 say "ready"

@@ -97,6 +97,8 @@ def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     pipe.send(("bound", link.local, side and side.getsockname()))
     membership: str = pipe.recv()
     torch.set_num_threads(1)
+    if not plan.show:
+        os.dup2(2, 1)  # Gloo of torch 2.8 prints on stdout, which belongs to the report
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers

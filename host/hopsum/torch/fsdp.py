@@ -24,7 +24,7 @@ from hopsum.torch.device import DeviceCodecs
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import within_range
 
-if TYPE_CHECKING:  # torch before 2.6 has neither in these places, and all else of hopsum.torch works there
+if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
@@ -125,7 +125,6 @@ def register_all_reduce_hook(
         codec_on: as for `HopsumState`.
 
     Raises:
-        ImportError: torch is older than 2.6.
         CodecError: codec_on="device" and the codec has no form for the device.
         TypeError: the model has no FSDP module.
         ValueError: it is sharded over a mesh with a dimension for replicas, which torch averages itself.

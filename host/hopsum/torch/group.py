@@ -90,8 +90,7 @@ class ProcessGroupHopsum(dist.ProcessGroup):
     def __init__(self, gloo: Any, options: Options | None, *, is_told: bool = False) -> None:
         super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg]
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-        if hasattr(self, "_set_default_backend"):  # torch 2.4 has none, and no use for it
-            self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._options = options
         self._told = is_told
         """The user has heard which way large sums go, or knows it anyway."""

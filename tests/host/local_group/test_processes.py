@@ -20,6 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.star import Star
 
+from ...support.printed import parse_printed
 from ...support.targets import require_namespaces
 from ..torch.embedded import EXAMPLES, embedded_jobs
 
@@ -103,7 +104,7 @@ def test_the_example(tmp_path: Path) -> None:
     with embedded_jobs(tmp_path, 2):
         arguments = ("--membership", str(tmp_path / "job0.json"), "--steps", "60")
         printed, _ = run_hosts(EXAMPLES / "ddp_digits.py", *arguments, local_groups=("a", "b"))
-    ranks = json.loads(printed)
+    ranks = parse_printed(printed)
     assert len({rank["parameters_sha256"] for rank in ranks}) == 1
     assert ranks[0]["accuracy"] > 0.7
     assert [rank["packets_up"] > 0 for rank in ranks] == [True, False, True, False]
@@ -152,7 +153,7 @@ def test_a_rank_that_is_killed_ends_all_ranks_soon(killed: int) -> None:
             if rank != killed:
                 out, errors = ranks[rank].communicate(timeout=WAIT_S)
                 assert ranks[rank].returncode == 0, errors
-                told[rank] = json.loads(out.splitlines()[1])
+                told[rank] = json.loads(out.splitlines()[-1])
         assert ranks[killed].wait(WAIT_S) == -9
     its_host = told[5 - killed]
     assert its_host["kind"] == "RankLeftError"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -17,6 +16,8 @@ from hopsum.codec import best_table
 from hopsum_controlplane import JobSpec, SwitchController, write_membership
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.testbed import SWITCH, native_testbed
+
+from ...support.printed import parse_printed
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SLOTS = 32
@@ -53,6 +54,6 @@ def torchrun(
     variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **(environment or {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RANKS_S, env=variables)
     assert done.returncode == 0, done.stderr
-    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    figures: list[dict[str, Any]] = parse_printed(done.stdout)
     assert len(figures) == ranks
     return figures, done.stderr

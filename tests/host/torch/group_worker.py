@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
@@ -49,6 +51,24 @@ def in_flight(agent: Agent, rank: int) -> list[float]:
     return [float(work.get_future().wait()[0].mean()) for work in works if work is not None]
 
 
+def replicate(agent: Agent, rank: int) -> list[float]:
+    """Return the mean of a DTensor and the all-reduces of the agent. Only torch has the work of such a sum."""
+    before, mesh = agent.statistics.allreduces, DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    partial = DTensor.from_local(torch.full((LARGE,), rank + 1.0), mesh, [Partial()])
+    summed: Any = partial.redistribute(placements=[Replicate()])
+    return [float(summed.to_local().mean()), agent.statistics.allreduces - before]
+
+
+def halves_of(group: dist.ProcessGroup | None, rank: int) -> list[float] | str:
+    """Return this rank's half of a sum, or what is said where torch's Gloo has no `reduce_scatter` (2.7)."""
+    halves = torch.zeros(2)
+    try:
+        dist.reduce_scatter(halves, [torch.full((2,), rank + 1.0), torch.full((2,), rank + 3.0)], group=group)
+    except RuntimeError as failure:
+        return str(failure)
+    return halves.tolist()
+
+
 def rest(agent: Agent, rank: int) -> dict[str, Any]:
     """Use what Gloo does."""
     mine, gathered, objects = torch.full((4,), float(rank)), [torch.zeros(4) for _ in range(2)], [None, None]
@@ -56,8 +76,7 @@ def rest(agent: Agent, rank: int) -> dict[str, Any]:
     dist.all_gather_object(objects, {"rank": rank})
     dist.broadcast(mine, 1)
     dist.barrier()
-    halves = torch.zeros(2)
-    dist.reduce_scatter(halves, [torch.full((2,), rank + 1.0), torch.full((2,), rank + 3.0)])
+    halves, plain = halves_of(None, rank), halves_of(dist.new_group([0, 1], backend="gloo"), rank)
     got = torch.zeros(1)
     dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(got, 0)
     swapped, both = torch.zeros(2), [torch.full((2,), rank + 1.0), torch.full((3,), rank + 3.0)]
@@ -73,7 +92,7 @@ def rest(agent: Agent, rank: int) -> dict[str, Any]:
         "gathered": [each.tolist()[0] for each in gathered],
         "objects": objects,
         "broadcast": mine.tolist()[0],
-        "halves": halves.tolist(),
+        "halves": [halves, plain],
         "received": got.item(),
         "swapped": swapped.tolist(),
         "coalesced": [each.tolist()[0] for each in both],
@@ -140,6 +159,7 @@ def main() -> None:
         )
         found: dict[str, Any] = {"backend": dist.get_backend(), "sums": sums(agent, int(rank))}
         found["in_flight"] = in_flight(agent, int(rank))
+        found["replicate"] = replicate(agent, int(rank))
         found["rest"] = rest(agent, int(rank))
         found["train"] = train(agent, int(rank))
         found["refuse"] = refuse(agent, int(rank))

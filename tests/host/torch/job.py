@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from hopsum_controlplane.slots import SlotRange
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_topologies.free_port import free_port
 
+from ...support.printed import parse_printed
 from ...support.server import LOCALHOST, UdpSwitch, job_for
 
 GENERATION, SLOTS = 5, 32
@@ -60,7 +60,7 @@ def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> 
         outputs = [process.communicate(timeout=RANKS_S) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
-    return [json.loads(printed) for printed, _ in outputs]
+    return [parse_printed(printed) for printed, _ in outputs]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ...support.printed import parse_printed
 from ..api.ranks import run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -49,7 +49,7 @@ def run(scenario: str, folder: Path, workers: int) -> list[dict[str, Any]]:
         outputs = [process.communicate(timeout=600) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
-    return [json.loads(printed) for printed, _ in outputs]
+    return [parse_printed(printed) for printed, _ in outputs]
 
 
 def test_sums_have_the_bytes_of_memory(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ...support.printed import parse_printed
 from .job import serve_job
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -23,7 +23,7 @@ def run(url: str) -> list[dict[str, Any]]:
     command = [sys.executable, *TORCHRUN, str(EXAMPLE), "--steps", "60", "--url", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
-    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    figures: list[dict[str, Any]] = parse_printed(done.stdout)
     return figures
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ...support.printed import parse_printed
 from .job import serve_job
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -34,7 +34,7 @@ def torchrun(example: str, *arguments: str) -> list[dict[str, Any]]:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
-    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    figures: list[dict[str, Any]] = parse_printed(done.stdout)
     assert figures[0]["parameters_sha256"] == figures[1]["parameters_sha256"]
     for rank in figures:
         assert rank["loss_first"] > 2

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -17,6 +16,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from hopsum_topologies.free_port import free_port
 
+from ...support.printed import parse_printed
 from .embedded import EXAMPLES, RANKS_S
 
 CONTRIB = Path(__file__).resolve().parents[3] / "contrib" / "training"
@@ -42,7 +42,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 def require_equal(printed: str, ranks: int) -> None:
-    figures: list[dict[str, Any]] = json.loads(printed)
+    figures: list[dict[str, Any]] = parse_printed(printed)
     assert len(figures) == ranks
     assert len({each["parameters_sha256"] for each in figures}) == 1
     assert all(each["allreduces"] >= 20 for each in figures)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -21,6 +20,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum.config import ConfigError
 from hopsum.torch import QuorumProcessGroup
 from hopsum_topologies.free_port import free_port
+
+from ...support.printed import parse_printed
 
 HERE, WAIT_S = Path(__file__).parent, 600.0
 
@@ -50,7 +51,7 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return what a replica printed, once it has ended."""
     out, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, errors
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = parse_printed(out)
     return found
 
 
