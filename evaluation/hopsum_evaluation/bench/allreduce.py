@@ -26,7 +26,7 @@ from hopsum.agent.timeline import draw
 from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
-from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.allreduce_run import OTHERS, SUBJECTS, AllReduceSetting, WrongMeanError, run
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_evaluation.plan.units import time_s
@@ -35,6 +35,7 @@ from hopsum_topologies.worker_pool import WorkerDiedError
 
 ELEMENTS = 4_000_000
 UNSHAPED = "unshaped"
+CHOICES = (*SUBJECTS, *(name for name in OTHERS if name not in SUBJECTS))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,9 +73,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         action="append",
-        choices=SUBJECTS,
+        choices=CHOICES,
         metavar="SUBJECT",
-        help=f"part to measure, of {', '.join(SUBJECTS)}; may be repeated",
+        help=f"part to measure, of {', '.join(CHOICES)}; may be repeated (default: the first {len(SUBJECTS)})",
     )
     parser.add_argument(
         "--codec",
@@ -107,10 +108,10 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"2 to 16 workers, not {options.workers}")
     if reason := unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
-    subjects = [name for name in SUBJECTS if not options.only or name in options.only]
+    subjects = [name for name in CHOICES if name in (options.only or SUBJECTS)]
     subjects += [codec for codec in dict.fromkeys(options.codec) if codec not in subjects]
     if find_spec("torch") is None:
-        subjects = [name for name in subjects if not name.startswith("gloo")]
+        subjects = [name for name in subjects if name not in OTHERS]
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(

@@ -28,6 +28,9 @@ from hopsum_topologies.worker_pool import WorkerPool
 
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
 """Measured unless others are asked for. Any other subject is the codec that hopsum takes, as `--codec` spells it."""
+OTHERS = ("gloo-fp32", "gloo-fp16", "two-shot-4", "two-shot-8")
+"""Subjects that need no switch, and torch. All of them run over gloo."""
+MOST_NMSE = {"gloo-fp32": 1e-12, "gloo-fp16": 1e-5, "two-shot-4": 0.05, "two-shot-8": 5e-4}
 CHECKED = 65536
 _HOPSUM, _GLOO = "hopsum_evaluation.bench.allreduce_worker", "hopsum_evaluation.torch.gloo_bench"
 
@@ -63,7 +66,7 @@ def run(setting: AllReduceSetting, console: Console) -> Findings:
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
     """
-    ours = {name: codec_of(name) for name in setting.subjects if not name.startswith("gloo")}
+    ours = {name: codec_of(name) for name in setting.subjects if name not in OTHERS}
     codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}  # compiled once, here
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory("bench"))
@@ -86,7 +89,7 @@ def run(setting: AllReduceSetting, console: Console) -> Findings:
                 bound = [places for (places,) in pool.gather("bound")]
                 jobs.create(path.stem, bound, setting.window, tables, path, time.time())
                 pool.send(str(path))
-        gloo = [subject for subject in setting.subjects if subject.startswith("gloo")]
+        gloo = [subject for subject in setting.subjects if subject in OTHERS]
         if gloo:
             pool = stack.enter_context(WorkerPool(seats, run_worker, replace(plan, module=_GLOO)))
             pools.update(dict.fromkeys(gloo, pool))
@@ -143,7 +146,7 @@ def most_nmse(subject: str, codec: Codec | None, *, error_feedback: bool = False
     """
     if isinstance(codec, LookupTableCodec):
         return (4 if error_feedback else 2) * expected_nmse(codec.table, 1)
-    return 1e-5 if subject == "gloo-fp16" else 1e-12
+    return MOST_NMSE.get(subject, 1e-12)
 
 
 def _check(

@@ -23,7 +23,7 @@ from hopsum_evaluation.report.answer import (
     is_ours,
     normal_run,
 )
-from hopsum_evaluation.report.claims import Judged
+from hopsum_evaluation.report.claims import Judged, Verdict
 from hopsum_evaluation.report.settings import Result
 from hopsum_evaluation.report.shown import BarChart, BarSeries, Plot, Shown, ShownTable, figure
 
@@ -78,10 +78,13 @@ def summary_words(report: dict[str, Any], parts: Parts, rows: Sequence[AnswerRow
     if not rows:
         return [f"The trainings that would tell were not run in this report ({made}).", *_beside(report, parts)]
     find = "Find the row of the table that is nearest to your links and model."
-    words = [f"**Does it pay for you?** {_count(rows)} {find}", *_by_outcome(rows)]
-    words.append(_beside_fp32([row for row in rows if row.rate == RATE]))
-    words += [f"**The goal at {row.links}, {GOAL:g} times the best other scheme, {_name(row)}**: {_goal(row)}"
-              for row in rows if (row.rate, row.placement) == (RATE, FABRIC)]  # fmt: skip
+    words = [f"**Does it pay for you?** {_count(rows)} {find}"]
+    here = [row for row in rows if row.rate == RATE]
+    if here:
+        listed = "; ".join(f"{_name(row)}, {_over(row)}" for row in here)
+        words.append(f"**At {here[0].links}**, seconds of others over hopsum's, to the target: {listed}.")
+    words += [f"**The goal there, {GOAL:g} times the best other scheme, {_name(row)}**: {_goal(row)}"
+              for row in here if row.placement == FABRIC]  # fmt: skip
     if remark := report["sections"][ACCURACY].get("remark"):
         words.append(f"**The run**: {remark}")
     return [*words, f"(All of this: {made}.)", *_beside(report, parts)]
@@ -90,14 +93,16 @@ def summary_words(report: dict[str, Any], parts: Parts, rows: Sequence[AnswerRow
 def what_to_use(rows: Sequence[AnswerRow], result: Result) -> ShownTable:
     """Return the table of what to use on which links for which model."""
     heads = ("your links", "your model", "all-reduce in a step of fp32", "switch", "best setting of hopsum",
-             "s to the target", "best other scheme", "times as fast (95 %)", "use this")  # fmt: skip
+             "s to the target", "best other scheme", "times as fast (95 %)", "times as fast as fp32",
+             "use this")  # fmt: skip
     found = []
     for row in rows:
         share, best = row.share, next(iter(row.others), None)
         found.append([
             row.links, _model(row.model, result), "-" if share is None else f"{share:.0%}", _PLACES[row.placement],
             f"`{row.ours.scheme}`", _seconds(row.ours),
-            "-" if best is None else f"`{best.scheme}`, {_seconds(best)}", _times(row.best), advice(row),
+            "-" if best is None else f"`{best.scheme}`, {_seconds(best)}", _times(row.best), _times(row.fp32),
+            advice(row),
         ])  # fmt: skip
     return ShownTable("Your links, your model: use this", heads, found)
 
@@ -208,24 +213,6 @@ def _state(outcome: Outcome) -> str:
     }[outcome]
 
 
-def _by_outcome(rows: Sequence[AnswerRow]) -> list[str]:
-    """Return a paragraph for each way in which rows ended."""
-    heads = {
-        "It pays": (Outcome.FASTER, Outcome.OTHERS_MISSED),
-        "No difference shown": (Outcome.EQUAL,),
-        "It does not pay": (Outcome.SLOWER, Outcome.OURS_MISSED),
-        "Not judged": (Outcome.ONE_SEED, Outcome.ALONE),
-    }
-    words = []
-    for head, outcomes in heads.items():
-        here = [f"{_name(row)}, {row.links}: {_short(row)}" for row in rows if row.outcome in outcomes]
-        if here:
-            words.append(f"**{head}**: {'; '.join(here)}.")
-        elif head != "Not judged":
-            words.append(f"**{head}**: in none of these cases.")
-    return words
-
-
 def _short(row: AnswerRow) -> str:
     """Return the result of a row in a clause."""
     ours = f"`{row.ours.scheme}`"
@@ -234,12 +221,6 @@ def _short(row: AnswerRow) -> str:
     if row.outcome in (Outcome.ALONE, Outcome.OTHERS_MISSED):
         return f"{ours} took {_seconds(row.ours)} s, {row.outcome}"
     return f"{ours} {_times(row.best)} times as fast as `{row.others[0].scheme}`"
-
-
-def _beside_fp32(rows: Sequence[AnswerRow]) -> str:
-    known = [row for row in rows if isfinite(row.fp32.mean)]
-    listed = "; ".join(f"{_name(row)}, {row.links}: {_times(row.fp32)} times as fast" for row in known)
-    return f"**Beside plain fp32**: {listed}." if known else "**Beside plain fp32**: no figure."
 
 
 def _goal(row: AnswerRow) -> str:
@@ -263,11 +244,13 @@ def _goal(row: AnswerRow) -> str:
 
 
 def _beside(report: dict[str, Any], parts: Parts) -> list[str]:
-    """Return the verdicts of other sections that a practitioner asks for."""
+    """Return the verdicts of other sections that a practitioner asks for. Of several claims, their tally."""
     words = []
     for name in BESIDE:
         if name in parts and name in report["sections"]:
-            said = "; ".join(_verdict(each) for each in parts[name][1])
+            judged = parts[name][1]
+            held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
+            said = _verdict(judged[0]) if len(judged) == 1 else f"{held} of {len(judged)} claims reproduced, see below"
             words.append(f"**{name.capitalize()}**: {said}. ({stamp(report, name)}.)")
     return words
 

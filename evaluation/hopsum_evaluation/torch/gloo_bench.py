@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduces by torch.distributed over gloo: a subject of `hopsum bench allreduce`, beside hopsum's on the same links.
+"""All-reduces by torch.distributed over gloo: subjects of `hopsum bench allreduce`, beside hopsum's on the same links.
 
-Imported by name, in processes that are already where they belong.
+Rings in fp32 and fp16, and the two-shot all-reduce of codes: see `hopsum_evaluation.baselines.two_shot`. Imported by
+name, in processes that are already where they belong.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import os
 from multiprocessing.connection import Connection
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Clock, Measured, memory_of_this, vector_of
+from hopsum_evaluation.report.two_shot import TwoShotExchange, part_elements
 from hopsum_topologies.seat import Seat
 
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     """Be one worker: an all-reduce in the type that is asked for, whenever the parent says so.
 
-    What is timed is that of a training step: fp16 converts there and back, both divide by the number of workers.
+    The timed part is that of a training step: fp16 converts there and back, both divide by the number of workers.
+    Two-shot quantises, adds and dequantises.
     """
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
@@ -27,6 +32,8 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
     x = torch.from_numpy(vector_of(plan, seat.rank))
+    left = np.zeros(part_elements(x.numel(), plan.workers), np.float32)
+    exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
     pipe.send(("ready", memory_of_this()["rss"]))
     while (subject := pipe.recv()) is not None:
         mean = x.clone()  # an all-reduce works in place: the gradient of a step
@@ -35,10 +42,16 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
             half = mean.half()
             dist.all_reduce(half)
             mean.copy_(half)
+            mean /= plan.workers
+        elif subject in exchanges:
+            left[:] = 0
+            mean = torch.from_numpy(exchanges[subject].mean(mean.numpy(), left)[0])
         else:
             dist.all_reduce(mean)
-        mean /= plan.workers
+            mean /= plan.workers
         seconds, cpu = clock.read()
         first = mean[: plan.checked].numpy()
         pipe.send(("done", *Measured(seconds, cpu, first, memory_of_this()["peak"], [], 0)))
+    for exchange in exchanges.values():
+        exchange.close()
     dist.destroy_process_group()
