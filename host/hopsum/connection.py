@@ -370,7 +370,7 @@ def _open_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicato
         opened: Communicator = rpc.open_job(config, address, job, token, factories, kept=kept)
         return opened
 
-    made: Communicator = hosts.open_hosts(config, meeting, codec, slots=slots or hosts.SLOTS, open_job=open_job)
+    made: Communicator = hosts.open_hosts(config, meeting, codec, slots=slots, open_job=open_job)
     return made
 
 

@@ -15,9 +15,11 @@ from urllib.parse import quote
 from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_codec
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
+from hopsum.plan import slots_for
 from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of, operator
 from hopsum_evaluation.codec_argument import codec_argument
+from hopsum_evaluation.plan.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict
@@ -25,6 +27,7 @@ from hopsum_wire.control.values import message_to_dict
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
 HOSTS: Final = "hosts"
 """The word of --shards for a shard on every host whose switch has registered."""
+_SLOTS: Final = 32
 _CODES: Final = 16
 _DIGITS: Final = 2
 
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what this word takes."""
     parser.add_argument("name", metavar="JOB", help="name of the job")
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, 1 to 64")
-    parser.add_argument("--slots", type=int, default=32, metavar="N", help="slots of the switch (default %(default)s)")
+    _add_slots(parser)
     tables = parser.add_argument_group(
         "tables", "what the switch looks codes up in; codecs fixed and lossless need none"
     )
@@ -93,6 +96,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_token_file_argument(parser)
 
 
+def _add_slots(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("slots", "how many packets each worker may have on their way")
+    slots = group.add_mutually_exclusive_group()
+    slots.add_argument("--slots", type=int, metavar="N", help=f"slots of the switch (default {_SLOTS})")
+    slots.add_argument(
+        "--round-trip",
+        type=time_s,
+        metavar="TIME",
+        help="round-trip time between a worker and the switch, like 10ms: the job takes the slots that keep its links "
+        "busy for so long",
+    )
+    group.add_argument(
+        "--rate",
+        type=rate_bits_per_s,
+        default=1e9,
+        metavar="RATE",
+        help="rate of the links, for --round-trip (default 1gbit)",
+    )
+
+
+def _slots(options: argparse.Namespace) -> int:
+    """Return the slots that are asked for, or those that the links need."""
+    if options.round_trip is None:
+        return _SLOTS if options.slots is None else int(options.slots)
+    shards = options.shards if isinstance(options.shards, int) else len(options.shards)
+    return slots_for(options.rate, options.round_trip, 1 if options.shards == HOSTS else max(1, shards))
+
+
 def add_token_file_argument(parser: argparse.ArgumentParser) -> None:
     """Add --token-file."""
     parser.add_argument(
@@ -112,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
         made = client.create(
             options.name,
             options.workers,
-            options.slots,
+            _slots(options),
             **given,
             quorum=options.quorum,
             min_quorum=options.min_quorum,

@@ -6,14 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from math import ceil
 from statistics import median
 from typing import Any, Final
 
-from hopsum.plan import PlannedJob, predict_ring, predict_summed, predict_two_shot, shipped_costs
+from hopsum.plan import (
+    SLOTS_LEAST,
+    PlannedJob,
+    predict_ring,
+    predict_summed,
+    predict_two_shot,
+    shipped_costs,
+    slots_for,
+)
 from hopsum_evaluation.bench.allreduce import unavailable
 from hopsum_evaluation.bench.allreduce_run import AllReduceSetting
-from hopsum_evaluation.bench.traffic import CODES
 from hopsum_evaluation.plan.forecast import codec_of
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.growth_run import apart, find_rates
@@ -28,7 +34,6 @@ _OTHERS: Final = (*_GLOO, _TWO_SHOT)
 _SLOW: Final = "200mbit"
 _PREDICTED: Final = (2.5e9, 10e9)
 """Rates that the delay in user space does not carry on two cores: the plan's are shown."""
-_LEAST_WINDOW: Final = 512
 CLAIMS: Final = (
     Claim(
         "delay-slow",
@@ -67,7 +72,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     for number, (workers, trip_s, placement, subjects) in enumerate(todo):
         tell(number / len(todo), f"{workers} sites, {1000 * trip_s:g} ms, {placement}")
         setting = AllReduceSetting(
-            rates, workers, elements, 1, window_for(1e9, trip_s), runs, seed, subjects, "auto", placement,
+            rates, workers, elements, 1, slots_for(1e9, trip_s), runs, seed, subjects, "auto", placement,
             round_trip_s=trip_s,
         )  # fmt: skip
         for found in apart(find_rates, setting):
@@ -77,12 +82,6 @@ def run(settings: Settings, tell: Tell) -> Result:
                 "seconds": found.seconds, "retransmits": found.retransmits, "window": setting.window,
             })  # fmt: skip
     return {"elements": elements, "cells": cells, "predicted": _predict(elements, sites, trips_s)}
-
-
-def window_for(bits_per_s: float, round_trip_s: float) -> int:
-    """Return the slots that keep a link busy for a round trip: codes of 4 bits, all that the switch has at most."""
-    needed = ceil(bits_per_s * round_trip_s / (CODES * 4))
-    return min(MAX_SLOTS, max(_LEAST_WINDOW, needed))
 
 
 def _predict(elements: int, sites: Sequence[int], trips_s: Sequence[float]) -> list[dict[str, Any]]:
@@ -115,7 +114,7 @@ def show(result: Result) -> Shown:
             "sites. thc: one embedded switch half way. thc at hosts: a switch at every site, which sums a share of "
             "the vector. gloo: a ring. two-shot-4: codes of 4 bits, all to all, summed, and to all, over gloo. A "
             "process in user space delays every frame and shares this machine's cores. "
-            f"A job of hopsum has as many slots as a round trip at 1 Gbit/s needs, from {_LEAST_WINDOW} up to the "
+            f"A job of hopsum has as many slots as a round trip at 1 Gbit/s needs, from {SLOTS_LEAST} up to the "
             f"{MAX_SLOTS:,} of a switch.",
             "A number after the fastest scheme is the ratio of the best of the other kind, with or without hopsum, to "
             "it. Columns marked with * are predictions of `hopsum plan` for machines of their own, which knows "

@@ -14,6 +14,6 @@
 from __future__ import annotations
 
 from hopsum.hosts.meeting import KeyValueStore, Meeting
-from hopsum.hosts.opening import SLOTS, open_hosts
+from hopsum.hosts.opening import open_hosts
 
-__all__ = ["SLOTS", "KeyValueStore", "Meeting", "open_hosts"]
+__all__ = ["KeyValueStore", "Meeting", "open_hosts"]

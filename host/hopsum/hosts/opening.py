@@ -2,10 +2,10 @@
 """The steps from ranks that know nothing of each other to a job over a switch on every host.
 
     1  every rank tells its address and its settings        addresses of two hosts differ, settings do not
-    2  every rank tries the ways to all others              with datagrams and a connection
+    2  every rank tries the ways to all others              with datagrams and a connection, and times them
     3  one rank of each host starts an embedded switch      a child of that rank
     4  rank 0 starts a controller for all of these          a child of rank 0, with a token of its own
-    5  rank 0 makes the job: one shard for each host        its token goes to the others through the store
+    5  rank 0 makes the job: one shard for each host        slots for the longest way; its token goes to the others
     6  every rank joins the job as any other                hopsum.rpc
 
 Whatever fails on one rank is the same error on all ranks, and ends the children of all.
@@ -13,6 +13,7 @@ Whatever fails on one rank is the same error on all ranks, and ends the children
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -30,12 +31,14 @@ from hopsum.hosts.children import Children
 from hopsum.hosts.embedded_switch import EmbeddedSwitch, start_switch
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
+from hopsum.plan import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 
-SLOTS: Final = 256
-"""Slots of the job at each shard."""
+LINKS_BITS_PER_S: Final = 1e9
+"""The rate for which slots are chosen: faster links have shorter ways."""
 JOB: Final = "hosts"
+_log: Final = logging.getLogger(__name__)
 LEAVE_S: Final = 15.0
 """Rank 0 keeps its controller for so long for ranks that have not left."""
 _CONTROLLER_S: Final = 60.0
@@ -51,12 +54,12 @@ class _Place(NamedTuple):
     facts: str
 
 
-def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, open_job: Open) -> Communicator:
+def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, open_job: Open) -> Communicator:
     """Take part as one rank. All ranks call this at the same point.
 
     Args:
         codec: of the settings, for as many workers as the meeting has.
-        slots: of the job at each shard.
+        slots: of the job at each shard. None: as many as the longest round trip between the ranks needs.
         open_job: joins a job of a controller, given settings, address, job, token, and what to close afterwards.
 
     Raises:
@@ -64,7 +67,7 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
         and what `open_job` raises.
     """
     with ExitStack() as kept:
-        place = _meet(config, meeting, slots)
+        place, round_trip_s = _meet(config, meeting, slots)
         own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)
@@ -72,6 +75,8 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
             "switch", lambda: start_switch(children, own_ip, _service_ip(leaders.index(meeting.rank))), leaders
         )
         switches = [EmbeddedSwitch(*each) for each in told]
+        slots = slots or slots_for(LINKS_BITS_PER_S, round_trip_s, len(leaders))
+        _log.info("%d slots at each of %d switches, %.3g ms there and back", slots, len(leaders), 1e3 * round_trip_s)
         ((target, token),) = meeting.exchange(
             "job", lambda: _start_job(children, config, codec, meeting.workers, switches, slots), [0]
         )
@@ -80,10 +85,13 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int, op
         return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
 
 
-def _meet(config: Config, meeting: Meeting, slots: int) -> list[_Place]:
-    """Return all ranks, whose addresses and settings fit together and who reach each other."""
+def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Place], float]:
+    """Return all ranks, whose addresses and settings fit together and who reach each other.
+
+    The second value is the longest round trip between two of them, in seconds.
+    """
     with ExitStack() as stack:
-        facts = f"{facts_of(shared_settings(config))}, slots {slots}"
+        facts = f"{facts_of(shared_settings(config))}, slots {slots or 'by the round trip'}"
 
         def tell() -> Any:
             echo = stack.enter_context(ReachEcho(choose_address(config.ip, os.environ)))
@@ -94,8 +102,8 @@ def _meet(config: Config, meeting: Meeting, slots: int) -> list[_Place]:
         _require_fitting(places)  # the same on all ranks
         own = places[meeting.rank].responder.ip
         others = {rank: place.responder for rank, place in enumerate(places) if rank != meeting.rank}
-        meeting.exchange("ways", lambda: require_reachable(own, others))
-        return places
+        trips_s = meeting.exchange("ways", lambda: require_reachable(own, others))
+        return places, max(trips_s)
 
 
 def _require_fitting(places: Sequence[_Place]) -> None:

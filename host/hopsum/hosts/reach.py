@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
@@ -17,8 +17,14 @@ from hopsum.hosts.address import INTERFACE_VARIABLE
 
 TRY_S: Final = 3.0
 """Seconds for all answers."""
+ROUNDS: Final = 8
+"""Times that a rank which answers is asked: the shortest round trip of these counts."""
 _AGAIN_S: Final = 0.1
 _NONCE_BYTES: Final = 16
+_LEAST_S: Final = 1e-3
+_NUMBER_BYTES: Final = 4
+_ASKS: Final = b"hopsum?"
+"""The beginning of a question. The rest of it comes back behind the nonce."""
 
 
 class Responder(NamedTuple):
@@ -32,6 +38,8 @@ class Responder(NamedTuple):
 
 class ReachEcho:
     """Answers every datagram and every connection with its nonce, in a thread, until closed.
+
+    A datagram's number comes back with the nonce, so that nobody takes an answer for that of a later question.
 
     Raises OSError: the address is not this host's.
     """
@@ -73,8 +81,8 @@ class ReachEcho:
             ready, _, _ = select.select([self._udp, self._tcp], [], [], _AGAIN_S)
             try:
                 if self._udp in ready:
-                    _, peer = self._udp.recvfrom(64)
-                    self._udp.sendto(self._nonce, peer)
+                    asked, peer = self._udp.recvfrom(64)
+                    self._udp.sendto(self._nonce + asked[len(_ASKS) :], peer)
                 if self._tcp in ready:
                     connection, _ = self._tcp.accept()
                     with connection:
@@ -83,9 +91,13 @@ class ReachEcho:
                 continue
 
 
-def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> None:
-    """Try all ranks at once. Raises ConfigError naming those that do not answer, by which way."""
-    silent = _silent_by_udp(own_ip, others, try_s)
+def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> float:
+    """Try all ranks at once. Return the round trip to the farthest of them in seconds, 0.0 without others.
+
+    Raises ConfigError naming those that do not answer, by which way.
+    """
+    trips_s = _round_trips(own_ip, others, try_s)
+    silent = sorted(set(others) - set(trips_s))
     problems = [f"rank {rank} at {others[rank].ip} does not answer datagrams" for rank in silent]
     for rank, place in others.items():
         if rank not in silent and (why := _silent_by_tcp(own_ip, place, try_s)):
@@ -95,26 +107,44 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
             f"from {own_ip}, {', '.join(problems)}. On every host, set {INTERFACE_VARIABLE} to the interface between "
             "the hosts, or the setting `ip` to its address, and let UDP and TCP between the hosts pass"
         )
+    return max(trips_s.values(), default=0.0)
 
 
-def _silent_by_udp(own_ip: str, others: Mapping[int, Responder], try_s: float) -> list[int]:
-    waiting = {bytes.fromhex(place.nonce): rank for rank, place in others.items()}
+def _round_trips(own_ip: str, others: Mapping[int, Responder], try_s: float) -> dict[int, float]:
+    """Return the shortest of ROUNDS round trips to each rank that answers datagrams within `try_s`, in seconds."""
+    trips_s: dict[int, list[float]] = {rank: [] for rank in others}
+    ranks = {bytes.fromhex(place.nonce): rank for rank, place in others.items()}
+    asked_at: list[float] = []
     until = time.monotonic() + try_s
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.bind((own_ip, 0))
-        while waiting and time.monotonic() < until:
-            for rank in waiting.values():
+        while time.monotonic() < until and (asked := [rank for rank in others if len(trips_s[rank]) < ROUNDS]):
+            question = _ASKS + len(asked_at).to_bytes(_NUMBER_BYTES, "big")
+            asked_at.append(time.monotonic())
+            for rank in asked:
                 try:
-                    asker.sendto(b"hopsum?", (others[rank].ip, others[rank].udp_port))
+                    asker.sendto(question, (others[rank].ip, others[rank].udp_port))
                 except OSError:  # no route: as no answer
                     continue
-            asker.settimeout(_AGAIN_S)
-            try:
-                while waiting:
-                    waiting.pop(asker.recv(64), None)
-            except OSError:
-                continue
-    return sorted(waiting.values())
+            for rank, trip_s in _answers(asker, asked_at, ranks, len(asked)):
+                trips_s[rank].append(trip_s)
+    return {rank: min(found) for rank, found in trips_s.items() if found}
+
+
+def _answers(
+    asker: socket.socket, asked_at: Sequence[float], ranks: Mapping[bytes, int], count: int
+) -> Iterator[tuple[int, float]]:
+    """Yield (rank, seconds) for each answer, until `count` are of the last question or it is time to ask again."""
+    while count:
+        asker.settimeout(max(_LEAST_S, asked_at[-1] + _AGAIN_S - time.monotonic()))
+        try:
+            answer = asker.recv(64)
+        except OSError:
+            return
+        rank, number = ranks.get(answer[:_NONCE_BYTES]), int.from_bytes(answer[_NONCE_BYTES:], "big")
+        if rank is not None and number < len(asked_at):
+            count -= number == len(asked_at) - 1
+            yield rank, time.monotonic() - asked_at[number]
 
 
 def _silent_by_tcp(own_ip: str, place: Responder, try_s: float) -> str:

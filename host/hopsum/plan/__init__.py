@@ -18,9 +18,10 @@ from hopsum.plan.costs import Cost, Costs, shipped_costs
 from hopsum.plan.paper import Repeated, SynchronousSgd
 from hopsum.plan.setting import PlanError, PlannedJob
 from hopsum.plan.step import Prediction, predict_ring, predict_summed, predict_two_shot, winning_rates
-from hopsum.plan.traffic import StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
+from hopsum.plan.traffic import SLOTS_LEAST, StepTraffic, ring_traffic, slots_for, summed_traffic, two_shot_traffic
 
 __all__ = [
+    "SLOTS_LEAST",
     "CodecChoice",
     "Cost",
     "Costs",
@@ -36,6 +37,7 @@ __all__ = [
     "predict_two_shot",
     "ring_traffic",
     "shipped_costs",
+    "slots_for",
     "summed_traffic",
     "two_shot_traffic",
     "winning_rates",

@@ -24,7 +24,7 @@ from hopsum.codec.lossless.kernels import RANGE_BLOCK
 from hopsum.codec.lossless.sizing import GAMMA
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan.setting import PlanError
-from hopsum_wire import Op
+from hopsum_wire import MAX_SLOTS, Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 from hopsum_wire.payload import SHAPES
@@ -34,6 +34,10 @@ TCP_BYTES: Final = 32
 """The bytes of a TCP header, with the timestamps that Linux sends."""
 TWO_SHOT_BLOCK: Final = 512
 """Codes that have a scale in common, as `hopsum codec compare` and `hopsum report` have them."""
+
+
+SLOTS_LEAST: Final = 256
+"""Slots that `slots_for` returns at least: several trains of datagrams, whatever the link."""
 
 
 class StepTraffic(NamedTuple):
@@ -53,6 +57,15 @@ class PhaseTraffic(NamedTuple):
     op: Op
     lanes: int
     """The lanes in use, bits for OR."""
+
+
+def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
+    """Return the slots with which a worker's link stays busy for a round trip, from SLOTS_LEAST to MAX_SLOTS.
+
+    A slot is one packet of 4-bit codes on its way. Of a job over several shards these are the slots at each.
+    """
+    bits = 8 * (FRAME_OVERHEAD_BYTES + SHAPES[Op.LOOKUP_ADD8].up_bytes)
+    return min(MAX_SLOTS, max(SLOTS_LEAST, ceil(bits_per_s * round_trip_s / (bits * shards))))
 
 
 def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> StepTraffic:

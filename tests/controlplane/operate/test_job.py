@@ -15,6 +15,7 @@ from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.diagnosis.controller_side import examine_controller
+from hopsum.plan import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main
@@ -26,6 +27,7 @@ from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
+from hopsum_wire import MAX_SLOTS
 from hopsum_wire.watch.rates import document
 
 from ..cluster.noted import noted_tree
@@ -125,6 +127,19 @@ def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: 
     assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
     assert (request.lease_s, request.table, request.table16) == (30, None, tuple(table))
     assert cluster.controller.locate("odd", made["token"]).workers == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots"),
+    [
+        ("--round-trip 1ms", slots_for(1e9, 1e-3)),
+        ("--round-trip 2ms --rate 2gbit", slots_for(2e9, 2e-3)),
+        ("--round-trip 1s", MAX_SLOTS),
+    ],
+)
+def test_slots_follow_from_the_round_trip(cluster: Cluster, at: list[str], asked: str, slots: int) -> None:
+    assert main(["create", "far", "--workers", "2", *asked.split(), *at]) == 0
+    assert cluster.controller._cache.get("far").request.slots == slots
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,6 @@ def test_the_fastest_is_beside_the_best_of_the_other_kind(thc_s: float, cell_tex
     assert judge(CLAIMS["delay-slow"], part.samples["delay-slow"]).verdict is verdict
 
 
-def test_a_job_has_the_slots_of_a_round_trip() -> None:
-    assert delay.window_for(1e9, 0.0) == 512
-    assert delay.window_for(1e9, 0.004) == -(-4_000_000 // 4096)
-    assert delay.window_for(1e9, 0.05) == 2048
-
-
 @pytest.mark.parametrize("section", [growth, delay])
 def test_without_root_neither_is_run(section: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)

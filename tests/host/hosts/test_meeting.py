@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,8 +19,10 @@ from hopsum.config import Config, ConfigError
 from hopsum.hosts import opening
 from hopsum.hosts.address import choose_address
 from hopsum.hosts.children import ChildError, Children
+from hopsum.hosts.embedded_switch import EmbeddedSwitch
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import ReachEcho, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
+from hopsum.plan import slots_for
 
 
 class Store:
@@ -154,13 +159,70 @@ def test_an_address_that_cannot_be_is_refused(ip: str, environment: dict[str, st
 
 def test_ways_are_tried_both_by_datagram_and_by_connection() -> None:
     with ReachEcho("127.0.0.1") as one, ReachEcho("127.0.0.2") as other:
-        require_reachable("127.0.0.1", {1: one.place, 2: other.place}, try_s=60)
+        assert require_reachable("127.0.0.1", {1: one.place, 2: other.place}, try_s=60) > 0
         with pytest.raises(ConfigError, match=r"rank 2 at 127\.0\.0\.2 does not answer datagrams"):
             require_reachable("127.0.0.1", {1: one.place, 2: other.place._replace(nonce="00" * 16)}, try_s=0.3)
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             deaf = one.place._replace(tcp_port=stranger.getsockname()[1])
             with pytest.raises(ConfigError, match=r"rank 1 at 127\.0\.0\.1 takes no connection \(timed out\)"):
                 require_reachable("127.0.0.1", {1: deaf}, try_s=0.3)
+
+
+@contextmanager
+def echo_from_afar(ip: str, delay_s: float) -> Iterator[Responder]:
+    """Answer as ReachEcho does, datagrams so many seconds late."""
+    nonce = secrets.token_bytes(16)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.create_server((ip, 0)) as tcp:
+        udp.bind((ip, 0))
+
+        def answer_late() -> None:
+            late = []
+            while True:
+                asked, peer = udp.recvfrom(64)
+                if not asked:
+                    break
+                late.append(threading.Timer(delay_s, udp.sendto, (nonce + asked[len("hopsum?") :], peer)))
+                late[-1].start()
+            for each in late:
+                each.join()
+
+        def accept() -> None:
+            with tcp.accept()[0] as connection:
+                connection.sendall(nonce)
+
+        threads = [threading.Thread(target=each, daemon=True) for each in (answer_late, accept)]
+        for each in threads:
+            each.start()
+        yield Responder(ip, udp.getsockname()[1], tcp.getsockname()[1], nonce.hex())
+        udp.sendto(b"", udp.getsockname())
+        for each in threads:
+            each.join()
+
+
+@pytest.mark.parametrize("delay_s", [0.03, 0.25])
+def test_the_round_trip_is_that_of_the_farthest_rank(delay_s: float) -> None:
+    """0.25 s are longer than the pause between two questions: no answer is taken for that of a later one."""
+    with ReachEcho("127.0.0.1") as near, echo_from_afar("127.0.0.2", delay_s) as far:
+        assert require_reachable("127.0.0.1", {1: near.place, 2: far}, try_s=60) >= delay_s
+
+
+def test_a_job_has_the_slots_that_the_longest_way_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = iter((0.001, 0.02))
+    monkeypatch.setattr(opening, "require_reachable", lambda *_: next(ways))
+    monkeypatch.setattr(opening, "start_switch", lambda *_: EmbeddedSwitch("127.0.0.1", "127.0.0.1:1", 1))
+
+    def start_job(*arguments: Any) -> Any:
+        raise ConfigError(f"made with {arguments[-1]} slots")
+
+    monkeypatch.setattr(opening, "_start_job", start_job)
+
+    def what(meeting: Meeting) -> Any:
+        codec = make_codec("fixed", workers=2, backend="numpy")
+        return opening.open_hosts(
+            Config(codec="fixed", ip="127.0.0.1"), meeting, codec, slots=None, open_job=lambda *_: None
+        )
+
+    assert {str(each) for each in meet(2, what)} == {f"hosts://: rank 0: made with {slots_for(1e9, 0.02)} slots"}
 
 
 def test_a_child_that_does_not_start_is_told_with_its_words() -> None:

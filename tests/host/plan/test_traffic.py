@@ -12,8 +12,8 @@ import pytest
 
 from hopsum.codec import Codec, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.plan import PlanError, ring_traffic, summed_traffic
-from hopsum_wire import Op
+from hopsum.plan import SLOTS_LEAST, PlanError, ring_traffic, slots_for, summed_traffic
+from hopsum_wire import MAX_SLOTS, Op
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 
 PERFORMANCE = (Path(__file__).resolve().parents[3] / "docs" / "performance.md").read_text()
@@ -30,6 +30,15 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("uhc", {"bits": 8}),
     ("fixed", {}),
 ]
+
+
+def test_slots_fill_a_link_for_a_round_trip() -> None:
+    packet_s = 8 * (FRAME_OVERHEAD_BYTES + 512) / 1e9  # 1,024 codes of 4 bits
+    assert slots_for(1e9, 1000 * packet_s) == 1000
+    assert slots_for(2e9, 500.5 * packet_s) == 1001
+    assert slots_for(1e9, 1000 * packet_s, shards=2) == 500
+    assert slots_for(1e9, 0.0) == SLOTS_LEAST
+    assert slots_for(1e9, 1.0) == MAX_SLOTS
 
 
 def exchanged(codec: Codec, vectors: list[np.ndarray]) -> list[tuple[Op, int, int, int]]:
