@@ -147,7 +147,7 @@ class NetworkThread:
         self._shards = shards_of(transport)
         self._stalls = [StallDetector(shard) for shard in self._shards]
         self._progress = [Progress(shard) for shard in self._shards]
-        self._sealed = False
+        self._sealed = self._waits = False
         self._changed = threading.Condition()
         """Held by who uses the transport, but for `wake`."""
         self._stopping = threading.Event()
@@ -165,18 +165,15 @@ class NetworkThread:
             ready: chunks of the last part whose payloads are there; those behind them come by `fill`. None: all.
             part_chunks: of the least results that are delivered before the last part is whole. 0: none are.
         """
-        self._submitted.put(Submission(task, parts, ready, part_chunks))
-        self._transport.wake()
+        self._hand_in(Submission(task, parts, ready, part_chunks))
 
     def fill(self, task: Task, payloads: NDArray[np.uint8]) -> None:
         """Let the next chunks of a task's last phase be sent; nobody changes `payloads` any more."""
-        self._submitted.put(Filling(task, payloads))
-        self._transport.wake()
+        self._hand_in(Filling(task, payloads))
 
     def go_on(self, message: ResumeCommand) -> None:
         """Let what is submitted from now on follow where the newcomers begin."""
-        self._submitted.put(message)
-        self._transport.wake()
+        self._hand_in(message)
 
     def seal(self) -> tuple[Sealed, int]:
         """Let nothing more happen in this generation. Return what the worker holds, and all-reduces begun. Any thread.
@@ -209,6 +206,12 @@ class NetworkThread:
             self._changed.notify_all()
         self.thread.join()
 
+    def _hand_in(self, message: Submission | Filling | ResumeCommand) -> None:
+        """Let the thread have a message. Its step is woken only where it may be in one: that costs it another step."""
+        self._submitted.put(message)
+        if not self._waits:  # read after the message is there: the thread looks for messages after it changes this
+            self._transport.wake()
+
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
@@ -221,7 +224,12 @@ class NetworkThread:
     def _take_in(self) -> None:
         """Submit what is waiting. Wait for it when nothing is in progress."""
         try:
-            while (submitted := self._submitted.get(block=not self._tasks)) is not None:
+            while True:
+                self._waits = not self._tasks
+                submitted = self._submitted.get(block=self._waits)
+                self._waits = False
+                if submitted is None:
+                    return
                 with self._changed:
                     # Sealed while this thread waited: the phase stays out of the stream, which was reported without it.
                     if not self._unsealed():

@@ -56,6 +56,9 @@ class WorkerLoop:
         self.fresh, self.pending = np.zeros(max(slots, train), np.int64), np.zeros(2 * slots, np.int64)
         self._vectors = np.zeros(2 * at.SEGMENTS_MAX, np.int64)
         self._socket = self._message_headers()
+        self._lent: tuple[NDArray[Any], ...] = ()
+        """The arrays whose addresses `lend` returned last: to ask numpy for them again takes longer than a look."""
+        self._addresses = np.zeros(0, np.int64)
         words = self.words
         words[at.FD], words[at.WAKER] = link.fileno(), link.waker
         words[at.SLOTS], words[at.JOINED] = slots, link.offload.gro
@@ -108,7 +111,9 @@ class WorkerLoop:
         own = (*queue.arrays, worker.open_position)
         memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
         arrays = (*memory, self._link.buffer, self._socket, self._vectors)
-        return np.array([_address(array) for array in arrays], np.int64)
+        if not self._lent or any(new is not old for new, old in zip(arrays, self._lent, strict=True)):
+            self._lent, self._addresses = arrays, np.array([_address(array) for array in arrays], np.int64)
+        return self._addresses
 
     def give_back(self, worker: Worker) -> None:
         """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
