@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -45,9 +46,13 @@ CODEC_ELEMENTS = 1 << 21
 NETWORK_ELEMENTS = 1 << 24
 WORKERS = 4
 _BUCKETS = 8
+_SMALL_ELEMENTS = 1024
+"""Elements of a vector that has one chunk: what it costs is the cost of a vector."""
 _RUN_CHUNKS = 512
 """Chunks that a codec unpacks at a time."""
 _SPELLED = {"thc_paired": "thc:bits=2", "thc_digits": "thc:digits=6"}
+_SMALL_RUNS = 4
+"""Runs of the all-reduce of small vectors for each of the other one: they are short."""
 _DENSITIES = (0.01, 0.20)
 _QUIET = 1.0
 """Load of this process alone."""
@@ -68,18 +73,24 @@ def main(arguments: Sequence[str]) -> int:
         raise PlanError(f"--runs {options.runs}: at least 1; --scale {options.scale:g}: up to 1")
     require_writable(options.output)
     console = Console(stderr=True)
-    costs = shipped_costs().replace(codec_costs(round(CODEC_ELEMENTS * options.scale), options.runs, options.seed))
-    reason = network_unavailable()
-    if reason is None:
-        if (load := machine()["load_1min"]) > _QUIET:
-            console.print(f"load {load}: gloo's costs come from seconds, and will be too high", highlight=False)
-        elements = round(NETWORK_ELEMENTS * options.scale)
-        costs = costs.replace(network_costs(costs, elements, options.runs, options.seed, console))
-    else:
-        console.print(f"chunk, update, ring_fp32, ring_fp16 stay those shipped: {reason}", highlight=False)
+    costs = measure_costs(options.runs, options.scale, options.seed, console)
     options.output.write_text(json.dumps(costs.as_json(), indent=2) + "\n")
     console.print(f"costs of this machine are in {options.output}", highlight=False)
     return 0
+
+
+def measure_costs(runs: int, scale: float, seed: int, console: Console) -> Costs:
+    """Return the costs of this machine: those shipped, with all replaced that can be measured here.
+
+    Raises PlanError where the all-reduces fail.
+    """
+    costs = shipped_costs().replace(codec_costs(round(CODEC_ELEMENTS * scale), runs, seed))
+    if reason := network_unavailable():
+        console.print(f"chunk, vector, update, ring_fp32, ring_fp16 stay those shipped: {reason}", highlight=False)
+        return costs
+    if (load := machine()["load_1min"]) > _QUIET:
+        console.print(f"load {load}: gloo's costs come from seconds, and will be too high", highlight=False)
+    return costs.replace(network_costs(costs, round(NETWORK_ELEMENTS * scale), runs, seed, console))
 
 
 def require_writable(path: Path) -> None:
@@ -175,7 +186,8 @@ def _as_lines(seconds: dict[str, float]) -> dict[str, float]:
 def network_costs(costs: Costs, elements: int, runs: int, seed: int, console: Console) -> dict[str, Cost]:
     """Return what network threads, the embedded switch and gloo's ring cost, from processor times of all-reduces.
 
-    What codec and mean need by `costs` is taken from a worker's time. The rest is its chunks'. A ring's processor time
+    What codec and mean need by `costs` is taken from a worker's time. The rest is its chunks' and vectors', which two
+    runs tell apart: in the other one each vector is a chunk. A ring's processor time
     is not all charged to its processes (the kernel's part of TCP over veth pairs is not): its shortest run counts, with
     all cores taken for busy.
     """
@@ -184,21 +196,28 @@ def network_costs(costs: Costs, elements: int, runs: int, seed: int, console: Co
     if find_spec("torch") is None:
         subjects = [name for name in subjects if not name.startswith("gloo")]
     setting = bench.AllReduceSetting([None], WORKERS, elements, _BUCKETS, 512, runs, seed, subjects, "auto")
+    small = replace(setting, elements=_BUCKETS * _SMALL_ELEMENTS, runs=_SMALL_RUNS * runs, subjects=["thc"])
     try:
         findings = {found.subject: found for found in bench.run(setting, console)}
+        (thin,) = bench.run(small, console)
     except Exception as error:
         raise PlanError(f"--calibrate: the all-reduces failed: {type(error).__name__}: {error}") from error
     origin = _origin(f"`hopsum plan --calibrate`, {WORKERS} workers' unshaped all-reduces")
     traffic = summed_traffic(codec_of("thc", WORKERS), elements, _BUCKETS, 1.0)
     own_s = sum(costs.codec_s("thc", elements, 1.0)) + elements * costs["place"].seconds
     worker_s = fmean(findings["thc"].worker_cpu_s)
+    few = summed_traffic(codec_of("thc", WORKERS), small.elements, _BUCKETS, 1.0)
+    chunk_s, vector_s = _chunk_and_vector(
+        (traffic.chunks, worker_s - own_s), (few.chunks, fmean(thin.worker_cpu_s) - own_s * small.elements / elements)
+    )
     if worker_s <= own_s:
         raise PlanError(
             f"--calibrate: workers took {worker_s:.3g} s, their codec alone should take {own_s:.3g} s: measure again "
             "with less other load on the machine"
         )
     seconds = {
-        "chunk": (worker_s - own_s) / traffic.chunks,
+        "chunk": chunk_s,
+        "vector": vector_s,
         "update": fmean(findings["thc"].switch_cpu_s) / (WORKERS * traffic.chunks),
     }
     for precision, element_bytes in (("fp32", 4), ("fp16", 2)):
@@ -207,6 +226,13 @@ def network_costs(costs: Costs, elements: int, runs: int, seed: int, console: Co
             cores = len(os.sched_getaffinity(0))
             seconds[f"ring_{precision}"] = min(found.seconds) * cores / WORKERS / sent
     return {name: Cost(value, origin) for name, value in seconds.items()}
+
+
+def _chunk_and_vector(thick: tuple[int, float], thin: tuple[int, float]) -> tuple[float, float]:
+    """Return the seconds of a chunk and of a vector from two all-reduces of _BUCKETS, (chunks, seconds) each."""
+    (many, many_s), (few, few_s) = thick, thin
+    chunk_s = max(0.0, (many_s - few_s) / (many - few))
+    return chunk_s, max(0.0, few_s - few * chunk_s) / _BUCKETS
 
 
 def _origin(how: str) -> str:

@@ -14,7 +14,7 @@ from math import nan
 from statistics import median
 from typing import Any, Final
 
-from hopsum.plan import Costs, PlannedJob, Prediction, predict_summed, shipped_costs
+from hopsum.plan import Costs, PlannedJob, Prediction, predict_summed
 from hopsum.plan.costs import costs_from_json
 from hopsum_evaluation.bench.allreduce import unavailable
 from hopsum_evaluation.bench.allreduce_run import AllReduceSetting
@@ -29,6 +29,7 @@ from hopsum_evaluation.report.growth_run import (
     WINDOW,
     Point,
     apart,
+    costs_here,
     find_rates,
     measure_allreduce,
     measure_jobs,
@@ -108,8 +109,9 @@ def run(settings: Settings, tell: Tell) -> Result:
         tell(number / (len(steps) + 1), words)
         found[sweep].append(apart(*call))
     tell(len(steps) / (len(steps) + 1), "the plan beside measurements")
-    validated = _validate(settings, planned, runs, seed)
-    return {**found, "validated": validated, "costs": shipped_costs().as_json(), "cores": _cores()}
+    costs = apart(costs_here, runs, settings.pick(0.01, 0.25, 1.0), seed)
+    validated = _validate(settings, planned, runs, seed, costs)
+    return {**found, "validated": validated, "costs": costs.as_json(), "cores": _cores()}
 
 
 def _buckets(elements: int) -> int:
@@ -120,13 +122,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _validate(settings: Settings, elements: int, runs: int, seed: int) -> list[dict[str, Any]]:
+def _validate(settings: Settings, elements: int, runs: int, seed: int, costs: Costs) -> list[dict[str, Any]]:
     """Return the plan's predictions beside measurements, as `hopsum plan --validate` makes them."""
     subjects = ["thc", *(("gloo-fp32", "gloo-fp16") if find_spec("torch") is not None else ())]
     rates: list[str | None] = settings.pick(["200mbit"], ["200mbit", "1gbit"], ["200mbit", "1gbit", "2.5gbit", None])
     setting = AllReduceSetting(rates, _WORKERS, elements, _BUCKETS, WINDOW, runs, seed, subjects, "auto")
     job = PlannedJob(elements, _WORKERS, 0.0, RATE_BITS_PER_S, vectors=_BUCKETS, shared_cores=_cores())
-    rows = [compare(each, job, shipped_costs()) for each in apart(find_rates, setting)]
+    rows = [compare(each, job, costs) for each in apart(find_rates, setting)]
     kept = ("rate", "subject", "predicted_s", "measured_s", "error", "binds", "reason")
     return [{"elements": elements, **{name: getattr(row, name) for name in kept}} for row in rows]
 
@@ -175,9 +177,10 @@ def _words(result: Result) -> list[str]:
         "after one that warms up. Memory is a worker's peak beyond its vector. Bytes are whole frames, in the "
         "direction of a link that has most of them.",
         f"By jobs: each has {JOB_WORKERS} workers, all at the same time on one switch. Seconds are of the slowest.",
-        "Predictions are of `hopsum plan` with the costs that it ships, which were measured on another machine, for "
-        "a machine whose cores all processes share. The last point of the picture is such a forecast too. The table "
-        "of forecasts is for machines of their own, and nothing there was measured, nor were racks below one more "
+        "Predictions are of `hopsum plan` with the costs of this machine, which `hopsum plan --calibrate` measured "
+        "after the sweeps, for a machine whose cores all processes share. The last point of the picture is such a "
+        "forecast too. The table of forecasts is for machines of their own, and nothing there was measured, nor were "
+        "racks below one more "
         f"switch. On the points by elements the forecasts are {_errors(result)} off.",
     ]
 

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
+from hopsum.plan import Costs
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_report import RateFinding
@@ -29,6 +30,7 @@ from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured
 from hopsum_evaluation.bench.allreduce_worker import run as run_worker
 from hopsum_evaluation.bench.placement import cpu_time
 from hopsum_evaluation.bench.placements import ShardedJobs, seats_of, start_switches
+from hopsum_evaluation.plan.calibrate import measure_costs
 from hopsum_evaluation.report.settings import NotRunError
 from hopsum_topologies import Star
 from hopsum_topologies.errors import TopologyError
@@ -77,6 +79,11 @@ def measure_allreduce(elements: int, workers: int, buckets: int, runs: int, seed
 def find_rates(setting: AllReduceSetting) -> list[RateFinding]:
     """Return the findings of `hopsum bench allreduce`, without its words. Raises as `allreduce_run.run`."""
     return run(setting, Console(quiet=True))
+
+
+def costs_here(runs: int, scale: float, seed: int) -> Costs:
+    """Return the costs of this machine, as `hopsum plan --calibrate`. Raises PlanError."""
+    return measure_costs(runs, scale, seed, Console(quiet=True))
 
 
 def measure_jobs(jobs: int, elements: int, runs: int, seed: int) -> Point:

@@ -7,6 +7,7 @@ encode_CODEC, decode_CODEC   of a vector's element; of lossless at a density of 
                              thc_digits is thc with digits, which are packed and split likewise
 decode_packed                of an element besides: its sum out of a packed result
 chunk                        of a worker's network: one UPDATE sent and its RESULT taken
+vector                       of a worker, for a vector of any length: phases, and hand-overs between its threads
 place                        of an element of the mean, put where the vector was
 update                       of the embedded switch: one UPDATE with its share of RESULTs
 ring_fp32, ring_fp16         of a byte that a worker of a ring all-reduce sends, with the one that it receives
@@ -29,7 +30,9 @@ from typing import Any, Final, NamedTuple
 from hopsum.plan.setting import PlanError
 
 CODECS: Final = ("thc", "thc_paired", "thc_digits", "uhc", "fixed", "lossless")
-_PARTS: Final = ("decode_packed", "chunk", "place", "update", "ring_fp32", "ring_fp16", "two_shot_4", "two_shot_8")
+_PARTS: Final = (
+    "decode_packed", "chunk", "vector", "place", "update", "ring_fp32", "ring_fp16", "two_shot_4", "two_shot_8",
+)  # fmt: skip
 NAMES: Final = (
     *(f"{way}_{codec}" for codec in CODECS for way in ("encode", "decode")),
     "encode_lossless_member", "decode_lossless_member", *_PARTS,

@@ -114,7 +114,7 @@ def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str,
     traffic = summed_traffic(codec, job.elements, job.vectors, job.density)
     union = expected_union(job.elements, max(1, round(job.density * job.elements)), job.workers) / job.elements
     codec_s = codec_cpu_s(costs, codec, job.elements, union) + job.elements * costs["place"].seconds
-    network_s = traffic.chunks * costs["chunk"].seconds
+    network_s = traffic.chunks * costs["chunk"].seconds + job.vectors * costs["vector"].seconds
     switch_s = 0.0 if aggregator == "switch" else job.workers * traffic.chunks * costs["update"].seconds
     each_s, worker_s = switch_s, codec_s + network_s
     if aggregator == "hosts":

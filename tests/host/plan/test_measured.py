@@ -106,19 +106,24 @@ def test_calibrate_writes_what_it_measured(
 
 
 def test_network_costs_follow_from_processor_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings made up from chunks of 5 us, updates of 3 us and rings of 2 ns a byte give these back."""
+    """Findings made up from chunks of 5 us, vectors of 2 ms, updates of 3 us and rings of 2 ns a byte give these."""
     elements = 1 << 22
     known = COSTS.replace({name: COSTS[name]._replace(seconds=value) for name, value in
-                           {"chunk": 5e-6, "update": 3e-6}.items()})  # fmt: skip
+                           {"chunk": 5e-6, "vector": 2e-3, "update": 3e-6}.items()})  # fmt: skip
     expected = validate.predict("thc", replace(JOB, elements=elements), known)
+    small = validate.predict("thc", replace(JOB, elements=8 * 1024), known)
     ring_s = 2e-9 * ring_traffic(elements, calibrate.WORKERS, 4).up_bytes * calibrate.WORKERS / 2
     found = [
         finding("thc", None, 1.0, expected.worker_cpu_s, expected.aggregator_cpu_s),
         finding("gloo-fp32", None, ring_s, 0.1, 0.0),
     ]
-    monkeypatch.setattr("hopsum_evaluation.bench.allreduce_run.run", lambda setting, console: found)
+    thin = [finding("thc", None, 1.0, small.worker_cpu_s, small.aggregator_cpu_s)]
+    monkeypatch.setattr(
+        "hopsum_evaluation.bench.allreduce_run.run",
+        lambda setting, console: found if setting.elements == elements else thin,
+    )
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     costs = calibrate.network_costs(COSTS, elements, 1, 1, None)  # type: ignore[arg-type]
     assert {name: cost.seconds for name, cost in costs.items()} == pytest.approx(
-        {"chunk": 5e-6, "update": 3e-6, "ring_fp32": 2e-9}
+        {"chunk": 5e-6, "vector": 2e-3, "update": 3e-6, "ring_fp32": 2e-9}
     )
