@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 
 def parse_printed(printed: str) -> Any:
-    """Return what ranks printed as JSON. Gloo of torch 2.8 tells of its connections on stdout as well."""
-    return json.loads("\n".join(line for line in printed.splitlines() if not line.startswith("[Gloo] ")))
+    """Return the JSON value that ranks printed. Gloo of torch 2.8 tells of its connections on stdout too, in pieces."""
+    for begin in re.finditer(r"^[\[{](?!Gloo)", printed, re.MULTILINE):
+        try:
+            return json.JSONDecoder().raw_decode(printed, begin.start())[0]
+        except ValueError:
+            continue
+    raise ValueError(f"no JSON in {printed!r}")

@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,10 @@ def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
     return texts
 
 
-def by_the_mesh(comm: Any) -> dict[str, Any]:
-    """HSDP of torch itself, whose replicate dimension is a process group of ours."""
+def by_the_mesh(comm: Any) -> dict[str, Any] | None:
+    """HSDP of torch itself, whose replicate dimension is a process group of ours. None: torch 2.8 has no such mesh."""
+    if "backend_override" not in signature(init_device_mesh).parameters:
+        return None
     override = {"replicate": ("hopsum", ProcessGroupHopsum.Options(comm))}
     names = ("replicate", "shard")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names, backend_override=override)  # type: ignore[arg-type]
