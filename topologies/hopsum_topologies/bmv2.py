@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -50,6 +51,13 @@ def bmv2_versions() -> dict[str, str]:
     return {"bmv2": match[0]}
 
 
+@cache
+def has_notifications() -> bool:
+    """Say whether simple_switch_grpc sends notifications: built without nanomsg it has no option for them."""
+    done = subprocess.run((_PROGRAM, "--help"), capture_output=True, text=True, timeout=_START_S, check=False)
+    return "--notifications-addr" in done.stdout + done.stderr
+
+
 class Bmv2Switch:
     """A simple_switch_grpc process, started without a program. The context manager stops it.
 
@@ -82,7 +90,8 @@ class Bmv2Switch:
         self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)
         command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
         # Unset, both default to names that two switches on one machine would share.
-        command += ["--notifications-addr", f"ipc://{home}/notifications.ipc"]
+        if has_notifications():
+            command += ["--notifications-addr", f"ipc://{home}/notifications.ipc"]
         command += ["--log-console", "--log-level", log_level]
         for port, interface in interfaces.items():
             command += ["-i", f"{port}@{interface}"]

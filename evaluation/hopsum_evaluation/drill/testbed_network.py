@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from hopsum_topologies.bmv2 import has_notifications
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
@@ -136,7 +137,9 @@ class VethNetwork:
         if driver == "native":
             return [python, "-m", "hopsum_switch", "--grpc", grpc, *interfaces]
         options = ["--no-p4", "--device-id", "0", "--thrift-port", str(_THRIFT_PORT + shard), "--log-console"]
-        options += ["--log-level", "warn", "--notifications-addr", f"ipc:///tmp/{self.middle.name}-{shard}.ipc"]
+        options += ["--log-level", "warn"]
+        if has_notifications():
+            options += ["--notifications-addr", f"ipc:///tmp/{self.middle.name}-{shard}.ipc"]
         return ["simple_switch_grpc", *options, *interfaces, "--", "--grpc-server-addr", grpc]
 
     def namespace_of(self, seat: int) -> str | None:
