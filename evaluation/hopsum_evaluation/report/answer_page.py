@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
+from statistics import median
 from textwrap import fill
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +32,8 @@ from hopsum_evaluation.report.shown import BarChart, BarSeries, Plot, Shown, Sho
 GOAL: Final = next(claim.published for claim in CLAIMS if claim.name == "tta-best-2bits")
 """The times as fast as the best other scheme that this project wants at RATE."""
 ACCURACY, ERROR = "accuracy", "error"
-BESIDE: Final = ("delay", "growth")
+DELAY: Final = "delay"
+BESIDE: Final = (DELAY, "growth")
 """Sections of which the summary has the verdicts, where they are there."""
 README_COLUMNS: Final = 120
 _PLACES: Final = {"fabric": "a switch in the middle", HOSTS: "a switch on every host"}
@@ -251,8 +254,27 @@ def _beside(report: dict[str, Any], parts: Parts) -> list[str]:
             judged = parts[name][1]
             held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
             said = _verdict(judged[0]) if len(judged) == 1 else f"{held} of {len(judged)} claims reproduced, see below"
-            words.append(f"**{name.capitalize()}**: {said}. ({stamp(report, name)}.)")
+            won = _fastest_by_delay(report["sections"][name]) if name == DELAY else ""
+            words.append(f"**{name.capitalize()}**: {won}{said}. ({stamp(report, name)}.)")
     return words
+
+
+def _fastest_by_delay(result: Result) -> str:
+    """Return the links on which hopsum has the fastest all-reduce of all measured."""
+    links: dict[tuple[str, int, float], dict[str, float]] = defaultdict(dict)
+    for cell in result.get("cells", ()):
+        links[cell["rate"], cell["sites"], cell["round_trip_s"]][cell["scheme"]] = median(cell["seconds"])
+    won = []
+    for (rate, sites, round_trip_s), seconds in links.items():
+        ours, others = (
+            [value for scheme, value in seconds.items() if is_ours(scheme.partition(" ")[0]) is side]
+            for side in (True, False)
+        )
+        if ours and others and min(ours) < min(others):
+            won.append(f"{rate}, {sites} sites, {1e3 * round_trip_s:g} ms {figure(min(others) / min(ours), 2)}x")
+    if not won:
+        return f"hopsum has the fastest all-reduce on none of {len(links)} links; " if links else ""
+    return f"hopsum has the fastest all-reduce on {len(won)} of {len(links)} links ({'; '.join(won)}); "
 
 
 def _verdict(judged: Judged) -> str:

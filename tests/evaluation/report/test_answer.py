@@ -156,6 +156,17 @@ def test_sections_of_delay_and_growth_are_taken_by_their_claims() -> None:
     assert "1 of 2 claims reproduced" in summary_words(report, {**PARTS, "delay": (Shown([]), several)}, [])[1]
 
 
+def test_links_on_which_hopsum_is_fastest_are_named() -> None:
+    cells = [
+        {"sites": 4, "round_trip_s": trip_s, "rate": "200mbit", "scheme": scheme, "seconds": [seconds] * 3}
+        for trip_s, found in ((0.0, (2.0, 1.5, 1.0)), (0.01, (3.0, 1.0, 1.5)))
+        for scheme, seconds in zip(("thc", at_hosts("thc"), "two-shot-4"), found, strict=True)
+    ]
+    report = report_of([], delay={"cells": cells})
+    words = summary_words(report, {**PARTS, "delay": (Shown([]), [])}, [])[1]
+    assert "fastest all-reduce on 1 of 2 links (200mbit, 4 sites, 10 ms 1.5x); 0 of 0 claims" in words
+
+
 def test_bars_leave_out_what_has_no_ratio() -> None:
     runs = trainings({"fp16": 6, "thc": 4}, missing="fp16")
     assert ratio_bars(answer_rows({"runs": runs})) is None
