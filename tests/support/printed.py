@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks under torch print."""
+"""Reading of the output of ranks under torch."""
 
 from __future__ import annotations
 

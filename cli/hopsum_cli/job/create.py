@@ -120,8 +120,10 @@ def _slots(options: argparse.Namespace) -> int:
     """Return the slots that are asked for, or those that the links need."""
     if options.round_trip is None:
         return _SLOTS if options.slots is None else int(options.slots)
+    if options.shards == HOSTS:  # as many as will have registered
+        return slots_for(options.rate, options.round_trip)
     shards = options.shards if isinstance(options.shards, int) else len(options.shards)
-    return slots_for(options.rate, options.round_trip, 1 if options.shards == HOSTS else max(1, shards))
+    return slots_for(options.rate, options.round_trip, max(1, shards))
 
 
 def add_token_file_argument(parser: argparse.ArgumentParser) -> None:

@@ -25,8 +25,8 @@ from rich.console import Console
 from hopsum.agent.timeline import draw
 from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
-from hopsum_evaluation.bench.allreduce_run import OTHERS, SUBJECTS, AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.allreduce_report import OTHERS, Findings, as_json, show
+from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_evaluation.plan.units import time_s

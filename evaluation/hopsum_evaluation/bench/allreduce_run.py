@@ -17,7 +17,7 @@ from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.table import expected_nmse
 from hopsum.transport.offload import Gso
 from hopsum_controlplane.generations import GenerationAllocator
-from hopsum_evaluation.bench.allreduce_report import Findings, RateFinding
+from hopsum_evaluation.bench.allreduce_report import OTHERS, Findings, RateFinding
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, vector_of
 from hopsum_evaluation.bench.allreduce_worker import run as run_worker
 from hopsum_evaluation.bench.placement import cpu_time
@@ -28,9 +28,8 @@ from hopsum_topologies.worker_pool import WorkerPool
 
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
 """Measured unless others are asked for. Any other subject is the codec that hopsum takes, as `--codec` spells it."""
-OTHERS = ("gloo-fp32", "gloo-fp16", "two-shot-4", "two-shot-8")
-"""Subjects that need no switch, and torch. All of them run over gloo."""
-MOST_NMSE = {"gloo-fp32": 1e-12, "gloo-fp16": 1e-5, "two-shot-4": 0.05, "two-shot-8": 5e-4}
+_MOST_NMSE = {"gloo-fp16": 1e-5, "two-shot-4": 0.05, "two-shot-8": 5e-4}
+"""Bounds of `most_nmse` for subjects that round."""
 CHECKED = 65536
 _HOPSUM, _GLOO = "hopsum_evaluation.bench.allreduce_worker", "hopsum_evaluation.torch.gloo_bench"
 
@@ -146,7 +145,7 @@ def most_nmse(subject: str, codec: Codec | None, *, error_feedback: bool = False
     """
     if isinstance(codec, LookupTableCodec):
         return (4 if error_feedback else 2) * expected_nmse(codec.table, 1)
-    return MOST_NMSE.get(subject, 1e-12)
+    return _MOST_NMSE.get(subject, 1e-12)
 
 
 def _check(

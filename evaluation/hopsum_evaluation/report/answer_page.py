@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from statistics import median
 from textwrap import fill
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +24,7 @@ from hopsum_evaluation.report.answer import (
     normal_run,
 )
 from hopsum_evaluation.report.claims import Judged, Verdict
+from hopsum_evaluation.report.delay import fastest_links
 from hopsum_evaluation.report.settings import Result
 from hopsum_evaluation.report.shown import BarChart, BarSeries, Plot, Shown, ShownTable, figure
 
@@ -254,27 +253,10 @@ def _beside(report: dict[str, Any], parts: Parts) -> list[str]:
             judged = parts[name][1]
             held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
             said = _verdict(judged[0]) if len(judged) == 1 else f"{held} of {len(judged)} claims reproduced, see below"
-            won = _fastest_by_delay(report["sections"][name]) if name == DELAY else ""
-            words.append(f"**{name.capitalize()}**: {won}{said}. ({stamp(report, name)}.)")
+            if name == DELAY:
+                said = f"{fastest_links(report['sections'][name])}; {said}"
+            words.append(f"**{name.capitalize()}**: {said}. ({stamp(report, name)}.)")
     return words
-
-
-def _fastest_by_delay(result: Result) -> str:
-    """Return the links on which hopsum has the fastest all-reduce of all measured."""
-    links: dict[tuple[str, int, float], dict[str, float]] = defaultdict(dict)
-    for cell in result.get("cells", ()):
-        links[cell["rate"], cell["sites"], cell["round_trip_s"]][cell["scheme"]] = median(cell["seconds"])
-    won = []
-    for (rate, sites, round_trip_s), seconds in links.items():
-        ours, others = (
-            [value for scheme, value in seconds.items() if is_ours(scheme.partition(" ")[0]) is side]
-            for side in (True, False)
-        )
-        if ours and others and min(ours) < min(others):
-            won.append(f"{rate}, {sites} sites, {1e3 * round_trip_s:g} ms {figure(min(others) / min(ours), 2)}x")
-    if not won:
-        return f"hopsum has the fastest all-reduce on none of {len(links)} links; " if links else ""
-    return f"hopsum has the fastest all-reduce on {len(won)} of {len(links)} links ({'; '.join(won)}); "
 
 
 def _verdict(judged: Judged) -> str:

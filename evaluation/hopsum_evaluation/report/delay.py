@@ -19,6 +19,7 @@ from hopsum.plan import (
     slots_for,
 )
 from hopsum_evaluation.bench.allreduce import unavailable
+from hopsum_evaluation.bench.allreduce_report import GLOO
 from hopsum_evaluation.bench.allreduce_run import AllReduceSetting
 from hopsum_evaluation.plan.forecast import codec_of
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
@@ -28,9 +29,8 @@ from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figu
 from hopsum_wire import MAX_SLOTS
 
 OURS, AT_HOSTS = "thc", "thc at hosts"
-_GLOO: Final = ("gloo-fp32", "gloo-fp16")
 _TWO_SHOT: Final = "two-shot-4"
-_OTHERS: Final = (*_GLOO, _TWO_SHOT)
+_OTHERS: Final = (*GLOO, _TWO_SHOT)
 _SLOW: Final = "200mbit"
 _PREDICTED: Final = (2.5e9, 10e9)
 """Rates that the delay in user space does not carry on two cores: the plan's are shown."""
@@ -123,11 +123,24 @@ def show(result: Result) -> Shown:
         tables=[_fastest_table(seconds, result["predicted"]), _seconds_table(cells)],
         plots=[_plot(seconds)],
         samples={
-            "delay-slow": list(filter(None, (_over_ours(found, _GLOO) for found in slow))),
+            "delay-slow": list(filter(None, (_over_ours(found, GLOO) for found in slow))),
             "delay-two-shot": list(filter(None, (_over_ours(found, (_TWO_SHOT,)) for found in slow))),
         },
         reasons=dict.fromkeys(("delay-slow", "delay-two-shot"), "not measured: it needs torch"),
     )
+
+
+def fastest_links(result: Result) -> str:
+    """Return the links on which hopsum has the fastest all-reduce, in a sentence."""
+    cells = result["cells"]
+    links = dict.fromkeys((each["rate"], each["sites"], each["round_trip_s"]) for each in cells)
+    won = []
+    for rate, *place in links:
+        seconds = _seconds(cells, (place[0], place[1]), rate)
+        if min(seconds, key=lambda name: seconds[name]) not in _OTHERS:
+            won.append(f"{rate}, {_named((place[0], place[1]))}: {fastest(seconds)}")
+    listed = f" ({'; '.join(won)})" if won else ""
+    return f"hopsum has the fastest all-reduce on {len(won)} of {len(links)} links{listed}"
 
 
 _Place = tuple[int, float]

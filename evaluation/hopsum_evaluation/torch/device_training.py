@@ -103,8 +103,8 @@ def run_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=RANKS_S, env=environment)
     if done.returncode:
         raise SystemExit(f"a rank failed with status {done.returncode}; see above")
-    # Gloo of torch 2.8 prints lines of its own
-    return [json.loads(line) for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    # Gloo of torch 2.8 prints too, in pieces of lines where ranks share the output
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def train_rank(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,8 @@ it, what one vector needs of the other.
     all-reduce     = longest of   network + codec / vectors   and   codec + network / vectors
                      (codec_overlap off: network + codec), and no less than a processor's work on all its cores,
                      + a round trip for each phase of the first vector (off: of each vector)
-    ring           = longest of link and processor, + 2 (n - 1) half round trips
+    ring           = longest of link and processor, + 2 (n - 1) half round trips, + conversion to fp16 and back, which
+                     gloo's user does in front of it and behind it
     two-shot       = longest of link and processor, + 2 half round trips
     step           = compute + what of the all-reduce is not hidden behind `overlap` of it; the last vector never is
 
@@ -71,10 +72,11 @@ def predict_ring(job: PlannedJob, costs: Costs, precision: str) -> Prediction:
         raise PlanError(f"ring in {precision!r}: one of {', '.join(RING_BYTES)}")
     traffic = ring_traffic(job.elements, job.workers, RING_BYTES[precision])
     cpu_s = traffic.up_bytes * costs[f"ring_{precision}"].seconds
+    convert_s = max(0.0, cpu_s - traffic.up_bytes * costs["ring_fp32"].seconds)
     busy = _links(job, traffic)
     busy |= _trunk(job, traffic.up_bytes)
-    busy |= _processor(job, cpu_s, cpu_s, 0.0)
-    allreduce_s = max(busy.values()) + (job.workers - 1) * job.round_trip_s
+    busy |= _processor(job, cpu_s - convert_s, cpu_s - convert_s, 0.0)
+    allreduce_s = max(busy.values()) + (job.workers - 1) * job.round_trip_s + convert_s * _crowd(job)
     return _finish(job, f"ring {precision}", traffic, busy, allreduce_s, cpu_s, 0.0)
 
 
@@ -227,12 +229,16 @@ def _processor(job: PlannedJob, worker_s: float, longest_thread_s: float, aggreg
 
 def _pipeline(job: PlannedJob, codec_s: float, network_s: float, processor_s: float, phases: int) -> float:
     """Return the seconds from the first vector's start to the last one's mean."""
-    crowd = 1.0 if job.shared_cores is None else max(1.0, job.workers / job.shared_cores)
-    codec_s *= crowd  # all workers encode at once
+    codec_s *= _crowd(job)  # all workers encode at once
     if not job.codec_overlap:
         return max(codec_s + network_s, processor_s) + job.vectors * phases * job.round_trip_s
     stages = max(network_s + codec_s / job.vectors, codec_s + network_s / job.vectors)
     return max(stages, processor_s) + phases * job.round_trip_s
+
+
+def _crowd(job: PlannedJob) -> float:
+    """Return the workers that want a core at once, for each core."""
+    return 1.0 if job.shared_cores is None else max(1.0, job.workers / job.shared_cores)
 
 
 def _finish(

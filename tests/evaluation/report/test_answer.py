@@ -147,10 +147,11 @@ def test_the_goal_that_is_not_met_has_its_reason() -> None:
 
 def test_sections_of_delay_and_growth_are_taken_by_their_claims() -> None:
     claim = Claim("x", "the fastest scheme", "here", Basis.OWN, 2.0, Relation.AT_LEAST)
-    report = report_of([], delay={"commit": "f" * 40, "begun": "2026-03-04"})
+    report = report_of([], delay={"commit": "f" * 40, "begun": "2026-03-04", "cells": []})
     words = summary_words(report, {**PARTS, "delay": (Shown([]), [judge(claim, [3.0, 3.0])])}, [])
     assert "not run in this report" in words[0]
-    assert words[1].startswith("**Delay**: reproduced: the fastest scheme, at least 2 (3.00, 3.00 to 3.00).")
+    assert words[1].startswith("**Delay**: hopsum has the fastest all-reduce on 0 of 0 links; reproduced: ")
+    assert "; reproduced: the fastest scheme, at least 2 (3.00, 3.00 to 3.00)." in words[1]
     assert "2026-03-04, commit ffffffff" in words[1]
     several = [judge(claim, [3.0, 3.0]), judge(claim, [1.0, 1.0])]
     assert "1 of 2 claims reproduced" in summary_words(report, {**PARTS, "delay": (Shown([]), several)}, [])[1]
@@ -164,7 +165,7 @@ def test_links_on_which_hopsum_is_fastest_are_named() -> None:
     ]
     report = report_of([], delay={"cells": cells})
     words = summary_words(report, {**PARTS, "delay": (Shown([]), [])}, [])[1]
-    assert "fastest all-reduce on 1 of 2 links (200mbit, 4 sites, 10 ms 1.5x); 0 of 0 claims" in words
+    assert "fastest all-reduce on 1 of 2 links (200mbit, 4 sites, 10 ms: thc at hosts 1.5x); " in words
 
 
 def test_bars_leave_out_what_has_no_ratio() -> None:

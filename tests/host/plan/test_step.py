@@ -96,12 +96,12 @@ def documented() -> list[tuple[float, str, float, float]]:
 
 
 @pytest.mark.parametrize(("rate", "subject", "printed", "measured"), documented())
-def test_documented_all_reduces_are_predicted_as_the_page_says(
+def test_documented_all_reduces_are_predicted_within_a_quarter(
     rate: float, subject: str, printed: float, measured: float
 ) -> None:
-    """On one machine of two cores. The page names those that are more than a quarter off."""
+    """On one machine of two cores. Costs of the network come from unshaped all-reduces; bytes and links do not."""
     assert predicted(rate, subject) == pytest.approx(printed, abs=0.005)
-    assert predicted(rate, subject) == pytest.approx(measured, rel=0.30)
+    assert predicted(rate, subject) == pytest.approx(measured, rel=0.25)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
