@@ -130,6 +130,7 @@ SYSTEM = (
     "host/torch/test_register.py",
     "host/torch/test_switch_lost.py",
     "host/torch_codec",
+    "host/torch_device/test_ranks.py",
     "host/transport/test_generation_change.py",
     "host/transport/test_load.py",
     "host/transport/test_raw.py",

@@ -4,7 +4,7 @@
 
     python tools/record_cuda.py [--out gpu-record.json]         also: make test-cuda
 
-    tests      tests/host/torch_codec/test_cuda.py and tests/host/torch_device/test_cuda.py
+    tests      those of codecs, all-reduces and ranks that need CUDA: tests/host/torch_codec and torch_device
     bench      the codec's kernels beside copies of as many bytes (hopsum_evaluation.torch.bench)
     training   DDP with codecs on the GPU and on the host (hopsum_evaluation.torch.device_training)
 
@@ -27,7 +27,13 @@ from xml.etree import ElementTree as ET
 import torch
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-TESTS: Final = ("tests/host/torch_codec/test_cuda.py", "tests/host/torch_device/test_cuda.py")
+RANKS: Final = "tests/host/torch_device/test_ranks.py"
+TESTS: Final = (
+    "tests/host/torch_codec/test_cuda.py",
+    "tests/host/torch_device/test_cuda.py",
+    RANKS,
+    f"--deselect={RANKS}::test_every_way_of_training[gloo-cpu]",
+)
 
 
 def main() -> int:
@@ -106,6 +112,8 @@ def show(record: dict[str, Any], path: Path) -> None:
     print(f"  tests: {record['tests']['passed']} passed, {record['tests']['skipped']} skipped")
     for name, phase in record["bench"].get("phases", {}).items():
         print(f"  {name}: {phase['elements_per_s'] / 1e9:.3g} G elements/s, {phase['share_of_copy']:.2f} of a copy")
+    for each in record["bench"].get("all_reduces", []):
+        print(f"  all-reduce of {each['elements']:,} elements without a network: {1e3 * each['s']:.3g} ms")
     for way, figures in record["training"].get("ways", {}).items():
         print(f"  training, {way}: {1e3 * figures['step_s']:.3g} ms a step, loss {figures['loss_last']:.4g}")
 

@@ -8,6 +8,9 @@ half of them read and half written. On the CPU it measures plain torch operation
 `kernel` phases launch on checked arguments. `codec` phases are the methods a program calls: they include ranges to
 scales, counts of contributors, the checks, and waiting for the device. Before anything is timed, payloads and mean of
 a sample are compared with the twin's, or on the CPU with numpy's.
+
+`all_reduces` are whole all-reduces with error feedback but for the network, as the communicator's thread makes them: by
+the host's clock, with codes and sums crossing the bus.
 """
 
 from __future__ import annotations
@@ -30,16 +33,23 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
 from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec.codec import TorchThc
 from hopsum.torch.codec.feedback import TorchFeedback
 from hopsum.torch.codec.launch import WARPS, TritonKernels
 from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
+from hopsum.torch.device import DeviceFeedback
+from hopsum.torch.device.reduction import DeviceReduction
+from hopsum.torch.device.staging import Staging
+from hopsum.torch.device.streams import streams_of
 
 CUDA_ELEMENTS: Final = 1 << 28
 CPU_ELEMENTS: Final = 1 << 19
 MIN_RUNS: Final = 5
 SAMPLE_BLOCKS: Final = 512
+ALL_REDUCE_ELEMENTS: Final = (1 << 16, 1 << 20, 1 << 25)
+"""A small vector, a gradient bucket of 4 MiB, and one of 128 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(difference, file=sys.stderr)
         return 1
     report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)} | {"warps": options.warps}
+    report["all_reduces"] = time_all_reduces(inputs, options.runs)
     if options.json:
         print(json.dumps(report))
     else:
@@ -230,6 +241,42 @@ def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
     return report
 
 
+def time_all_reduces(inputs: Inputs, runs: int) -> list[dict[str, float]]:
+    """Time all-reduces of a worker without a network: what the switch would send is made between the timed parts."""
+    found = []
+    for elements in sorted({min(each, inputs.x.numel()) for each in ALL_REDUCE_ELEMENTS}):
+        staging, x = Staging(streams_of(inputs.codec.device)), inputs.x[:elements]
+        feedback, out = DeviceFeedback(elements, inputs.codec.device), torch.empty_like(x)
+        times = [_all_reduce_seconds(inputs.codec, staging, x, feedback, out, step) for step in range(runs + 1)][1:]
+        bus = (staging.bytes_to_host + staging.bytes_to_device) / (runs + 1)
+        took = median(times)
+        found.append(
+            {
+                "elements": elements,
+                "s": took,
+                "s_min": min(times),
+                "s_max": max(times),
+                "elements_per_s": elements / took,
+                "bus_bytes_per_s": bus / took,
+            }
+        )
+    return found
+
+
+def _all_reduce_seconds(
+    codec: TorchThc, staging: Staging, x: torch.Tensor, feedback: DeviceFeedback, out: torch.Tensor, step: int
+) -> float:
+    start = time.perf_counter()
+    reduction = DeviceReduction(codec, staging, x, ReductionContext(1, step, 0), feedback, out=out)
+    seconds = time.perf_counter() - start
+    while reduction.phase is not None:
+        results, contributors = simulate_switch(reduction.phase.op, [reduction.phase.payloads], codec.lookup)
+        start = time.perf_counter()
+        reduction.take(results, contributors)
+        seconds += time.perf_counter() - start
+    return seconds
+
+
 def _seconds(action: Callable[[], object], device: torch.device) -> float:
     if device.type != "cuda":
         start = time.perf_counter()
@@ -276,6 +323,14 @@ def show(report: dict[str, Any]) -> None:
         spread = f"({low:.3f}-{high:.3f})"
         share = f"{100 * phase['share_of_copy']:.0f} %"
         print(f"{name:27} {rate:12.3f}   {spread:17} {phase['bytes_per_s'] / 1e9:8.1f} {share:>11}")
+    print("whole all-reduces with error feedback, without the network:")
+    for each in report["all_reduces"]:
+        took, low, high = (1e3 * each[name] for name in ("s", "s_min", "s_max"))
+        rate, bus = each["elements_per_s"] / 1e9, each["bus_bytes_per_s"] / 1e9
+        print(
+            f"{each['elements']:12,} elements {took:10.3f} ms ({low:.3f}-{high:.3f}) {rate:9.3f} G elements/s, "
+            f"{bus:.1f} GB/s over the bus"
+        )
 
 
 if __name__ == "__main__":

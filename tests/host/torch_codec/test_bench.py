@@ -22,6 +22,11 @@ def test_json_has_every_phase(capsys: pytest.CaptureFixture[str]) -> None:
     for phase in report["phases"].values():
         assert 0 < phase["elements_per_s_min"] <= phase["elements_per_s"] <= phase["elements_per_s_max"]
         assert phase["share_of_copy"] == pytest.approx(phase["bytes_per_s"] / phase["copy_bytes_per_s"])
+    assert [each["elements"] for each in report["all_reduces"]] == [4096]
+    for each in report["all_reduces"]:
+        assert 0 < each["s_min"] <= each["s"] <= each["s_max"]
+        # codes and sums: 1.5 bytes an element; ranges, counts, samples and flags beside them
+        assert 1.5 * 4096 < each["bus_bytes_per_s"] * each["s"] < 1.6 * 4096
 
 
 def test_a_codec_whose_sample_differs_is_not_measured(

@@ -7,6 +7,7 @@ The same laws are tested on the CPU beside this file; here are those that need s
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -36,8 +37,10 @@ SEVERAL_PIECES = 2 * PIECE_ELEMENTS + 77_777
 @contextmanager
 def no_hidden_waits() -> Iterator[None]:
     """Make torch raise where the host waits for the device without saying so."""
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode", UserWarning)  # it calls itself a prototype
+            torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")

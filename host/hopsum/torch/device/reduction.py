@@ -49,8 +49,9 @@ from hopsum.torch.device.streams import Mark
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
-PIECE_ELEMENTS: Final = 1 << 22
-"""The elements of a piece: 2 MiB of codes, 4 MiB of sums. A copy of so many takes longer than its start."""
+PIECE_ELEMENTS: Final = 1 << 23
+"""The elements of a piece: 4 MiB of codes, 8 MiB of sums. On an H200 a DDP bucket of 25 MiB took 4.0 ms, 4.9 ms in
+pieces of half the size; larger pieces were as fast."""
 _LARGE: Final = 2.0**100
 
 
