@@ -91,7 +91,7 @@ class RecordingDevice(Device):
 
 def load_pipeline(target: str = "native") -> PipelineConfig:
     """Return the compiled program of this tree for a target."""
-    if target == "tna":
+    if target in ("tna", "tofino_model"):
         from hopsum_ptf.tna import compiled, p4info_of
 
         return PipelineConfig.load(compiled("tofino"), p4info_of("tofino"))
@@ -102,10 +102,13 @@ def open_device(target: str, address: str, device_id: int) -> Device:
     """Return the driver of a target, connected."""
     from hopsum_controlplane.devices.bmv2 import Bmv2Device
     from hopsum_controlplane.devices.native import NativeDevice
+    from hopsum_ptf.model import open_model
     from hopsum_ptf.tna import open_executed
 
     if target == "tna":
         return open_executed(address)
+    if target == "tofino_model":
+        return open_model(address)
     drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice, "native_veth": NativeDevice}
     device: Device = drivers[target](address, device_id)
     return device

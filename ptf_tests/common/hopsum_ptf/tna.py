@@ -8,8 +8,9 @@ switches are translated here: codes travel in the groups of the program, not in 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -118,17 +119,30 @@ def _program_of(switch: Switch) -> Program:
     return Program(half_words=tuple(half_words), lookup_action="load_table8", code_group=group)
 
 
-_running: list[EngineDevice] = []
+class SwitchHere(Protocol):
+    """A switch in this process: ptf's ports hand frames over and get those back that leave."""
+
+    def exchange(self, port: int, frame: bytes) -> Sequence[tuple[int, bytes]]:
+        """Take a frame into the idle switch. Return the frames that leave because of it."""
+
+
+_running: list[SwitchHere] = []
 
 
 def open_executed(path: str) -> EngineDevice:
     """Bring the switch of this process up, with the program of a dump named after it."""
-    _running[:] = [EngineDevice(Path(path).name.partition(".")[0])]
-    return _running[0]
+    device = EngineDevice(Path(path).name.partition(".")[0])
+    run_here(device)
+    return device
 
 
-def running() -> EngineDevice:
-    """Return the switch of this process, which `open_executed` brought up."""
+def run_here(switch: SwitchHere) -> None:
+    """Make a switch the one of this process."""
+    _running[:] = [switch]
+
+
+def running() -> SwitchHere:
+    """Return the switch of this process."""
     return _running[0]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_ptf.matrix import README, meanings, render_readme
+from hopsum_ptf.model import model_unavailable
 from hopsum_ptf.recording import recordings
 from hopsum_ptf.runner import list_cases
 from hopsum_topologies import bmv2_unavailable
@@ -131,8 +132,9 @@ def test_the_command_shows_every_target() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     bmv2 = "ok" if bmv2_unavailable() is None else "skipped"
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ["case", "native", "bmv2", "tna"] in [line.split() for line in done.stdout.splitlines()]
-    assert [case, "ok", bmv2, "ok"] in [line.split() for line in done.stdout.splitlines()]
+    model = "ok" if model_unavailable() is None else "skipped"
+    assert ["case", "native", "bmv2", "tna", "tofino_model"] in [line.split() for line in done.stdout.splitlines()]
+    assert [case, "ok", bmv2, "ok", model] in [line.split() for line in done.stdout.splitlines()]
 
 
 def test_unknown_case_is_an_error() -> None:

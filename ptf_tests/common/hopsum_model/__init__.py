@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel's model of Tofino 1, driven through its test harness: entries, groups, frames, counters.
+
+    harness   the process: commands in, what it says and the frames that leave out
+    context   the assembler's context.json: where entries of a table may be
+    tables    entries -> commands, each with its place
+    groups    multicast groups -> memory and registers
+
+The model is no part of this repository. docs/tofino.md says where its sources are and what it was seen to do.
+"""

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the assembler's context.json that placing an entry needs: hash functions, ways, memories, fields.
+
+The harness reads the same file, and computes the row of an entry by the hash functions in it. It looks for a bit's key
+by `field_name`. Where two keys of a table are parts of one field (c0 and c1 of the lookup tables), that is the first
+one's, and `global_name` with the bit's number tells which is meant. `repaired` puts the right key there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from hopsum_model.errors import ModelError
+
+Json = dict[str, Any]
+TCAM_ROWS: Final = 512
+_RAMS_IN_A_ROW, _RAMS_OF_A_SIDE = 12, 6
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of one entry in an exact table."""
+
+    stage: int
+    way: int
+    row: int
+    entry: int
+    """The number among the entries that share the row."""
+    address: int
+    """The number that the harness takes as the way. All rows of a way have the same."""
+    units: tuple[int, ...]
+    """The memories of the row, least significant word first."""
+
+
+class HashWay:
+    """One way of an exact table: a row of one of its memories, by hash."""
+
+    def __init__(self, allocation: Json, functions: Sequence[Json]) -> None:
+        low, bits = allocation["hash_entry_bit_lo"], allocation["number_entry_bits"]
+        select, selects = allocation["hash_select_bit_lo"], allocation["number_select_bits"]
+        mask = allocation.get("hash_select_bit_mask", (1 << selects) - 1)
+        if allocation.get("number_subword_bits"):
+            raise ModelError("a way with several entries in one row by hash: the adapter knows none")
+        matrix = {bit["hash_bit"]: bit for bit in functions[allocation["hash_function_id"]]["hash_bits"]}
+        self._row_bits = [_sum_bits(matrix.get(low + number)) for number in range(bits)]
+        chosen = [number for number in range(selects) if mask >> number & 1]
+        self._memory_bits = [_sum_bits(matrix.get(select + number)) for number in chosen]
+        self.memories = [tuple(each["memory_units"][::-1]) for each in allocation["memory_units_and_vpns"]]
+
+    @property
+    def order(self) -> int:
+        """Return what the harness sorts ways by, the largest first."""
+        column = int(self.memories[0][0]) % _RAMS_IN_A_ROW
+        return column if column < _RAMS_OF_A_SIDE else _RAMS_IN_A_ROW + _RAMS_OF_A_SIDE - 1 - column
+
+    def place(self, match: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
+        """Return the memories and the row of an entry."""
+        return self.memories[_hash(self._memory_bits, match)], _hash(self._row_bits, match)
+
+
+class StageTable:
+    """The part of a table in one stage."""
+
+    def __init__(self, told: Json) -> None:
+        self.stage = int(told["stage_number"])
+        self.exact = told["stage_table_type"] == "hash_match"
+        if not (self.exact or told["stage_table_type"] == "ternary_match"):
+            raise ModelError(f"{told['stage_table_type']}: the adapter places no entries there")
+        self._told = told
+
+    @cached_property
+    def ways(self) -> list[HashWay]:
+        """Return the ways in the harness's order."""
+        functions = self._told["hash_functions"]
+        ways = [HashWay(way["memory_resource_allocation"], functions) for way in self._told["ways"]]
+        return sorted(ways, key=lambda way: -way.order)
+
+    @cached_property
+    def entries(self) -> list[Json]:
+        """Return the formats of the entries that share a row, by number."""
+        (form,) = self._told["ways"][0]["pack_format"]
+        return sorted(form["entries"], key=lambda entry: int(entry["entry_number"]))
+
+    @cached_property
+    def tcams(self) -> list[tuple[int, ...]]:
+        """Return the memories of each 512 rows of a ternary table."""
+        told = self._told["memory_resource_allocation"]["memory_units_and_vpns"]
+        return [tuple(each["memory_units"]) for each in sorted(told, key=lambda each: each["vpns"])]
+
+    def version_bits(self, entry: int) -> tuple[int, int, int]:
+        """Return word, lowest bit and width of the field that says that an entry is there."""
+        for field in self.entries[entry]["fields"]:
+            if field["source"] == "version":
+                return field["lsb_mem_word_idx"], field["lsb_mem_word_offset"], field["field_width"]
+        raise ModelError(f"stage {self.stage}: an entry without a version")
+
+
+class ContextTable:
+    """A table that a controller writes."""
+
+    def __init__(self, told: Json) -> None:
+        self.name = str(told["name"])
+        self.low_bits = {str(key["name"]): int(key["start_bit"]) for key in told["match_key_fields"]}
+        """The lowest bit of each key in its field. The harness takes a key's value in the place that it has there."""
+        self.stages = [StageTable(stage) for stage in told["match_attributes"]["stage_tables"]]
+        self.exact = self.stages[0].exact
+
+    def shifted(self, match: Mapping[str, int]) -> dict[str, int]:
+        """Return the values of keys as the harness takes them."""
+        return {name: value << self.low_bits[name] for name, value in match.items()}
+
+    def slots(self, match: Mapping[str, int]) -> Iterator[Slot]:
+        """Yield the places that an entry of an exact table may have. `match` is `shifted`."""
+        first = 0
+        for stage in reversed(self.stages):
+            share = len(stage.entries)
+            for number, way in enumerate(stage.ways):
+                units, row = way.place(match)
+                for entry in range(share):
+                    yield Slot(stage.stage, number, row, entry, first + number * share + entry, units)
+            first += len(stage.ways) * share
+
+    def stage(self, number: int) -> StageTable:
+        """Return the part in a stage."""
+        return next(stage for stage in self.stages if stage.stage == number)
+
+    def tcam_rows(self) -> int:
+        """Return the number of entries that a ternary table has room for."""
+        return TCAM_ROWS * sum(len(stage.tcams) for stage in self.stages)
+
+    def tcam_place(self, address: int) -> tuple[int, tuple[int, ...], int]:
+        """Return stage, memories and row of a ternary table's entry."""
+        for stage in reversed(self.stages):
+            rows = TCAM_ROWS * len(stage.tcams)
+            if address < rows:
+                return stage.stage, stage.tcams[address // TCAM_ROWS], address % TCAM_ROWS
+            address -= rows
+        raise ModelError(f"{self.name} has no entry {address}")
+
+
+def repaired(context: Json) -> Json:
+    """Return a context whose hash functions name the right keys. See above."""
+    fixed = copy.deepcopy(context)
+    for table in fixed["tables"]:
+        keys = table.get("match_key_fields", [])
+        for stage in table.get("match_attributes", {}).get("stage_tables", []):
+            for function in stage.get("hash_functions", []):
+                for bit in function["hash_bits"]:
+                    for source in bit["bits_to_xor"]:
+                        source.update(_right_key(keys, source))
+    return fixed
+
+
+def find_table(context: Json, name: str) -> Json:
+    """Return the only table whose name ends with this one. Raises ModelError."""
+    told: list[Json] = [each for each in context["tables"] if _ends(each["name"], name)]
+    if len(told) != 1:
+        raise ModelError(f"{name} names {[each['name'] for each in told]} in context.json, not one table")
+    return told[0]
+
+
+def _ends(full: str, name: str) -> bool:
+    return full == name or full.endswith("." + name)
+
+
+def _right_key(keys: Sequence[Json], source: Json) -> Json:
+    for key in keys:
+        low, field = int(key["start_bit"]), key.get("global_name") or key["name"]
+        if field == source["global_name"] and low <= source["field_bit"] < low + int(key["bit_width"]):
+            return {"field_name": key["name"]}
+    raise ModelError(f"bit {source['field_bit']} of {source['global_name']} is in a hash function, and in no key")
+
+
+def _sum_bits(bit: Json | None) -> tuple[int, list[tuple[str, int]]]:
+    if bit is None:
+        return 0, []
+    return int(bit["seed"]), [(source["field_name"], source["field_bit"]) for source in bit["bits_to_xor"]]
+
+
+def _hash(bits: Sequence[tuple[int, list[tuple[str, int]]]], match: Mapping[str, int]) -> int:
+    value = 0
+    for number, (seed, sources) in enumerate(bits):
+        ones = sum(match[name] >> bit & 1 for name, bit in sources)
+        value |= (seed + ones & 1) << number
+    return value

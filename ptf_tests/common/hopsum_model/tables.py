@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries of the model's tables as commands of its harness, each with a place that the adapter chose.
+
+The harness puts an exact entry into the first way that has room and moves none, so that a table which is nearly full
+refuses entries. Here an entry in the way moves to another way. The harness has no command that takes an entry away: its
+version (exact) or its lowest bit (ternary) is written into the memory instead, which it does in pipe 0 alone. The other
+pipes keep the entry until another one gets its place. A key that comes again gets the place that it had, so that no
+pipe has it twice. What is gone in pipe 0 does no harm in other pipes: pipe 0, where frames enter, drops those that it
+could match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from hopsum_model.context import ContextTable, Json, Slot, find_table
+from hopsum_model.errors import ModelError
+
+Key = tuple[tuple[str, int], ...]
+_MOST_MOVES: Final = 5000
+
+
+class _Exact:
+    """Where the entries of an exact table are, and what moves when one comes."""
+
+    def __init__(self, table: ContextTable) -> None:
+        self._table = table
+        self._at: dict[Slot, Key] = {}
+        self._of: dict[Key, Slot] = {}
+        self._commands: dict[Key, str] = {}
+        self._last: dict[Key, Slot] = {}
+        self._turn = 0
+
+    def add(self, key: Key, text: str) -> Iterator[str]:
+        """Yield commands that add an entry. `text` is the entry without its place."""
+        waiting = [(key, text)]
+        for _ in range(_MOST_MOVES):
+            if not waiting:
+                return
+            moved, command = waiting.pop()
+            slots = list(self._table.slots(dict(moved)))
+            free = [each for each in slots if each not in self._at]
+            slot = self._last[moved] if self._last.get(moved) in free else next(iter(free), None)
+            if slot is None:
+                self._turn += 1
+                slot = slots[self._turn % len(slots)]
+                waiting.append((self._at[slot], self._commands[self._at[slot]]))
+                yield from self.clear(self._at[slot])
+            self._at[slot], self._of[moved], self._commands[moved] = moved, slot, command
+            self._last[moved] = slot
+            yield command.format(address=slot.address)
+        raise ModelError(f"{self._table.name}: no room for an entry, {len(self._of)} are there")
+
+    def clear(self, key: Key) -> Iterator[str]:
+        """Yield commands that take an entry away."""
+        slot = self._of.pop(key)
+        del self._at[slot], self._commands[key]
+        word, low, width = self._table.stage(slot.stage).version_bits(slot.entry)
+        if low == 0:
+            raise ModelError(f"{self._table.name}: a version at bit 0, where the harness writes wrong bits")
+        yield f"write_raw_sram {slot.stage}:{slot.units[word]}:{slot.row} 0 & {(1 << width) - 1:x} << {low}"
+
+
+class _Ternary:
+    """Which rows of a ternary table are taken. No two entries match one packet: any row is right."""
+
+    def __init__(self, table: ContextTable) -> None:
+        self._table = table
+        self._free = dict.fromkeys(reversed(range(table.tcam_rows())))
+        self._of: dict[Key, int] = {}
+        self._last: dict[Key, int] = {}
+
+    def add(self, key: Key, text: str) -> Iterator[str]:
+        """Yield the command that adds an entry. `text` is the entry without its place."""
+        if not self._free:
+            raise ModelError(f"{self._table.name}: no room for an entry, {len(self._of)} are there")
+        address = self._last.get(key)
+        if address not in self._free:
+            address = next(reversed(self._free))
+        del self._free[address]
+        self._of[key] = self._last[key] = address
+        yield text.format(address=self._of[key])
+
+    def clear(self, key: Key) -> Iterator[str]:
+        """Yield commands that take an entry away."""
+        address = self._of.pop(key)
+        self._free[address] = None
+        stage, units, row = self._table.tcam_place(address)
+        for unit in units:
+            yield f"write_raw_tcam {stage}:{unit}:{row} 0"
+
+
+class ModelTables:
+    """All tables of one program that have been written."""
+
+    def __init__(self, context: Json) -> None:
+        self._context = context
+        self._tables: dict[str, tuple[ContextTable, _Exact | _Ternary]] = {}
+
+    def add(self, table: str, match: Mapping[str, int], action: str, params: Mapping[str, int]) -> list[str]:
+        """Return commands that add an entry."""
+        told, entries = self._table(table)
+        shifted = told.shifted(match)
+        keys = " ".join(f"{name}:{value:#x}" for name, value in shifted.items())
+        values = ", ".join(f"{name}:{value:#x}" for name, value in params.items())
+        return list(entries.add(_key(shifted), f"add {told.name} {{address}} {keys} {action}({values})"))
+
+    def delete(self, table: str, match: Mapping[str, int]) -> list[str]:
+        """Return commands that take an entry away."""
+        told, entries = self._table(table)
+        return list(entries.clear(_key(told.shifted(match))))
+
+    def _table(self, name: str) -> tuple[ContextTable, _Exact | _Ternary]:
+        if name not in self._tables:
+            told = ContextTable(find_table(self._context, name))
+            self._tables[name] = told, _Exact(told) if told.exact else _Ternary(told)
+        return self._tables[name]
+
+
+def _key(match: Mapping[str, int]) -> Key:
+    return tuple(sorted(match.items()))
