@@ -62,7 +62,7 @@ def complaints(lines: Iterable[str]) -> list[str]:
 
 
 class Harness:
-    """One running harness, with a program loaded. `close` ends it."""
+    """One running harness. It loads its program until it is `ready`. `close` ends it."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._observed_path = folder / "observed"
@@ -75,7 +75,10 @@ class Harness:
         self._said = _pipe(self._process.stdout)
         self._commands = _pipe(self._process.stdin)
         self._observed = self._observed_path.open()
-        self.banner = self.run([])
+
+    def ready(self) -> list[str]:
+        """Wait until the program is loaded. Return what the harness said meanwhile. Raises ModelError when it ends."""
+        return self.run([])
 
     def run(self, commands: Sequence[str]) -> list[str]:
         """Let the harness run commands. Return the lines that it says. Raises ModelError when it ends."""

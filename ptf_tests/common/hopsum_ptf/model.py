@@ -81,7 +81,7 @@ class ModelDevice(FakeDevice):
     def exchange(self, port: int, frame: bytes) -> list[LeftFrame]:
         """Take a frame into the idle switch. Return the frames that leave because of it."""
         packed = regroup(frame, self.program.code_group)
-        self._harness.run([f"packet {port} {packed.hex()}", "wait"])
+        self._harness.do([f"packet {port} {packed.hex()}", "wait"])
         return self._harness.left()
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
@@ -104,11 +104,12 @@ class ModelDevice(FakeDevice):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self) -> Harness:
-        """Start a process. It loads the program while the case before is under way."""
+        """Start a process, and leave it to itself. It loads the program while the case before is under way."""
         return Harness(self._command, Path(mkdtemp(dir=self._folder)))
 
     def _boot(self) -> None:
         self._harness, self._spare = self._spare, self._start()
+        self._harness.ready()
         self._tables = ModelTables(self._context)
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
         self._load(groups.register_block(*_LOOP_CONTROL))

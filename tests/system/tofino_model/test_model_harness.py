@@ -43,7 +43,7 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def test_frames_that_left_are_told_once(harness: Harness) -> None:
-    assert harness.banner == ["Tofino Verification Model - Version cabed4a6-dirty"]
+    assert harness.ready() == ["Tofino Verification Model - Version cabed4a6-dirty"]
     assert harness.do(["packet 2 00ff", "packet 3 ab", "wait"]) == []
     assert harness.left() == [LeftFrame(2, b"\x00\xff"), LeftFrame(3, b"\xab")]
     assert harness.left() == []
@@ -51,6 +51,7 @@ def test_frames_that_left_are_told_once(harness: Harness) -> None:
 
 
 def test_many_commands_and_many_complaints(harness: Harness) -> None:
+    harness.ready()
     said = harness.run([f"nonsense{number}" for number in range(5000)])
     assert len(said) == 5000
     with pytest.raises(ModelError, match=r"complains: Unknown command nonsense; Unknown command x \(2 in all\)"):
@@ -59,6 +60,7 @@ def test_many_commands_and_many_complaints(harness: Harness) -> None:
 
 
 def test_a_harness_that_ends_says_why(harness: Harness) -> None:
+    harness.ready()
     with pytest.raises(ModelError, match="ended: assertion failed"):
         harness.run(["end"])
     with pytest.raises(ModelError, match="ended"):
