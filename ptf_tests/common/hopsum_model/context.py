@@ -172,7 +172,7 @@ def _right_key(keys: Sequence[Json], source: Json) -> Json:
         low, field = int(key["start_bit"]), key.get("global_name") or key["name"]
         if field == source["global_name"] and low <= source["field_bit"] < low + int(key["bit_width"]):
             return {"field_name": key["name"]}
-    raise ModelError(f"bit {source['field_bit']} of {source['global_name']} is in a hash function, and in no key")
+    return {}
 
 
 def _sum_bits(bit: Json | None) -> tuple[int, list[tuple[str, int]]]:
@@ -184,6 +184,8 @@ def _sum_bits(bit: Json | None) -> tuple[int, list[tuple[str, int]]]:
 def _hash(bits: Sequence[tuple[int, list[tuple[str, int]]]], match: Mapping[str, int]) -> int:
     value = 0
     for number, (seed, sources) in enumerate(bits):
+        if missing := [name for name, _ in sources if name not in match]:
+            raise ModelError(f"{missing[0]} is in a hash function, and no key of the table")
         ones = sum(match[name] >> bit & 1 for name, bit in sources)
         value |= (seed + ones & 1) << number
     return value

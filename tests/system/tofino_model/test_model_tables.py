@@ -73,11 +73,12 @@ def test_a_bit_of_a_field_is_a_bit_of_the_key_that_has_it() -> None:
     assert named == ["c1", "c1", "c0", "c0", "c0"]
 
 
-def test_a_bit_that_no_key_has_is_refused() -> None:
+def test_a_bit_that_no_key_has_is_refused_when_an_entry_comes() -> None:
     context = _context()
-    context["tables"][0]["match_key_fields"].pop()
-    with pytest.raises(ModelError, match="bit 0 of word is in a hash function, and in no key"):
-        repaired(context)
+    context["tables"][0]["match_key_fields"].pop(0)
+    tables = ModelTables(repaired(context))
+    with pytest.raises(ModelError, match="c0 is in a hash function, and no key of the table"):
+        tables.add("pairs", {"c1": 1}, "set", {})
 
 
 def test_places_of_an_entry() -> None:
