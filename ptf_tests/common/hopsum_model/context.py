@@ -85,11 +85,10 @@ class StageTable:
         (form,) = self._told["ways"][0]["pack_format"]
         return sorted(form["entries"], key=lambda entry: int(entry["entry_number"]))
 
-    @cached_property
-    def tcams(self) -> list[tuple[int, ...]]:
-        """Return the memories of each 512 rows of a ternary table."""
-        told = self._told["memory_resource_allocation"]["memory_units_and_vpns"]
-        return [tuple(each["memory_units"]) for each in sorted(told, key=lambda each: each["vpns"])]
+    @property
+    def tcam_rows(self) -> int:
+        """Return the number of entries that the part of a ternary table has room for."""
+        return TCAM_ROWS * len(self._told["memory_resource_allocation"]["memory_units_and_vpns"])
 
     def version_bits(self, entry: int) -> tuple[int, int, int]:
         """Return word, lowest bit and width of the field that says that an entry is there."""
@@ -111,7 +110,7 @@ class ContextTable:
 
     def shifted(self, match: Mapping[str, int]) -> dict[str, int]:
         """Return the values of keys as the harness takes them."""
-        return {name: value << self.low_bits[name] for name, value in match.items()}
+        return {name: value << self.low_bits.get(name, 0) for name, value in match.items()}
 
     def slots(self, match: Mapping[str, int]) -> Iterator[Slot]:
         """Yield the places that an entry of an exact table may have. `match` is `shifted`."""
@@ -130,16 +129,7 @@ class ContextTable:
 
     def tcam_rows(self) -> int:
         """Return the number of entries that a ternary table has room for."""
-        return TCAM_ROWS * sum(len(stage.tcams) for stage in self.stages)
-
-    def tcam_place(self, address: int) -> tuple[int, tuple[int, ...], int]:
-        """Return stage, memories and row of a ternary table's entry."""
-        for stage in reversed(self.stages):
-            rows = TCAM_ROWS * len(stage.tcams)
-            if address < rows:
-                return stage.stage, stage.tcams[address // TCAM_ROWS], address % TCAM_ROWS
-            address -= rows
-        raise ModelError(f"{self.name} has no entry {address}")
+        return sum(stage.tcam_rows for stage in self.stages)
 
 
 def repaired(context: Json) -> Json:

@@ -2,11 +2,12 @@
 """Entries of the model's tables as commands of its harness, each with a place that the adapter chose.
 
 The harness puts an exact entry into the first way that has room and moves none, so that a table which is nearly full
-refuses entries. Here an entry in the way moves to another way. The harness has no command that takes an entry away: its
-version (exact) or its lowest bit (ternary) is written into the memory instead, which it does in pipe 0 alone. The other
-pipes keep the entry until another one gets its place. A key that comes again gets the place that it had, so that no
-pipe has it twice. What is gone in pipe 0 does no harm in other pipes: pipe 0, where frames enter, drops those that it
-could match.
+refuses entries. Here an entry in the way moves to another way. The harness has no command that takes an entry away.
+
+- A ternary entry becomes one for a key that no packet has.
+- The version of an exact entry becomes 0, in pipe 0 alone: the harness writes no other memory. The other pipes keep the
+  entry until another one gets its place. A key that comes again gets the place that it had, so that no pipe has it
+  twice. What is gone in pipe 0 does no harm in other pipes: pipe 0, where frames enter, drops those that it matched.
 """
 
 from __future__ import annotations
@@ -65,37 +66,37 @@ class _Exact:
 class _Ternary:
     """Which rows of a ternary table are taken. No two entries match one packet: any row is right."""
 
-    def __init__(self, table: ContextTable) -> None:
+    def __init__(self, table: ContextTable, never: Mapping[str, int]) -> None:
         self._table = table
+        self._never = {name: value for name, value in table.shifted(never).items() if name in table.low_bits}
         self._free = dict.fromkeys(reversed(range(table.tcam_rows())))
-        self._of: dict[Key, int] = {}
-        self._last: dict[Key, int] = {}
+        self._of: dict[Key, tuple[int, str]] = {}
 
     def add(self, key: Key, text: str) -> Iterator[str]:
         """Yield the command that adds an entry. `text` is the entry without its place."""
         if not self._free:
             raise ModelError(f"{self._table.name}: no room for an entry, {len(self._of)} are there")
-        address = self._last.get(key)
-        if address not in self._free:
-            address = next(reversed(self._free))
-        del self._free[address]
-        self._of[key] = self._last[key] = address
-        yield text.format(address=self._of[key])
+        address, _ = self._free.popitem()
+        self._of[key] = address, text
+        yield text.format(address=address)
 
     def clear(self, key: Key) -> Iterator[str]:
-        """Yield commands that take an entry away."""
-        address = self._of.pop(key)
+        """Yield the command that makes an entry one that matches no packet."""
+        if not self._never:
+            raise ModelError(f"{self._table.name}: no key has a value that no packet has, so no entry can go")
+        address, text = self._of.pop(key)
         self._free[address] = None
-        stage, units, row = self._table.tcam_place(address)
-        for unit in units:
-            yield f"write_raw_tcam {stage}:{unit}:{row} 0"
+        for name, value in key:
+            text = text.replace(f" {name}:{value:#x}", f" {name}:{self._never.get(name, value):#x}")
+        yield text.format(address=address)
 
 
 class ModelTables:
-    """All tables of one program that have been written."""
+    """All tables of one program that have been written. `never` has, by key, a value that no packet has."""
 
-    def __init__(self, context: Json) -> None:
+    def __init__(self, context: Json, never: Mapping[str, int]) -> None:
         self._context = context
+        self._never = never
         self._tables: dict[str, tuple[ContextTable, _Exact | _Ternary]] = {}
 
     def add(self, table: str, match: Mapping[str, int], action: str, params: Mapping[str, int]) -> list[str]:
@@ -114,7 +115,7 @@ class ModelTables:
     def _table(self, name: str) -> tuple[ContextTable, _Exact | _Ternary]:
         if name not in self._tables:
             told = ContextTable(find_table(self._context, name))
-            self._tables[name] = told, _Exact(told) if told.exact else _Ternary(told)
+            self._tables[name] = told, _Exact(told) if told.exact else _Ternary(told, self._never)
         return self._tables[name]
 
 

@@ -40,6 +40,8 @@ _FILES: Final = ("tofino.bin", "context.json")
 _LOOP_PORT: Final = 192
 _LOOP_CONTROL: Final = (0x2000000 + 0x800000 + 0x700000 + 0x3C000 + 0x1000 + 0x18, 0xF << 16 | 1)
 """The register of the loop port's four channels, and its value: channels on, recirculation on."""
+_NEVER: Final = {"table_id": 254}
+"""A lookup table that no job has. Only lookups are ternary."""
 _PIPES: Final = (0, 1)
 """The pipes that frames pass."""
 
@@ -110,7 +112,7 @@ class ModelDevice(FakeDevice):
     def _boot(self) -> None:
         self._harness, self._spare = self._spare, self._start()
         self._harness.ready()
-        self._tables = ModelTables(self._context)
+        self._tables = ModelTables(self._context, _NEVER)
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
         self._load(groups.register_block(*_LOOP_CONTROL))
         loop = find_table(self._context, "loop")["name"]

@@ -76,7 +76,7 @@ def test_a_bit_of_a_field_is_a_bit_of_the_key_that_has_it() -> None:
 def test_a_bit_that_no_key_has_is_refused_when_an_entry_comes() -> None:
     context = _context()
     context["tables"][0]["match_key_fields"].pop(0)
-    tables = ModelTables(repaired(context))
+    tables = ModelTables(repaired(context), {})
     with pytest.raises(ModelError, match="c0 is in a hash function, and no key of the table"):
         tables.add("pairs", {"c1": 1}, "set", {})
 
@@ -89,7 +89,7 @@ def test_places_of_an_entry() -> None:
 
 
 def test_the_key_is_where_it_is_in_its_field() -> None:
-    tables = ModelTables(repaired(_context()))
+    tables = ModelTables(repaired(_context()), {"key": 254})
     assert tables.add("pairs", {"c0": 1, "c1": 3}, "set", {"lanes": 258}) == [
         "add Ingress.pairs 0 c0:0x10 c1:0x3 set(lanes:0x102)"
     ]
@@ -111,7 +111,7 @@ def _run(commands: list[str], there: dict[tuple[int, int], str]) -> None:
 
 
 def test_entries_move_until_the_table_is_full() -> None:
-    tables, there = ModelTables(repaired(_context())), {}
+    tables, there = ModelTables(repaired(_context()), {"key": 254}), {}
     keys = [(c0, c1) for c1 in range(4) for c0 in range(4)][:7]
     for c0, c1 in keys:
         _run(tables.add("pairs", {"c0": c0, "c1": c1}, "set", {}), there)
@@ -121,7 +121,7 @@ def test_entries_move_until_the_table_is_full() -> None:
 
 
 def test_a_table_without_room_says_so() -> None:
-    tables = ModelTables(repaired(_context()))
+    tables = ModelTables(repaired(_context()), {"key": 254})
     for number in range(8):
         tables.add("pairs", {"c0": number % 4, "c1": number // 4}, "set", {})
     with pytest.raises(ModelError, match=r"Ingress\.pairs: no room for an entry"):
@@ -129,12 +129,22 @@ def test_a_table_without_room_says_so() -> None:
 
 
 def test_rows_of_a_ternary_table() -> None:
-    tables = ModelTables(repaired(_context()))
+    tables = ModelTables(repaired(_context()), {"key": 254})
     added = [tables.add("rare", {"key": number}, "set", {})[0] for number in range(1024)]
     assert added[0] == "add Ingress.rare 0 key:0x0 set()"
     assert added[-1] == "add Ingress.rare 1023 key:0x3ff set()"
-    assert tables.delete("rare", {"key": 3}) == ["write_raw_tcam 5:2:3 0"]
-    assert tables.delete("rare", {"key": 600}) == ["write_raw_tcam 5:7:88 0"]
+    assert tables.delete("rare", {"key": 3}) == ["add Ingress.rare 3 key:0xfe set()"]
+    assert tables.delete("rare", {"key": 600}) == ["add Ingress.rare 600 key:0xfe set()"]
     assert tables.add("rare", {"key": 5000}, "set", {}) == ["add Ingress.rare 600 key:0x1388 set()"]
+    tables.add("rare", {"key": 3}, "set", {})
+    with pytest.raises(ModelError, match="no room for an entry, 1024 are there"):
+        tables.add("rare", {"key": 600}, "set", {})
     with pytest.raises(ModelError, match="names"):
         tables.add("other", {}, "set", {})
+
+
+def test_an_entry_stays_where_no_key_has_a_value_of_no_packet() -> None:
+    tables = ModelTables(repaired(_context()), {"other": 1})
+    tables.add("rare", {"key": 3}, "set", {})
+    with pytest.raises(ModelError, match="no entry can go"):
+        tables.delete("rare", {"key": 3})
