@@ -11,10 +11,12 @@ frame that comes back there in a queue that the harness's `wait` does not see.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
@@ -65,6 +67,7 @@ class ModelDevice(FakeDevice):
         self.where = "tofino, Intel's model"
         self.program = read_program(P4Info.from_text(p4info_of("tofino").read_text()))
         self._folder = Path(mkdtemp(prefix="hopsum-model-"))
+        self._numbers = itertools.count()
         self._context = repaired(json.loads((assembled / "context.json").read_text()))
         self._program = self._folder / "program"
         self._program.mkdir()
@@ -80,10 +83,16 @@ class ModelDevice(FakeDevice):
         self._harness.close()
         self._boot()
 
+    def write(self, updates: Sequence[Update]) -> None:
+        """Apply a batch. The harness gets all of its commands at once: a lookup table has thousands of entries."""
+        super().write(updates)
+        self._do(self._pending)
+        self._pending.clear()
+
     def exchange(self, port: int, frame: bytes) -> list[LeftFrame]:
         """Take a frame into the idle switch. Return the frames that leave because of it."""
         packed = regroup(frame, self.program.code_group)
-        self._harness.do([f"packet {port} {packed.hex()}", "wait"])
+        self._do([f"packet {port} {packed.hex()}", "wait"])
         return self._harness.left()
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
@@ -114,41 +123,51 @@ class ModelDevice(FakeDevice):
         self._harness.ready()
         self._tables = ModelTables(self._context, _NEVER)
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
-        self._load(groups.register_block(*_LOOP_CONTROL))
+        self._pending: list[str] = []
         loop = find_table(self._context, "loop")["name"]
-        self._harness.do([f"setdefault {loop} loop_through(port:{_LOOP_PORT:#x})"])
+        self._do([
+            self._load(groups.register_block(*_LOOP_CONTROL)),
+            f"setdefault {loop} loop_through(port:{_LOOP_PORT:#x})",
+        ])  # fmt: skip
 
-    def _load(self, blocks: bytes) -> None:
-        path = self._folder / "blocks"
+    def _do(self, commands: Sequence[str]) -> None:
+        try:
+            self._harness.do(commands)
+        except ModelError as error:
+            raise ControlPlaneError(str(error), where=self.where) from error
+
+    def _load(self, blocks: bytes) -> str:
+        """Write blocks to a file. Return the command that loads it."""
+        path = self._folder / f"blocks{next(self._numbers)}"
         path.write_bytes(blocks)
-        self._harness.do([f"load {path}"])
+        return f"load {path}"
 
     def _apply(self, update: Update) -> str:
         refused = super()._apply(update)
         if refused:
             return refused
         try:
-            self._change(update)
+            self._pending += self._commands(update)
         except ModelError as error:
             raise ControlPlaneError(str(error), where=self.where) from error
         return ""
 
-    def _change(self, update: Update) -> None:
+    def _commands(self, update: Update) -> list[str]:
+        """Return the commands for one update."""
         entity, gone = update.entity, isinstance(update, Delete)
         if isinstance(entity, MulticastGroup):
             self._groups[entity.id] = () if gone else entity.replicas
-            self._load(groups.group_blocks(entity.id, self._groups))
-        elif isinstance(entity, DefaultAction):
+            return [self._load(groups.group_blocks(entity.id, self._groups))]
+        if isinstance(entity, DefaultAction):
             values = ", ".join(f"{name}:{value:#x}" for name, value in entity.params.items())
             name = find_table(self._context, entity.table)["name"]
-            self._harness.do([f"setdefault {name} {entity.action}({values})"])
-        else:
-            commands = []
-            if gone or isinstance(update, Modify):
-                commands += self._tables.delete(entity.table, entity.match)
-            if not gone:
-                commands += self._tables.add(entity.table, entity.match, entity.action, entity.params)
-            self._harness.do(commands)
+            return [f"setdefault {name} {entity.action}({values})"]
+        commands = []
+        if gone or isinstance(update, Modify):
+            commands += self._tables.delete(entity.table, entity.match)
+        if not gone:
+            commands += self._tables.add(entity.table, entity.match, entity.action, entity.params)
+        return commands
 
 
 def open_model(_: str) -> ModelDevice:
