@@ -30,6 +30,7 @@ from hopsum_wire import Event, Kind, Op
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import up_bytes
 
+TABLES = (tuple(range(16)), tuple(min(2 * value, 11) for value in range(16)))
 SMALL_BYTES = 64
 """Of a payload: what the small program sums. Its packets make too few passes for the rest, which stays as it came."""
 
@@ -64,10 +65,10 @@ class ToldArrival:
 
 
 class Bed:
-    """One switch with jobs, and its oracle."""
+    """One switch with jobs, and its oracle. `device`: another driver of the program than that of its executor."""
 
-    def __init__(self, name: str, loaded: dump.Node | None = None) -> None:
-        self.device = EngineDevice(name, loaded)
+    def __init__(self, name: str, loaded: dump.Node | None = None, device: Any = None) -> None:
+        self.device = device or EngineDevice(name, loaded)
         self.controller = SwitchController(self.device, SWITCH, clock=lambda: control.CLOCK_S)
         addresses = {"mac": mac_to_int(SWITCH.mac), "ip": ipv4_to_int(SWITCH.ip)}
         self.oracle = FrameAggregator(AggregatorConfig(**addresses, forwarding={}, floods={}))
@@ -98,6 +99,12 @@ class Bed:
         """Return what the oracle would make of frames. The oracle stays as it is."""
         oracle = copy.deepcopy(self.oracle)
         return [self._told(oracle, arrival) for arrival in arrivals]
+
+    def told_counters(self) -> Any:
+        """Return the counters that the switch should have, by what the oracle was told."""
+        uncounted = control.UNCOUNTED_EVENTS["tofino"]
+        told = {key: packets for key, packets in self.oracle.job_events.items() if key[1] not in uncounted}
+        return control.oracle_counters(self.oracle.drops, told)
 
     def settle(self, arrival: Arrival) -> list[str]:
         """Take one frame into the idle switch. Return what is wrong with all that leaves."""
@@ -184,3 +191,13 @@ class Stream:
         flags = int(rng.random() < 0.15)
         frame = frames.update(job, rank, payload, op=op, slot=slot, round=round_, flags=flags)
         return self._bed.arrival(job, rank, frame)
+
+
+def three_jobs(bed: Bed) -> Stream:
+    """Make jobs of 2, 3 and 5 workers with two tables and two quorums below all, and return packets of them."""
+    jobs = [
+        bed.job(2, slots=1, table=TABLES[0]),
+        bed.job(3, slots=2, table=TABLES[1], quorum=2, min_quorum=1),
+        bed.job(5, slots=1, table=TABLES[0], quorum=1),
+    ]
+    return Stream(bed, jobs, seed=7)
