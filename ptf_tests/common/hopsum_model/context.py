@@ -4,6 +4,9 @@
 The harness reads the same file, and computes the row of an entry by the hash functions in it. It looks for a bit's key
 by `field_name`. Where two keys of a table are parts of one field (c0 and c1 of the lookup tables), that is the first
 one's, and `global_name` with the bit's number tells which is meant. `repaired` puts the right key there.
+
+The harness adds constant entries too. It writes a ternary value without leading zeros and takes a leading `*` for all
+higher bits, so that 0 &&& 0xfe becomes any value. `without_constants` and `constant_entries` do without it.
 """
 
 from __future__ import annotations
@@ -145,12 +148,45 @@ def repaired(context: Json) -> Json:
     return fixed
 
 
+def without_constants(context: Json) -> Json:
+    """Return a context without the constant entries of ternary tables."""
+    kept = [{**told, "static_entries": []} if _is_ternary(told) else told for told in context["tables"]]
+    return {**context, "tables": kept}
+
+
+def constant_entries(context: Json) -> Iterator[str]:
+    """Yield the commands that add the constant entries of ternary tables."""
+    for told in filter(_is_ternary, context["tables"]):
+        widths = {str(key["name"]): int(key["bit_width"]) for key in told["match_key_fields"]}
+        actions = {action["handle"]: action["name"] for action in told["actions"]}
+        rows = sum(stage["size"] for stage in told["match_attributes"]["stage_tables"])
+        for entry in told.get("static_entries") or ():
+            keys = " ".join(
+                f"{each['field_name']}:{_ternary_text(each, widths[each['field_name']])}"
+                for each in entry["match_key_fields_values"]
+            )
+            values = ", ".join(f"{one['parameter_name']}:{one['value']}" for one in entry["action_parameters_values"])
+            # priority 0 is the highest, and the highest row wins
+            row = rows - 1 - int(entry["priority"])
+            yield f"add {told['name']} {row} {keys} {actions[entry['action_handle']]}({values})"
+
+
 def find_table(context: Json, name: str) -> Json:
     """Return the only table whose name ends with this one. Raises ModelError."""
     told: list[Json] = [each for each in context["tables"] if _ends(each["name"], name)]
     if len(told) != 1:
         raise ModelError(f"{name} names {[each['name'] for each in told]} in context.json, not one table")
     return told[0]
+
+
+def _is_ternary(told: Json) -> bool:
+    stages = told.get("match_attributes", {}).get("stage_tables", [])
+    return any(stage["stage_table_type"] == "ternary_match" for stage in stages)
+
+
+def _ternary_text(told: Json, width: int) -> str:
+    value, mask = int(told["value"], 0), int(told["mask"], 0)
+    return "0b" + "".join(str(value >> bit & 1) if mask >> bit & 1 else "*" for bit in reversed(range(width)))
 
 
 def _ends(full: str, name: str) -> bool:

@@ -29,7 +29,7 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_model import groups
-from hopsum_model.context import find_table, repaired
+from hopsum_model.context import constant_entries, find_table, repaired, without_constants
 from hopsum_model.errors import ModelError
 from hopsum_model.harness import HARNESS, Harness, LeftFrame, find_harness, parse_counters
 from hopsum_model.tables import ModelTables
@@ -72,7 +72,7 @@ class ModelDevice(FakeDevice):
         self._program = self._folder / "program"
         self._program.mkdir()
         shutil.copy(assembled / "tofino.bin", self._program)
-        (self._program / "context.json").write_text(json.dumps(self._context))
+        (self._program / "context.json").write_text(json.dumps(without_constants(self._context)))
         self._command = (harness, "-l", str(self._program), "-r")
         self._spare = self._start()
         self._boot()
@@ -128,6 +128,7 @@ class ModelDevice(FakeDevice):
         self._do([
             self._load(groups.register_block(*_LOOP_CONTROL)),
             f"setdefault {loop} loop_through(port:{_LOOP_PORT:#x})",
+            *constant_entries(self._context),
         ])  # fmt: skip
 
     def _do(self, commands: Sequence[str]) -> None:
