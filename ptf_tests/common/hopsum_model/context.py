@@ -29,7 +29,6 @@ class Slot:
     """The place of one entry in an exact table."""
 
     stage: int
-    way: int
     row: int
     entry: int
     """The number among the entries that share the row."""
@@ -123,7 +122,7 @@ class ContextTable:
             for number, way in enumerate(stage.ways):
                 units, row = way.place(match)
                 for entry in range(share):
-                    yield Slot(stage.stage, number, row, entry, first + number * share + entry, units)
+                    yield Slot(stage.stage, row, entry, first + number * share + entry, units)
             first += len(stage.ways) * share
 
     def stage(self, number: int) -> StageTable:
@@ -159,7 +158,7 @@ def constant_entries(context: Json) -> Iterator[str]:
     for told in filter(_is_ternary, context["tables"]):
         widths = {str(key["name"]): int(key["bit_width"]) for key in told["match_key_fields"]}
         actions = {action["handle"]: action["name"] for action in told["actions"]}
-        rows = sum(stage["size"] for stage in told["match_attributes"]["stage_tables"])
+        rows = ContextTable(told).tcam_rows()
         for entry in told.get("static_entries") or ():
             keys = " ".join(
                 f"{each['field_name']}:{_ternary_text(each, widths[each['field_name']])}"

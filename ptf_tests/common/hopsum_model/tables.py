@@ -23,7 +23,7 @@ _MOST_MOVES: Final = 5000
 
 
 class _Exact:
-    """Where the entries of an exact table are, and what moves when one comes."""
+    """The places of an exact table's entries. An entry in the way of a new one moves."""
 
     def __init__(self, table: ContextTable) -> None:
         self._table = table
@@ -64,7 +64,7 @@ class _Exact:
 
 
 class _Ternary:
-    """Which rows of a ternary table are taken. No two entries match one packet: any row is right."""
+    """The rows of a ternary table's entries. No two entries match one packet: any row is right."""
 
     def __init__(self, table: ContextTable, never: Mapping[str, int]) -> None:
         self._table = table

@@ -33,8 +33,7 @@ from hopsum_model.context import constant_entries, find_table, repaired, without
 from hopsum_model.errors import ModelError
 from hopsum_model.harness import HARNESS, Harness, LeftFrame, find_harness, parse_counters
 from hopsum_model.tables import ModelTables
-from hopsum_ptf.tna import p4info_of, regroup, run_here
-from hopsum_wire._layout import JOB_EVENTS
+from hopsum_ptf.tna import p4info_of, regroup, run_here, told_cells
 
 ASSEMBLED: Final = "HOPSUM_TOFINO_ASSEMBLED"
 """The environment variable that names the folder with tofino.bin and context.json."""
@@ -103,10 +102,8 @@ class ModelDevice(FakeDevice):
         for pipe in _PIPES:
             asked = [f"check_counter {pipe}:{told['name']}({index})" for index in range(start, stop)]
             packets.update(parse_counters(self._harness.do(asked)))
-        if counter == "job_events":
-            # Every packet that has a slot counts in some cell: those that are no event, in the job's last.
-            packets = Counter({index: number for index, number in packets.items() if (index + 1) % JOB_EVENTS})
-        return [CounterValue(packets[index], 0) for index in range(start, stop)]
+        cells = told_cells(counter, packets)
+        return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
     def close(self) -> None:
         """End the processes."""

@@ -8,7 +8,7 @@ switches are translated here: codes travel in the groups of the program, not in 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -74,10 +74,7 @@ class EngineDevice(FakeDevice):
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         """Read cells of a counter of the program."""
-        cells = self.control.counter(counter)
-        if counter == "job_events":
-            # Every packet that has a slot counts in some cell: those that are no event, in the job's last.
-            cells = {index: packets for index, packets in cells.items() if (index + 1) % JOB_EVENTS}
+        cells = told_cells(counter, self.control.counter(counter))
         size = self.control.counter_size(counter)
         stop = size if count is None else start + count
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
@@ -117,6 +114,14 @@ def _program_of(switch: Switch) -> Program:
     # Half of them are in ingress, half in egress.
     group = HALF_WORD_CODES * len(half_words) // 2
     return Program(half_words=tuple(half_words), lookup_action="load_table8", code_group=group)
+
+
+def told_cells(counter: str, cells: Mapping[int, int]) -> dict[int, int]:
+    """Return the packets of a counter by cell, without those that are no event.
+
+    Every packet that has a slot counts in some cell of `job_events`: one that is no event, in the job's last.
+    """
+    return {index: packets for index, packets in cells.items() if counter != "job_events" or (index + 1) % JOB_EVENTS}
 
 
 class SwitchHere(Protocol):

@@ -193,6 +193,18 @@ class Stream:
         return self._bed.arrival(job, rank, frame)
 
 
+def follow_one_by_one(bed: Bed) -> None:
+    """Give a switch 150 packets, each alone in it: all replies are the oracle's, and so are the counters."""
+    kinds = set()
+    for arrival in three_jobs(bed).take(150):
+        sent = bed.device.exchange(arrival.port, arrival.standard)
+        (answered,) = bed.tell([arrival])
+        assert sorted(map(tuple, sent)) == sorted(map(tuple, answered.expected)), arrival
+        kinds.add(answered.outcome.events)
+    assert len(kinds) >= 7, "too little happened"
+    assert control.read_counters(bed.device) == bed.told_counters()
+
+
 def three_jobs(bed: Bed) -> Stream:
     """Make jobs of 2, 3 and 5 workers with two tables and two quorums below all, and return packets of them."""
     jobs = [

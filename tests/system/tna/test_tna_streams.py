@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.system.tna.bed import TABLES, Arrival, Bed, Stream, program, three_jobs
+from tests.system.tna.bed import TABLES, Arrival, Bed, Stream, follow_one_by_one, program, three_jobs
 from tests.system.tna.test_tna_passes import decided_at_front
 
-from hopsum_ptf import control, frames
+from hopsum_ptf import frames
 from hopsum_tna.dump import Node
 from hopsum_tna.switch import SentFrame
 from hopsum_wire import Op
@@ -24,17 +24,7 @@ def _bed(chip: str = "tofino") -> tuple[Bed, Stream]:
 
 @pytest.mark.parametrize("chip", ["tofino", "tofino2"])
 def test_one_packet_after_the_other(chip: str) -> None:
-    """Each packet alone in the switch: all replies are the oracle's, and so are the counters."""
-    bed, stream = _bed(chip)
-    kinds = set()
-    for arrival in stream.take(150):
-        sent = bed.switch.settle(arrival.port, arrival.frame)
-        (answered,) = bed.tell([arrival])
-        assert sorted(sent) == sorted(answered.expected), arrival
-        kinds.add(answered.outcome.events)
-    assert len(kinds) >= 7, "too little happened"
-    counted = control.read_counters(bed.device)
-    assert counted == bed.told_counters()
+    follow_one_by_one(Bed(chip))
 
 
 class _Mix:

@@ -7,8 +7,18 @@ from hopsum_model.context import constant_entries, without_constants
 
 TERNARY = {
     "name": "Ingress.form",
-    "match_key_fields": [{"name": "flags", "bit_width": 8}, {"name": "length", "bit_width": 4}],
-    "match_attributes": {"stage_tables": [{"stage_table_type": "ternary_match", "size": 512}]},
+    "match_key_fields": [
+        {"name": "flags", "start_bit": 0, "bit_width": 8},
+        {"name": "length", "start_bit": 0, "bit_width": 4},
+    ],
+    "match_attributes": {
+        "stage_tables": [
+            {
+                "stage_number": 0, "stage_table_type": "ternary_match",
+                "memory_resource_allocation": {"memory_units_and_vpns": [{"memory_units": [3], "vpns": [0]}]},
+            }
+        ]
+    },
     "actions": [{"handle": 7, "name": "Ingress.reject"}],
     "static_entries": [
         {
