@@ -14,8 +14,8 @@ TERNARY = {
     "match_attributes": {
         "stage_tables": [
             {
-                "stage_number": 0, "stage_table_type": "ternary_match",
-                "memory_resource_allocation": {"memory_units_and_vpns": [{"memory_units": [3], "vpns": [0]}]},
+                "stage_number": 0, "stage_table_type": "ternary_match", "size": 512,
+                "memory_resource_allocation": None,
             }
         ]
     },
