@@ -114,6 +114,9 @@ def render_page() -> str:
             118,
         ),
         "",
+        "`ptf_tests/README.md` has how each case ended on every target.",
+        "[Tofino](tofino.md#intels-model) says how the Tofino program did on Intel's models of both chips.",
+        "",
         *wrap(
             "Not recorded, because the switch draws random numbers in them or bmv2 has no room for their operation: "
             f"{', '.join(unrecorded())}.",

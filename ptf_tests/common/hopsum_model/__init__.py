@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's model of Tofino 1, driven through its test harness: entries, groups, frames, counters.
+"""Intel's model of Tofino 1 and 2, driven through its test harness: entries, groups, frames, counters.
 
+    chips     names and addresses of the two chips
     harness   the process: commands in, what it says and the frames that leave out
     context   the assembler's context.json: where entries of a table may be
     tables    entries -> commands, each with its place

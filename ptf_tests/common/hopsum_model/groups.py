@@ -19,19 +19,15 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from hopsum_model.chips import ModelChip
 from hopsum_model.errors import ModelError
 
 _ROW_BYTES = 16
-_NODES = 0x61000000000 // _ROW_BYTES
-_GROUP_TABLE = 0x61001000000 // _ROW_BYTES
-_PIPE_SETS = tuple(0x2000000 + pipe * 0x800000 + 0x780000 + 0x40000 + 0x20000 + 0x10000 for pipe in range(4))
-"""The table in the header deparser of ingress, by pipe."""
 _FIRST_ROW = 1
 """Row 0 would have the address 0, which ends a chain."""
 _MAX_REPLICAS = 64
 _ROWS_OF_A_GROUP = 2 * _MAX_REPLICAS
 _GROUPS_IN_A_ROW, _POINTER_BITS = 4, 20
-_GROUPS_IN_A_WORD, _PIPE_SET_BITS = 8, 4
 _INSTANCE_NODE, _PORTS_NODE = 1, 9
 _PORTS: Final = 64
 """Ports that a node names in its first word of ports."""
@@ -64,7 +60,7 @@ def group_rows(group: int, replicas: Iterable[tuple[int, int]]) -> list[int]:
     return rows
 
 
-def group_blocks(group: int, groups: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
+def group_blocks(chip: ModelChip, group: int, groups: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
     """Return what writes one group. `groups` has the replicas of all groups that there are."""
     rows = group_rows(group, groups.get(group, ()))
     row = group - group % _GROUPS_IN_A_ROW
@@ -73,12 +69,12 @@ def group_blocks(group: int, groups: Mapping[int, Iterable[tuple[int, int]]]) ->
         for number in range(_GROUPS_IN_A_ROW)
         if groups.get(row + number)
     )
-    word = group - group % _GROUPS_IN_A_WORD
-    pipes = sum(1 << _PIPE_SET_BITS * number for number in range(_GROUPS_IN_A_WORD) if groups.get(word + number))
+    word = group - group % chip.groups_in_word
+    pipes = sum(1 << chip.pipe_set_bits * number for number in range(chip.groups_in_word) if groups.get(word + number))
     return b"".join((
-        memory_block(_NODES + _first_row(group), rows) if rows else b"",
-        memory_block(_GROUP_TABLE + group // _GROUPS_IN_A_ROW, [pointers]),
-        *(register_block(first + 4 * (group // _GROUPS_IN_A_WORD), pipes) for first in _PIPE_SETS),
+        memory_block(chip.nodes + _first_row(group), rows) if rows else b"",
+        memory_block(chip.group_table + group // _GROUPS_IN_A_ROW, [pointers]),
+        *(register_block(first + 4 * (group // chip.groups_in_word), pipes) for first in chip.pipe_sets),
     ))  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,8 +20,6 @@ from typing import IO, Final, NamedTuple
 
 from hopsum_model.errors import ModelError
 
-HARNESS: Final = "tofino_test_harness"
-"""The name that the model's build gives its simple_test_harness for Tofino 1."""
 _MARK: Final = "hopsum-mark"
 _COMMANDS_AT_ONCE: Final = 200
 """So few that what the harness says about them fits into a pipe that nobody reads yet."""
@@ -35,11 +32,6 @@ class LeftFrame(NamedTuple):
 
     port: int
     frame: bytes
-
-
-def find_harness() -> str | None:
-    """Return the path of the harness, or nothing if none is on PATH."""
-    return shutil.which(HARNESS)
 
 
 def parse_observed(line: str) -> LeftFrame:

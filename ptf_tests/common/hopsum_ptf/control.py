@@ -24,6 +24,7 @@ from hopsum_controlplane.entries import (
 from hopsum_controlplane.jobs import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import admit, lookup
+from hopsum_model.chips import MODEL_CHIPS
 from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_ptf.recording import Recording, Write
 from hopsum_wire import Drop, Event
@@ -91,10 +92,11 @@ class RecordingDevice(Device):
 
 def load_pipeline(target: str = "native") -> PipelineConfig:
     """Return the compiled program of this tree for a target."""
-    if target in ("tna", "tofino_model"):
+    if target == "tna" or target in MODEL_CHIPS:
         from hopsum_ptf.tna import compiled, p4info_of
 
-        return PipelineConfig.load(compiled("tofino"), p4info_of("tofino"))
+        program = MODEL_CHIPS[target].name if target in MODEL_CHIPS else "tofino"
+        return PipelineConfig.load(compiled(program), p4info_of(program))
     return PipelineConfig.load(*compiled_program())
 
 
@@ -107,8 +109,8 @@ def open_device(target: str, address: str, device_id: int) -> Device:
 
     if target == "tna":
         return open_executed(address)
-    if target == "tofino_model":
-        return open_model(address)
+    if target in MODEL_CHIPS:
+        return open_model(MODEL_CHIPS[target])
     drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice, "native_veth": NativeDevice}
     device: Device = drivers[target](address, device_id)
     return device

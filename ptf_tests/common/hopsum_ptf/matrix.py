@@ -40,7 +40,7 @@ _TEXT = """\
     cases/      what: one module for each matter, one class for each case
     targets/    where: bring a switch up and run the cases on it (native: no root; bmv2: root, simple_switch_grpc;
                 tna: no root, no switch: the Tofino program, executed from what the compiler's front end made of it;
-                tofino_model: no root: Intel's model of Tofino 1, if its test harness is on PATH)
+                tofino_model, tofino2_model: no root: Intel's models of both chips, if their test harness is on PATH)
     common/     hopsum_ptf: the testbed, the sentences that cases are written in, recordings, the table below;
                 hopsum_oracle: the switch in Python; hopsum_tna: see tna; hopsum_model: see tofino_model
 
@@ -53,8 +53,9 @@ what it expects of both.
 
 `ptf_tests/run --readme` runs everything and writes this page, if nothing failed. bmv2 skips what it has no room for:
 [p4/README.md](../p4/README.md) says why; tna what its program does not have: `targets/tna/skips.py` says what.
-tofino_model needs what bfas wrote besides, in the folder that `HOPSUM_TOFINO_ASSEMBLED` names. Its column is here when
-the model was: [docs/tofino.md](../docs/tofino.md#intels-model) says how far it came.
+tofino_model needs what bfas wrote besides, in the folder that `HOPSUM_TOFINO_ASSEMBLED` names, tofino2_model in that
+of `HOPSUM_TOFINO2_ASSEMBLED`. A column is here when the model was: [docs/tofino.md](../docs/tofino.md#intels-model)
+says how far it came.
 {count} cases, last on {date}:
 
 {ran}

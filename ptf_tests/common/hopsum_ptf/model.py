@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's model of Tofino 1 for the cases: a driver of a switch that executes what the assembler wrote.
+"""Intel's model of Tofino 1 and 2 for the cases: a driver of a switch that executes what the assembler wrote.
 
 The control plane is the Tofino driver's, with the compiled program's P4Info. The model's harness (hopsum_model) takes
 entries, injects frames and tells what leaves. Every case has a process of its own, since registers cannot be cleared
 otherwise.
-
-The testbed's ports are in pipe 0 and the loop port is 192, in pipe 1. The default, 68, will not do: the model keeps a
-frame that comes back there in a queue that the harness's `wait` does not see.
 """
 
 from __future__ import annotations
@@ -14,9 +11,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import runpy
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
@@ -29,48 +28,53 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_model import groups
+from hopsum_model.chips import MODEL_CHIPS, ModelChip
 from hopsum_model.context import constant_entries, find_table, repaired, without_constants
 from hopsum_model.errors import ModelError
-from hopsum_model.harness import HARNESS, Harness, LeftFrame, find_harness, parse_counters
+from hopsum_model.harness import Harness, LeftFrame, parse_counters
 from hopsum_model.tables import ModelTables
+from hopsum_ptf.testbed import PORTS
 from hopsum_ptf.tna import p4info_of, regroup, run_here, told_cells
+from hopsum_topologies import TopologyError
+from hopsum_topologies.ptf.switches import PtfTarget
 
-ASSEMBLED: Final = "HOPSUM_TOFINO_ASSEMBLED"
-"""The environment variable that names the folder with tofino.bin and context.json."""
-_FILES: Final = ("tofino.bin", "context.json")
-_LOOP_PORT: Final = 192
-_LOOP_CONTROL: Final = (0x2000000 + 0x800000 + 0x700000 + 0x3C000 + 0x1000 + 0x18, 0xF << 16 | 1)
-"""The register of the loop port's four channels, and its value: channels on, recirculation on."""
 _NEVER: Final = {"table_id": 254}
 """A lookup table that no job has. Only lookups are ternary."""
 _PIPES: Final = (0, 1)
 """The pipes that frames pass."""
+_TNA: Final = Path(__file__).resolve().parents[2] / "targets" / "tna"
+_FILLED = "the model fills a frame that ends inside a header, where the document of TNA says that the parser drops it"
+OF_THE_MODEL: Final = dict.fromkeys(
+    ("forwarding.KnownAddress", "malformed.TruncatedHeader", "probing.RefusedQuestions"), _FILLED
+)
+"""Reasons by case, beside those of the program, which are tna's."""
 
 
-def model_unavailable() -> str | None:
-    """Return why the model cannot run here, or nothing if it can."""
-    if find_harness() is None:
-        return f"{HARNESS} is not on PATH: docs/tofino.md says what it is"
-    folder = os.environ.get(ASSEMBLED)
+def model_unavailable(chip: ModelChip) -> str | None:
+    """Return why the model of a chip cannot run here, or nothing if it can."""
+    if shutil.which(chip.harness) is None:
+        return f"{chip.harness} is not on PATH: docs/tofino.md says what it is"
+    files, folder = (chip.binary, "context.json"), os.environ.get(chip.assembled)
     if not folder:
-        return f"{ASSEMBLED} is not set: it names the folder that bfas wrote {' and '.join(_FILES)} to"
-    missing = [name for name in _FILES if not (Path(folder) / name).exists()]
-    return f"{folder}, which {ASSEMBLED} names, has no {' and no '.join(missing)}" if missing else None
+        return f"{chip.assembled} is not set: it names the folder that bfas wrote {' and '.join(files)} to"
+    missing = [name for name in files if not (Path(folder) / name).exists()]
+    return f"{folder}, which {chip.assembled} names, has no {' and no '.join(missing)}" if missing else None
 
 
 class ModelDevice(FakeDevice):
-    """A driver of the model. `assembled` is the folder with what the assembler wrote."""
+    """A driver of the model of a chip. `assembled` is the folder with what the assembler wrote."""
 
-    def __init__(self, assembled: Path, harness: str) -> None:
+    def __init__(self, chip: ModelChip, assembled: Path, harness: str) -> None:
         super().__init__(capabilities=TofinoDevice.capabilities)
-        self.where = "tofino, Intel's model"
-        self.program = read_program(P4Info.from_text(p4info_of("tofino").read_text()))
+        self.where = f"{chip.name}, Intel's model"
+        self.program = read_program(P4Info.from_text(p4info_of(chip.name).read_text()))
+        self._chip = chip
         self._folder = Path(mkdtemp(prefix="hopsum-model-"))
         self._numbers = itertools.count()
         self._context = repaired(json.loads((assembled / "context.json").read_text()))
         self._program = self._folder / "program"
         self._program.mkdir()
-        shutil.copy(assembled / "tofino.bin", self._program)
+        shutil.copy(assembled / chip.binary, self._program)
         (self._program / "context.json").write_text(json.dumps(without_constants(self._context)))
         self._command = (harness, "-l", str(self._program), "-r")
         self._spare = self._start()
@@ -91,8 +95,9 @@ class ModelDevice(FakeDevice):
     def exchange(self, port: int, frame: bytes) -> list[LeftFrame]:
         """Take a frame into the idle switch. Return the frames that leave because of it."""
         packed = regroup(frame, self.program.code_group)
-        self._do([f"packet {port} {packed.hex()}", "wait"])
-        return self._harness.left()
+        self._do([f"packet {port + self._chip.first_port} {packed.hex()}", "wait"])
+        left = [each for each in self._harness.left() if each.port != self._chip.loop_port]
+        return [LeftFrame(each.port - self._chip.first_port, each.frame) for each in left]
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         """Read cells of a counter of the program."""
@@ -121,10 +126,10 @@ class ModelDevice(FakeDevice):
         self._tables = ModelTables(self._context, _NEVER)
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
         self._pending: list[str] = []
-        loop = find_table(self._context, "loop")["name"]
+        loop, port, control = find_table(self._context, "loop")["name"], self._chip.loop_port, self._chip.loop_control
         self._do([
-            self._load(groups.register_block(*_LOOP_CONTROL)),
-            f"setdefault {loop} loop_through(port:{_LOOP_PORT:#x})",
+            f"wire {port} -> {port}" if control is None else self._load(groups.register_block(*control)),
+            f"setdefault {loop} loop_through(port:{port:#x})",
             *constant_entries(self._context),
         ])  # fmt: skip
 
@@ -154,8 +159,9 @@ class ModelDevice(FakeDevice):
         """Return the commands for one update."""
         entity, gone = update.entity, isinstance(update, Delete)
         if isinstance(entity, MulticastGroup):
-            self._groups[entity.id] = () if gone else entity.replicas
-            return [self._load(groups.group_blocks(entity.id, self._groups))]
+            first = self._chip.first_port
+            self._groups[entity.id] = () if gone else tuple((port + first, rid) for port, rid in entity.replicas)
+            return [self._load(groups.group_blocks(self._chip, entity.id, self._groups))]
         if isinstance(entity, DefaultAction):
             values = ", ".join(f"{name}:{value:#x}" for name, value in entity.params.items())
             name = find_table(self._context, entity.table)["name"]
@@ -164,15 +170,35 @@ class ModelDevice(FakeDevice):
         if gone or isinstance(update, Modify):
             commands += self._tables.delete(entity.table, entity.match)
         if not gone:
-            commands += self._tables.add(entity.table, entity.match, entity.action, entity.params)
+            commands += self._tables.add(entity.table, entity.match, entity.action, self._on_chip(entity.params))
         return commands
 
+    def _on_chip(self, params: Mapping[str, int]) -> dict[str, int]:
+        """Return an action's parameters with the chip's port in place of the testbed's."""
+        return {name: value + self._chip.first_port * (name == "port") for name, value in params.items()}
 
-def open_model(_: str) -> ModelDevice:
+
+def open_model(chip: ModelChip) -> ModelDevice:
     """Bring the model of this process up. Raises ControlPlaneError when it cannot run here."""
-    reason, harness = model_unavailable(), find_harness()
+    reason, harness = model_unavailable(chip), shutil.which(chip.harness)
     if reason is not None or harness is None:
         raise ControlPlaneError(str(reason))
-    device = ModelDevice(Path(os.environ[ASSEMBLED]), harness)
+    device = ModelDevice(chip, Path(os.environ[chip.assembled]), harness)
     run_here(device)
     return device
+
+
+@contextmanager
+def model_target(name: str) -> Iterator[PtfTarget]:
+    """Name a target: the model comes up in a child of ptf's process. Raises TopologyError when it cannot run here."""
+    reason = model_unavailable(MODEL_CHIPS[name])
+    if reason is not None:
+        raise TopologyError(reason)
+    yield PtfTarget(
+        name=name,
+        address="",
+        device_id=0,
+        interfaces={port: f"model{port}" for port in PORTS},
+        platform_arguments=("--platform-dir", str(_TNA), "--platform", "executed_ports"),
+        skips={**runpy.run_path(str(_TNA / "skips.py"))["SKIPS"], **OF_THE_MODEL},
+    )

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from hopsum_model.chips import MODEL_CHIPS
 from hopsum_ptf.matrix import README, meanings, render_readme
-from hopsum_ptf.model import model_unavailable
+from hopsum_ptf.model import OF_THE_MODEL
 from hopsum_ptf.recording import recordings
 from hopsum_ptf.runner import list_cases
 from hopsum_topologies import bmv2_unavailable
@@ -81,10 +82,11 @@ def test_every_case_is_recorded() -> None:
 
 def test_the_readme_lists_every_case() -> None:
     lines = [line.strip("| ").split(" | ") for line in README.read_text().splitlines() if line.startswith("|")]
-    assert lines[0] == ["case", "what it shows", "native", "bmv2", "tna"]
-    not_on_tna = runpy.run_path(str(ROOT / "ptf_tests" / "targets" / "tna" / "skips.py"))["SKIPS"]
+    models = [name for name in MODEL_CHIPS if name in lines[0]]
+    assert lines[0] == ["case", "what it shows", "native", "bmv2", "tna", *models]
+    not_on_tna = {*NOT_ON_BMV2, *runpy.run_path(str(ROOT / "ptf_tests" / "targets" / "tna" / "skips.py"))["SKIPS"]}
     said = dict(meanings())
-    skipped = ((), NOT_ON_BMV2, {*NOT_ON_BMV2, *not_on_tna})
+    skipped = ((), NOT_ON_BMV2, not_on_tna, *({*not_on_tna, *OF_THE_MODEL} for _ in models))
     expected = [
         [case, said[case], *("skipped" if case in cases else "ok" for cases in skipped)] for case in list_cases()
     ]
@@ -132,9 +134,9 @@ def test_the_command_shows_every_target() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     bmv2 = "ok" if bmv2_unavailable() is None else "skipped"
     assert done.returncode == 0, done.stdout + done.stderr
-    model = "ok" if model_unavailable() is None else "skipped"
-    assert ["case", "native", "bmv2", "tna", "tofino_model"] in [line.split() for line in done.stdout.splitlines()]
-    assert [case, "ok", bmv2, "ok", model] in [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["case", "native", "bmv2", "tna", *MODEL_CHIPS] in lines
+    assert [case, "ok", bmv2, "ok", *["skipped"] * len(MODEL_CHIPS)] in lines
 
 
 def test_unknown_case_is_an_error() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from hopsum_model.chips import MODEL_CHIPS
 from hopsum_model.errors import ModelError
 from hopsum_model.harness import Harness, LeftFrame, complaints, parse_counters, parse_observed
-from hopsum_ptf.model import ASSEMBLED, HARNESS, model_unavailable
+from hopsum_ptf.model import model_unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
-TARGET = ROOT / "ptf_tests" / "targets" / "tofino_model" / "run"
+TARGETS = ROOT / "ptf_tests" / "targets"
+BOTH = pytest.mark.parametrize("target", MODEL_CHIPS)
 _FAKE = """\
 import sys
 observed = open(sys.argv[sys.argv.index("--observation-log") + 1], "w", buffering=1)
@@ -91,22 +93,26 @@ def test_lines() -> None:
     ]
 
 
-def test_why_the_model_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_why_the_model_cannot_run(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip = MODEL_CHIPS[target]
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(ASSEMBLED, raising=False)
-    assert model_unavailable() == f"{HARNESS} is not on PATH: docs/tofino.md says what it is"
-    (tmp_path / HARNESS).touch(mode=0o755)
-    assert str(model_unavailable()).startswith(f"{ASSEMBLED} is not set")
-    monkeypatch.setenv(ASSEMBLED, str(tmp_path))
-    (tmp_path / "tofino.bin").touch()
-    assert model_unavailable() == f"{tmp_path}, which {ASSEMBLED} names, has no context.json"
+    monkeypatch.delenv(chip.assembled, raising=False)
+    assert model_unavailable(chip) == f"{chip.harness} is not on PATH: docs/tofino.md says what it is"
+    (tmp_path / chip.harness).touch(mode=0o755)
+    assert str(model_unavailable(chip)).startswith(f"{chip.assembled} is not set")
+    monkeypatch.setenv(chip.assembled, str(tmp_path))
+    (tmp_path / chip.binary).touch()
+    assert model_unavailable(chip) == f"{tmp_path}, which {chip.assembled} names, has no context.json"
     (tmp_path / "context.json").touch()
-    assert model_unavailable() is None
+    assert model_unavailable(chip) is None
 
 
-def test_the_target_says_why_it_does_not_run() -> None:
+@BOTH
+def test_the_target_says_why_it_does_not_run(target: str) -> None:
     environment = {**os.environ, "PATH": "/nowhere"}
-    command = [sys.executable, str(TARGET), "forwarding.KnownAddress"]
+    command = [sys.executable, str(TARGETS / target / "run"), "forwarding.KnownAddress"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"tofino_model: {HARNESS} is not on PATH: docs/tofino.md says what it is\n"
+    harness = MODEL_CHIPS[target].harness
+    assert done.stderr == f"{target}: {harness} is not on PATH: docs/tofino.md says what it is\n"
