@@ -44,10 +44,12 @@ _PIPES: Final = (0, 1)
 """The pipes that frames pass."""
 _TNA: Final = Path(__file__).resolve().parents[2] / "targets" / "tna"
 _FILLED = "the model fills a frame that ends inside a header, where the document of TNA says that the parser drops it"
-OF_THE_MODEL: Final = dict.fromkeys(
-    ("forwarding.KnownAddress", "malformed.TruncatedHeader", "probing.RefusedQuestions"), _FILLED
-)
-"""Reasons by case, beside those of the program, which are tna's."""
+_ON_BOTH = dict.fromkeys(("malformed.TruncatedHeader", "probing.RefusedQuestions"), _FILLED)
+OF_THE_MODEL: Final = {
+    "tofino_model": {**_ON_BOTH, "forwarding.KnownAddress": _FILLED},
+    "tofino2_model": _ON_BOTH,
+}
+"""Reasons by target and case, beside those of the program, which are tna's."""
 
 
 def model_unavailable(chip: ModelChip) -> str | None:
@@ -200,5 +202,5 @@ def model_target(name: str) -> Iterator[PtfTarget]:
         device_id=0,
         interfaces={port: f"model{port}" for port in PORTS},
         platform_arguments=("--platform-dir", str(_TNA), "--platform", "executed_ports"),
-        skips={**runpy.run_path(str(_TNA / "skips.py"))["SKIPS"], **OF_THE_MODEL},
+        skips={**runpy.run_path(str(_TNA / "skips.py"))["SKIPS"], **OF_THE_MODEL[name]},
     )
