@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +21,10 @@ _TURN_S: Final = 1e-6
 """The time that a turn through a loop port is taken to need."""
 _SMALLEST_BYTES, _LARGEST_BYTES = 77, 1069
 """Sizes of the program's frames inside the switch, once they are decided."""
+_FRONT_BYTES: Final = 586 + 24
+"""A contribution under LOOKUP_ADD8 on its link, with preamble, checksum and gap."""
+_ADMITTED_BYTES, _PASS_BYTES = 599, 301
+"""What a contribution puts through its loop port: once, and for each consuming pass (docs/tofino.md, rate)."""
 _FEC: Final = {10: "BF_FEC_TYP_NONE", 40: "BF_FEC_TYP_NONE"}
 """Forward error correction by Gbit/s, as the optics of that speed mostly want. Reed-Solomon at all others."""
 
@@ -30,7 +35,7 @@ class TofinoFacts:
 
     `loop_gbps` has the internal ports that the program can loop through (LOOP_PORTS of p4/tna/target.p4), the default
     one first. `recirculating` are those of them that need no set-up: the chip has them in loopback. `lane_gbps` is the
-    most that one lane of a port takes.
+    most that one lane of a port takes. `passes` are the consuming passes of a packet with the program as it is built.
     """
 
     name: str
@@ -39,6 +44,7 @@ class TofinoFacts:
     speeds_gbps: tuple[int, ...]
     lane_gbps: int
     cell_bytes: int
+    passes: int
 
     def check_ports(self, ports: Iterable[int]) -> None:
         """Raise ControlPlaneError for the first port that the program cannot serve.
@@ -67,6 +73,28 @@ class TofinoFacts:
                 known = ", ".join(map(str, self.speeds_gbps))
                 raise ControlPlaneError(f"port {port} with {speed} Gbit/s", hint=f"{self.name} has {known}")
 
+    def carried_gbps(self, loop_ports: tuple[int, ...]) -> float:
+        """Return the rate of contributions at front ports that the loop ports carry; RESULTs come on top."""
+        groups = Counter(spread(self, loop_ports))
+        loops_gbps = min(self.loop_gbps[port] * SLOT_GROUPS / count for port, count in groups.items())
+        return loops_gbps * _FRONT_BYTES / (_ADMITTED_BYTES + _PASS_BYTES * self.passes)
+
+    def overload(self, speeds_gbps: Mapping[int, int], loop_ports: tuple[int, ...]) -> str | None:
+        """Return what to tell the operator where front ports can bring more than loop ports carry, or nothing.
+
+        This is no error: what is too much is lost before it is decided, and workers send it again.
+        """
+        brought, carried = sum(speeds_gbps.values()), self.carried_gbps(loop_ports)
+        if brought <= carried:
+            return None
+        used = loop_ports or tuple(self.loop_gbps)[:1]
+        unused = ", ".join(str(port) for port in self.loop_gbps if port not in used)
+        advice = f"add loop_ports of pipes that the chip has: {unused}" if unused else "there are no more loop ports"
+        return (
+            f"front ports bring up to {brought} Gbit/s of contributions, loop ports {', '.join(map(str, used))} carry "
+            f"{carried:.0f}: what is too much is lost, and sent again; {advice}"
+        )
+
 
 TOFINO: Final = TofinoFacts(
     "tofino",
@@ -75,6 +103,7 @@ TOFINO: Final = TofinoFacts(
     (10, 25, 40, 50, 100),
     25,
     80,
+    8,
 )
 TOFINO2: Final = TofinoFacts(
     "tofino2",
@@ -83,6 +112,7 @@ TOFINO2: Final = TofinoFacts(
     (10, 25, 40, 50, 100, 200, 400),
     50,
     176,
+    4,
 )
 CHIPS: Final = {"tna": TOFINO, "t2na": TOFINO2}
 """Chips by the architecture that a P4Info names."""

@@ -30,7 +30,12 @@ def _load(config: ClusterConfig, switch: SwitchConfig, program: Path) -> Pipelin
     try:
         ports = [*(rule.port for rule in switch.ports), *ends]
         return load_pipeline(
-            switch.driver, program, ports, loop_ports=switch.loop_ports, speeds_gbps=switch.speeds_gbps
+            switch.driver,
+            program,
+            ports,
+            loop_ports=switch.loop_ports,
+            speeds_gbps=switch.speeds_gbps,
+            switch=switch.name,
         )
     except ControlPlaneError as error:
         raise ControlPlaneError(f"switch {switch.name!r}: {error.what}", hint=error.hint) from error

@@ -61,15 +61,18 @@ def load_pipeline(
     *,
     loop_ports: tuple[int, ...] = (),
     speeds_gbps: Mapping[int, int] | None = None,
+    switch: str = "",
 ) -> PipelineConfig:
     """Read the program of a switch of this driver from what its compiler wrote, and add the set-up of its ports.
+
+    Warnings name the `switch`.
 
     Raises ControlPlaneError, also when the program cannot serve one of `ports`, loop through one of `loop_ports`, or a
     port has no such speed.
     """
     module = import_module(_CLASSES[driver][0])
     set_up: Callable[..., PipelineConfig] = module.set_up
-    return set_up(module.load_program(program), ports, loop_ports, speeds_gbps or {})
+    return set_up(module.load_program(program), ports, loop_ports, speeds_gbps or {}, switch)
 
 
 def open_device(

@@ -16,6 +16,7 @@ Ports are device ports of 9 bits. No register is read or cleared: only the tag o
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, SessionL
 from hopsum_controlplane.program_reader import read_program
 from hopsum_wire import Op
 
+_log: Final = logging.getLogger(__name__)
 OPS: Final = (Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32)
 _P4INFO_PATTERN: Final = "*.p4info.txtpb"
 _KINDS: Final = {Insert: UpdateType.INSERT, Modify: UpdateType.MODIFY, Delete: UpdateType.DELETE}
@@ -311,13 +313,22 @@ def chip_of(pipeline: PipelineConfig) -> TofinoFacts:
 
 
 def set_up(
-    pipeline: PipelineConfig, ports: Iterable[int], loop_ports: tuple[int, ...], speeds_gbps: Mapping[int, int]
+    pipeline: PipelineConfig,
+    ports: Iterable[int],
+    loop_ports: tuple[int, ...],
+    speeds_gbps: Mapping[int, int],
+    switch: str = "",
 ) -> TofinoPipeline:
-    """Return a program with its set-up. Raises ControlPlaneError for ports and speeds that the chip does not have."""
+    """Return a program with its set-up. Raises ControlPlaneError for ports and speeds that the chip does not have.
+
+    Front ports that bring more than the loop ports carry are a warning in the log, which names the switch.
+    """
     chip = chip_of(pipeline)
     chip.check_ports(ports)
     chip.check_loop_ports(loop_ports)
     chip.check_speeds(speeds_gbps)
+    if (told := chip.overload(speeds_gbps, loop_ports)) is not None:
+        _log.warning("switch %r: %s", switch, told)
     return TofinoPipeline(pipeline.device_config, pipeline.p4info, ChipSetup(loop_ports, dict(speeds_gbps)))
 
 

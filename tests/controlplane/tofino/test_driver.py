@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from hopsum_controlplane import (
     WorkerEndpoint,
     WriteError,
 )
-from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, guaranteed_cells, spread
+from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, TofinoFacts, guaranteed_cells, spread
 from hopsum_controlplane.bfruntime.schema import BfrtSchema
 from hopsum_controlplane.devices.base import Device, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
@@ -159,6 +160,35 @@ def test_slots_are_spread_by_speed(chip_name: str, ports: tuple[int, ...], share
     given = spread(facts, ports)
     assert {port: given.count(port) for port in given} == share
     assert set(given[: len(set(given))]) >= {port for port, groups in share.items() if groups > 5}, "by turns"
+
+
+@pytest.mark.parametrize(
+    ("loops", "speeds", "told"),
+    [
+        ((), {1: 10, 2: 10}, None),
+        ((), {1: 100}, "bring up to 100 Gbit/s of contributions, loop ports 68 carry 20: .* 192, 196, 324, 448, 452$"),
+        (tuple(TOFINO.loop_gbps), {1: 100}, None),
+        (tuple(TOFINO.loop_gbps), {1: 100, 2: 25}, "bring up to 125 .* carry 118: .* there are no more loop ports$"),
+    ],
+)
+def test_more_than_the_loop_ports_carry_is_a_warning(
+    conf: Path,
+    caplog: pytest.LogCaptureFixture,
+    loops: tuple[int, ...],
+    speeds: dict[int, int],
+    told: str | None,
+) -> None:
+    set_up(load_program(conf), [1], loops, speeds, "s2")
+    warnings = [each.getMessage() for each in caplog.records]
+    assert len(warnings) == (told is not None)
+    for each in warnings:
+        assert re.search(f"^switch 's2': front ports {told}", each)
+
+
+@pytest.mark.parametrize(("facts", "carried_gbps"), [(TOFINO, 118), (TOFINO2, 433)])
+def test_rates_are_those_of_the_page(facts: TofinoFacts, carried_gbps: int) -> None:
+    assert facts.passes == 512 // read_program(p4info_of(facts.name)).code_group
+    assert round(facts.carried_gbps(tuple(facts.loop_gbps))) == carried_gbps
 
 
 @pytest.mark.parametrize(
