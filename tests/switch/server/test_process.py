@@ -56,6 +56,8 @@ def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
     for number, path in enumerate(paths, 1):
         arguments += ["--unix", f"{number}={path}"]
     with started(*LOADED, *arguments) as (process, address):
+        assert process.stdout is not None
+        assert re.fullmatch(r"udp 7=127\.0\.0\.1:\d+\n", process.stdout.readline()), "the port that was found"
         with Controller(address, 42) as controller, ManagementClient(address) as management:
             controller.become_primary().write(l2(INSERT, b"\x05", "forward", b"\x02"))
             assert {n: p["kind"] for n, p in management.list_ports().items()} == {
