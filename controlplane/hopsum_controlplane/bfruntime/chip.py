@@ -24,7 +24,7 @@ _SMALLEST_BYTES, _LARGEST_BYTES = 77, 1069
 _FRONT_BYTES: Final = 586 + 24
 """A contribution under LOOKUP_ADD8 on its link, with preamble, checksum and gap."""
 _ADMITTED_BYTES, _PASS_BYTES = 599, 301
-"""What a contribution puts through its loop port: once, and for each consuming pass (docs/tofino.md, rate)."""
+"""Bytes of a contribution through its loop port: once, and for each consuming pass (docs/tofino.md, rate)."""
 _FEC: Final = {10: "BF_FEC_TYP_NONE", 40: "BF_FEC_TYP_NONE"}
 """Forward error correction by Gbit/s, as the optics of that speed mostly want. Reed-Solomon at all others."""
 
@@ -73,6 +73,10 @@ class TofinoFacts:
                 known = ", ".join(map(str, self.speeds_gbps))
                 raise ControlPlaneError(f"port {port} with {speed} Gbit/s", hint=f"{self.name} has {known}")
 
+    def used_loop_ports(self, loop_ports: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the loop ports of a set-up: the chip's first one where none is named."""
+        return loop_ports or tuple(self.loop_gbps)[:1]
+
     def carried_gbps(self, loop_ports: tuple[int, ...]) -> float:
         """Return the rate of contributions at front ports that the loop ports carry; RESULTs come on top."""
         groups = Counter(spread(self, loop_ports))
@@ -87,7 +91,7 @@ class TofinoFacts:
         brought, carried = sum(speeds_gbps.values()), self.carried_gbps(loop_ports)
         if brought <= carried:
             return None
-        used = loop_ports or tuple(self.loop_gbps)[:1]
+        used = self.used_loop_ports(loop_ports)
         unused = ", ".join(str(port) for port in self.loop_gbps if port not in used)
         advice = f"add loop_ports of pipes that the chip has: {unused}" if unused else "there are no more loop ports"
         return (
@@ -103,7 +107,7 @@ TOFINO: Final = TofinoFacts(
     (10, 25, 40, 50, 100),
     25,
     80,
-    8,
+    passes=8,
 )
 TOFINO2: Final = TofinoFacts(
     "tofino2",
@@ -112,7 +116,7 @@ TOFINO2: Final = TofinoFacts(
     (10, 25, 40, 50, 100, 200, 400),
     50,
     176,
-    4,
+    passes=4,
 )
 CHIPS: Final = {"tna": TOFINO, "t2na": TOFINO2}
 """Chips by the architecture that a P4Info names."""
@@ -140,7 +144,7 @@ def pipe_of(port: int) -> int:
 
 def spread(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[int]:
     """Return the loop port of each group of slots: as many groups for each port as its speed is worth, by turns."""
-    ports = loop_ports or tuple(chip.loop_gbps)[:1]
+    ports = chip.used_loop_ports(loop_ports)
     given = dict.fromkeys(ports, 0)
     chosen = []
     for _ in range(SLOT_GROUPS):

@@ -179,7 +179,7 @@ class TofinoDevice(Device):
         self._session.push(config, self._push_timeout_s)
         self._bind()
         self._set_up_ports(chip, setup)
-        for port in dict.fromkeys(setup.loop_ports or tuple(chip.loop_gbps)[:1]):
+        for port in dict.fromkeys(chip.used_loop_ports(setup.loop_ports)):
             self._set_up_queues(chip, port)
         self.write([Insert(entry) for entry in loop_entries(chip, setup.loop_ports)])
 

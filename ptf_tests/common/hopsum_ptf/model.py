@@ -177,7 +177,9 @@ class ModelDevice(FakeDevice):
 
     def _on_chip(self, params: Mapping[str, int]) -> dict[str, int]:
         """Return an action's parameters with the chip's port in place of the testbed's."""
-        return {name: value + self._chip.first_port * (name == "port") for name, value in params.items()}
+        if "port" not in params:
+            return dict(params)
+        return {**params, "port": params["port"] + self._chip.first_port}
 
 
 def open_model(chip: ModelChip) -> ModelDevice:
