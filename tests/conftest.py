@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hopsum_topologies import free_port
+
 from .support.cases_table import cases_table
 
 # A busy machine generates examples slowly: that says nothing about a test.
@@ -148,6 +150,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # As many processes as cores run tests: a pool of threads in each of them would take turns.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+        _share_ports()
+
+
+def _share_ports() -> None:
+    """Let eight processes that run tests choose from different ports: seconds can pass until a port is bound to."""
+    number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    free_port.candidates = free_port.candidates[number % 8 :: 8]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -5,25 +5,36 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 from contextlib import suppress
 from typing import Final
 
 from hopsum_topologies.errors import TopologyError
 
-PORTS: Final = range(12_000, 24_000)
-"""The candidate ports. They are below the ephemeral ports of Linux and macOS, which another socket could take first."""
+candidates = range(12_000, 24_000)
+"""The ports to choose from. They are below the ephemeral ports of Linux and macOS, which another socket could take."""
 _ATTEMPTS: Final = 1000
 _random: Final = random.SystemRandom()
+_returned: Final[deque[int]] = deque(maxlen=500)
+"""The last ports that were returned. Whoever asked for one may not have bound to it yet."""
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM, host: str = "127.0.0.1") -> int:
     """Return a port that no socket of this thread's network namespace is bound to now.
 
+    It is none of the last 500 that this process was given. Another process can be given the same port, unless it has
+    other `candidates`.
+
     Raises:
         TopologyError: all that were tried are taken, or the host is not one of this namespace.
     """
-    for port in _random.sample(PORTS, _ATTEMPTS):
+    for port in _random.sample(candidates, _ATTEMPTS):
+        if port in _returned:
+            continue
         with socket.socket(socket.AF_INET, kind) as probe, suppress(OSError):
             probe.bind((host, port))
+            _returned.append(port)
             return port
-    raise TopologyError(f"{_ATTEMPTS} ports of {host} between {PORTS.start} and {PORTS.stop} cannot be bound to")
+    raise TopologyError(
+        f"none of {_ATTEMPTS} ports of {host} between {candidates.start} and {candidates.stop} can be bound to"
+    )
