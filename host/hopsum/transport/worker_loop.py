@@ -198,6 +198,7 @@ def worker_loop(link: object, slots: int) -> WorkerLoop | None:
         return None
     try:
         kernel = import_module("hopsum.transport.worker_kernel")
+        kernel.serve.compile()
     except Exception:  # numba's errors have no base of their own; the Python worker does the same
         _log.warning("the worker's loop does not compile here: the Python worker is used", exc_info=True)
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,22 +21,17 @@ from hopsum_wire import CODE_GROUPS, pack_codes
 
 pytest.importorskip("numba")
 
-from hopsum.codec.backends import compiled, compiled_decode, compiled_thc, vector_choice, vectors
+from hopsum.codec.backends import compiled, compiled_decode, compiled_thc, jit, vector_choice, vectors
+from hopsum.codec.backends.jit import LazyKernel
 
-LOOPS = vector_choice.BlockKernels(
-    compiled._root_mean_square, compiled_thc.encode8, compiled_decode.decode8, compiled_decode.dequantize8
-)
-VECTORS = vector_choice.BlockKernels(vectors.root_mean_square, vectors.encode8, vectors.decode8, vectors.dequantize8)
 TABLES = [tuple(range(16)), (0, 1), (0, 1, 2, 3), *(optimal_table(g, 1e-3) for g in (21, 61, 127))]
 LONG_TABLE = tuple(range(0, 80, 4))
 """More values than a look-up takes; such codes travel as lanes."""
 EDGES = np.array([0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan], np.float32)
 
 
-def numba_kernels(blocks: vector_choice.BlockKernels) -> compiled.NumbaKernels:
-    made = compiled.NumbaKernels(1)
-    made._blocks = blocks
-    return made
+LOOPS = compiled.NumbaKernels(1, lambda name, loop: loop)
+VECTORS = compiled.NumbaKernels(1, lambda name, loop: getattr(vectors, name))
 
 
 def any_table(gaps: list[int]) -> tuple[int, ...]:
@@ -63,8 +59,8 @@ def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -
         x = np.where(np.isfinite(x), x, np.float32(1))
     with np.errstate(all="ignore"):
         expected = NumpyKernels().root_mean_square(x)
-    for blocks_of in (LOOPS, VECTORS):
-        found = numba_kernels(blocks_of).root_mean_square(x)
+    for kernels in (LOOPS, VECTORS):
+        found = kernels.root_mean_square(x)
         assert (np.isnan(found) == np.isnan(expected)).all()
         assert found[~np.isnan(found)].tobytes() == expected[~np.isnan(expected)].tobytes()
 
@@ -90,7 +86,7 @@ def test_codes_are_numpys(seed: int, blocks: int, values: tuple[int, ...], group
     x[0] *= rng.random() < 0.9  # a block of zeros lies in the middle of the table
     keys = BlockKeys(seed * 7919, seed * 104729, 5)
     found = []
-    for kernels in (NumpyKernels(), numba_kernels(LOOPS), numba_kernels(VECTORS)):
+    for kernels in (NumpyKernels(), LOOPS, VECTORS):
         out = np.empty((blocks, form.up_bytes), np.uint8)
         kernels.thc_encode(x, scales, shifts, steps, form, keys, out)
         found.append(out.tobytes())
@@ -111,7 +107,7 @@ def test_sums_decode_to_numpys_bytes(seed: int, blocks: int, values: tuple[int, 
     factors = drawn(seed, 1, 512)[0, :blocks].copy()
     keys = BlockKeys(seed * 7919, 1, first)
     found = []
-    for kernels in (NumpyKernels(), numba_kernels(LOOPS), numba_kernels(VECTORS)):
+    for kernels in (NumpyKernels(), LOOPS, VECTORS):
         out = np.full((blocks, 1024), 7, np.float32)
         with np.errstate(all="ignore"):
             peaks = kernels.thc_decode(sums, counts, factors, granularity, Form(), keys, out)
@@ -136,7 +132,7 @@ def test_payloads_decode_and_leave_numpys_residual(
     payloads = pack_codes(codes, group=group) if group else codes
     factors, before = rng.standard_normal(blocks).astype(np.float32), drawn(seed, blocks, 1024)
     found = []
-    for kernels in (NumpyKernels(), numba_kernels(LOOPS), numba_kernels(VECTORS)):
+    for kernels in (NumpyKernels(), LOOPS, VECTORS):
         out = before.copy()
         with np.errstate(all="ignore"):
             kernels.thc_dequantize(payloads, factors, TableSteps.of(values), form, BlockKeys(seed, 1, 3), out, subtract)
@@ -147,22 +143,65 @@ def test_payloads_decode_and_leave_numpys_residual(
 @pytest.fixture
 def fresh() -> Any:
     """Let the choice be made anew, and once more afterwards."""
-    vector_choice.block_kernels.cache_clear()
+    vector_choice.block_kernel.cache_clear()
     yield
-    vector_choice.block_kernels.cache_clear()
+    vector_choice.block_kernel.cache_clear()
+
+
+def no_kernel(*_: Any) -> None:
+    """Stand for a plain loop that is not to be called."""
+    raise AssertionError("called")
 
 
 def test_the_environment_turns_vector_code_off(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSUM_COMPILED", "0")
-    assert compiled.NumbaKernels(1)._blocks == LOOPS
+    assert vector_choice.block_kernel("encode8", no_kernel) is no_kernel
 
 
+@pytest.mark.parametrize("broken", ["import", "compile"])
 def test_loops_remain_where_vector_code_does_not_compile(
-    fresh: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broken: str, fresh: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "hopsum.codec.backends.vectors", None)
-    assert compiled.NumbaKernels(1)._blocks == LOOPS
-    assert "plain loops are used" in caplog.text
+    if broken == "import":
+        monkeypatch.setitem(sys.modules, "hopsum.codec.backends.vectors", None)
+    else:
+        monkeypatch.setattr(vectors.decode8, "compile", no_kernel)
+    assert vector_choice.block_kernel("decode8", no_kernel) is no_kernel
+    assert "vector code decode8 of the codecs does not compile here: a plain loop is used" in caplog.text
+
+
+def test_with_avx2_vector_code_is_taken_and_no_loop_called(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_choice, "HAS_AVX2", True)
+    assert vector_choice.block_kernel("dequantize8", no_kernel) is vectors.dequantize8
+
+
+@pytest.mark.parametrize("loop_is_slower", [True, False])
+def test_without_avx2_a_measurement_chooses(loop_is_slower: bool, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_choice, "HAS_AVX2", False)
+    now = [0.0]
+    monkeypatch.setattr(vector_choice, "perf_counter", lambda: now[0])
+
+    def loop(*arguments: Any) -> None:
+        compiled._root_mean_square(*arguments)
+        now[0] += loop_is_slower
+
+    monkeypatch.setattr(vectors, "root_mean_square", StandIn(vectors.root_mean_square, now, not loop_is_slower))
+    chosen = vector_choice.block_kernel("root_mean_square", loop)
+    assert chosen is (vectors.root_mean_square if loop_is_slower else loop)
+
+
+class StandIn(LazyKernel):
+    """A kernel that moves a clock, which nothing else does."""
+
+    def __init__(self, kernel: LazyKernel, now: list[float], seconds: float) -> None:
+        self._kernel, self._now, self._seconds = kernel, now, seconds
+
+    def __call__(self, *arguments: Any) -> None:
+        self._kernel(*arguments)
+        self._now[0] += self._seconds
+
+    def compile(self) -> Callable[..., None]:
+        return self._kernel.compile()
 
 
 def test_a_kernel_that_gains_nothing_is_not_taken(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +221,31 @@ def test_a_kernel_that_gains_nothing_is_not_taken(fresh: None, monkeypatch: pyte
 
 
 def test_probes_are_arguments_of_the_kernels() -> None:
-    for kernels in (LOOPS, VECTORS):
-        for kernel, arguments in zip(kernels, vector_choice.probes(), strict=True):
-            kernel(*arguments())
+    loops = {
+        "root_mean_square": compiled._root_mean_square,
+        "encode8": compiled_thc.encode8,
+        "decode8": compiled_decode.decode8,
+        "dequantize8": compiled_decode.dequantize8,
+    }
+    probes = vector_choice.probes()
+    assert probes.keys() == loops.keys()
+    for name, arguments in probes.items():
+        loops[name](*arguments())
+        getattr(vectors, name)(*arguments())
+
+
+def test_a_kernel_is_compiled_once_when_threads_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilations = []
+    njit = jit._numba.njit
+    monkeypatch.setattr(jit._numba, "njit", lambda *given, **options: compilations.append(1) or njit(*given, **options))
+
+    @jit.kernel(jit.filled(jit.types.int64, 1))
+    def count(out: Any) -> None:
+        out[0] += 1
+
+    assert not compilations, "a kernel that nobody calls costs nothing"
+    outs = [np.zeros(1, np.int64) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, outs))
+    assert len(compilations) == 1
+    assert [out[0] for out in outs] == [1, 1, 1, 1]

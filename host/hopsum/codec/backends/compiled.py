@@ -5,8 +5,8 @@
 same kernels as vector code for ranges and for rotated blocks of 1024, and `vector_choice` chooses.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
-They are compiled when this module is imported, a quarter of a minute once per machine, and come from numba's cache
-beside this file after that: make a codec before spawning workers.
+A kernel is compiled by its first call, which takes seconds once per machine, and comes from numba's cache beside this
+file after that. `make_codec` calls every kernel of its codec: make a codec before spawning workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopsum.codec.backends.compiled_parts import TURNS, take
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.backends.vector_choice import block_kernels
+from hopsum.codec.backends.vector_choice import Kernel, block_kernel
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
 _I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
@@ -120,13 +120,14 @@ class NumbaKernels:
 
     name = "numba"
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, choose: Callable[[str, Kernel], Kernel] = block_kernel) -> None:
         self.threads = threads
-        self._blocks = block_kernels(_root_mean_square)
+        self._choose = choose
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         out = np.empty(len(x), np.float32)
-        self._run(x, lambda turns, own: self._blocks.root_mean_square(x, turns, own, out))
+        ranges = self._choose("root_mean_square", _root_mean_square)
+        self._run(x, lambda turns, own: ranges(x, turns, own, out))
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -145,9 +146,9 @@ class NumbaKernels:
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
-        encode = _ENCODE[form.lane_bits]
+        encode: Kernel = _ENCODE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
-            encode = self._blocks.encode8
+            encode = self._choose("encode8", encode)
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
         table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
         given = (x, scales, shifts, *table, _group(form), form.rotated, rotation, rounding)
@@ -163,9 +164,9 @@ class NumbaKernels:
         out: NDArray[np.float32],
         subtract: bool,
     ) -> None:
-        dequantize = _DEQUANTIZE[form.lane_bits]
+        dequantize: Kernel = _DEQUANTIZE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
-            dequantize = self._blocks.dequantize8
+            dequantize = self._choose("dequantize8", dequantize)
         rotation = _key(keys.rotation, keys.first)
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
         given = (payloads, factors, *table, _group(form), form.rotated, rotation, subtract)
@@ -182,9 +183,9 @@ class NumbaKernels:
         out: NDArray[np.float32],
     ) -> NDArray[np.int32]:
         peaks = np.empty(len(lanes), np.int32)
-        decode = _DECODE[form.lane_bits]
+        decode: Kernel = _DECODE[form.lane_bits]
         if form.lane_bits == 8 and form.rotated:
-            decode = self._blocks.decode8
+            decode = self._choose("decode8", decode)
         given = (lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first))
         self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks
@@ -213,5 +214,5 @@ class NumbaKernels:
 
 
 def make_kernels(threads: int) -> NumbaKernels:
-    """Return the backend. Its kernels were compiled when this module was imported."""
+    """Return the backend. It compiles a kernel when it first calls it."""
     return NumbaKernels(threads)

@@ -14,6 +14,7 @@ import numpy as np
 from hopsum.codec.backends.compiled_parts import (
     TURNS,
     block_key,
+    copy,
     join_halves,
     middle_strides,
     radix8,
@@ -46,32 +47,37 @@ def _unpack16(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _unpack(payload: Any, group: Any, codes: Any) -> None:
-    if codes.shape[0] == 1024:
+def to_codes8(payload: Any, group: Any, codes: Any) -> None:
+    """Unpack codes of lanes of 8 bits in groups of so many.
+
+    0 stands for lanes. Groups that programs have are constants, as in `to_payload8`.
+    """
+    if group == 512:
+        _unpack8(payload, 512, codes)
+    elif group == 128:
+        _unpack8(payload, 128, codes)
+    elif group == 64:
+        _unpack8(payload, 64, codes)
+    elif group:
         _unpack8(payload, group, codes)
     else:
-        _unpack16(payload, group, codes)
+        copy(payload, codes)
 
 
 @inner
-def to_codes(payload: Any, group: Any, codes: Any) -> None:
-    """Unpack codes in groups of so many.
-
-    0 stands for lanes. Groups that programs have are constants, as in `_to_payload`.
-    """
+def _to_codes16(payload: Any, group: Any, codes: Any) -> None:
+    """Unpack codes of lanes of 16 bits, as `to_codes8` does."""
     if group == 512:
-        _unpack(payload, 512, codes)
+        _unpack16(payload, 512, codes)
     elif group == 128:
-        _unpack(payload, 128, codes)
+        _unpack16(payload, 128, codes)
     elif group == 64:
-        _unpack(payload, 64, codes)
+        _unpack16(payload, 64, codes)
     elif group:
-        _unpack(payload, group, codes)
-    elif codes.shape[0] == 512:
+        _unpack16(payload, group, codes)
+    else:
         for j in range(512):
             codes[j] = payload[2 * j + 1]
-    else:
-        codes[:] = payload
 
 
 @inner
@@ -94,7 +100,7 @@ def _rotate_back(a: Any, b: Any, wide: Any, lanes: Any, key: Any) -> None:
     join_halves(a, b)
     join_halves(b, a)
     middle_strides(a)
-    wide[:] = a
+    copy(a, wide)
     radix8(wide, 0, wide.shape[0] // 8)
     sign_lanes(key, lanes)
 
@@ -166,13 +172,18 @@ def _make_dequantize(elements: int) -> Any:
         first, end = take(turns, own, payloads.shape[0])
         while first < end:
             for block in range(first, end):
-                to_codes(payloads[block], group, codes)
+                if elements == 1024:  # a constant: numba compiles one of the three
+                    to_codes8(payloads[block], group, codes)
+                elif elements == 512:
+                    _to_codes16(payloads[block], group, codes)
+                else:
+                    copy(payloads[block], codes)
                 look_up(codes, u8(base), extra_codes, extra_gaps, values)
                 _centre(values, i16(g), a)
                 if rotated:
                     _rotate_back(a, b, wide, lanes, block_key(rotation, block))
                 else:
-                    wide[:] = a
+                    copy(a, wide)
                 if subtract:
                     _take_off(wide, factors[block], lanes, out[block])
                 else:
@@ -206,7 +217,7 @@ def _make_decode(elements: int) -> Any:
                 if rotated:
                     _rotate_back(a, b, wide, lanes, block_key(rotation, block))
                 else:
-                    wide[:] = a
+                    copy(a, wide)
                 _store(wide, factors[block], lanes, out[block])
             first, end = take(turns, own, sums.shape[0])
 
@@ -232,6 +243,6 @@ def decode16(
             if rotated:
                 _rotate_back(a, b, wide, lanes, block_key(rotation, block))
             else:
-                wide[:] = a
+                copy(a, wide)
             _store(wide, factors[block], lanes, out[block])
         first, end = take(turns, own, sums.shape[0])

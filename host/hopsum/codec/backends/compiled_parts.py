@@ -26,6 +26,13 @@ TURN_BLOCKS = 16
 
 
 @inner
+def copy(a: Any, b: Any) -> None:
+    """Copy a to b, of the same size. An assignment of slices has an error message, which takes seconds to compile."""
+    for j in range(b.shape[0]):
+        b[j] = a[j]
+
+
+@inner
 def take(turns: Any, own: Any, blocks: Any) -> Any:
     """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.
 

@@ -16,6 +16,7 @@ import numpy as np
 from hopsum.codec.backends.compiled_parts import (
     TURNS,
     block_key,
+    copy,
     middle_strides,
     mixed,
     radix8,
@@ -144,33 +145,38 @@ def _pack16(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _pack(codes: Any, group: Any, out: Any) -> None:
-    if codes.shape[0] == 1024:
-        _pack8(codes, group, out)
-    else:
-        _pack16(codes, group, out)
-
-
-@inner
-def to_payload(codes: Any, group: Any, out: Any) -> None:
-    """Pack codes in groups of so many.
+def to_payload8(codes: Any, group: Any, out: Any) -> None:
+    """Pack codes of lanes of 8 bits in groups of so many.
 
     0 stands for lanes. Groups that programs have are constants: other loops are slow.
     """
     if group == 512:
-        _pack(codes, 512, out)
+        _pack8(codes, 512, out)
     elif group == 128:
-        _pack(codes, 128, out)
+        _pack8(codes, 128, out)
     elif group == 64:
-        _pack(codes, 64, out)
+        _pack8(codes, 64, out)
     elif group:
-        _pack(codes, group, out)
-    elif codes.shape[0] == 512:
+        _pack8(codes, group, out)
+    else:
+        copy(codes, out)
+
+
+@inner
+def _to_payload16(codes: Any, group: Any, out: Any) -> None:
+    """Pack codes of lanes of 16 bits, as `to_payload8` does."""
+    if group == 512:
+        _pack16(codes, 512, out)
+    elif group == 128:
+        _pack16(codes, 128, out)
+    elif group == 64:
+        _pack16(codes, 64, out)
+    elif group:
+        _pack16(codes, group, out)
+    else:
         for j in range(512):
             out[2 * j] = u8(0)
             out[2 * j + 1] = codes[j]
-    else:
-        out[:] = codes
 
 
 ENCODE = (
@@ -204,7 +210,12 @@ def _make_encode(elements: int) -> Any:
                 clamp(a, half, top)
                 fractions(block_key(rounding, block), strides, u)
                 round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
-                to_payload(codes, group, out[block])
+                if elements == 1024:  # a constant: numba compiles one of the three
+                    to_payload8(codes, group, out[block])
+                elif elements == 512:
+                    _to_payload16(codes, group, out[block])
+                else:
+                    copy(codes, out[block])
             first, end = take(turns, own, x.shape[0])
 
     return encode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilation of the numba backend: eager, without the interpreter lock, and kept in numba's cache.
+"""The compilation of the numba backend: by the first call, without the interpreter lock, and kept in numba's cache.
 
 numba ships no types, and finds a cache stale by the file of the kernel alone: parts stand in the kernel's file.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from threading import Lock
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -16,23 +17,39 @@ types: Any = _numba.types
 
 
 def inner(function: F) -> F:
-    """Compile a part of kernels, for whatever types they pass."""
-    compiled: F = _numba.njit(nogil=True)(function)
+    """Compile a part of kernels, for whatever types they pass. Python cannot call it, which saves its compilation."""
+    compiled: F = _numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return compiled
 
 
-def kernel(*arguments: Any) -> Callable[[F], F]:
-    """Compile a kernel for one signature, now, or load it from the cache."""
+class LazyKernel:
+    """A kernel that its first call compiles for its one signature, or loads from the cache. Any thread may call.
 
-    def compile_kernel(function: F) -> F:
-        signature = types.void(*arguments)
-        try:
-            compiled: F = _numba.njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # numba finds no directory that it may write to
-            compiled = _numba.njit(signature, nogil=True)(function)
-        return compiled
+    A kernel takes seconds to compile and a codec needs few of them. `make_codec` calls all that its codec needs.
+    """
 
-    return compile_kernel
+    def __init__(self, function: Callable[..., None], signature: Any) -> None:
+        self._function, self._signature = function, signature
+        self._compiled: Callable[..., None] | None = None
+        self._lock = Lock()
+
+    def __call__(self, *arguments: Any) -> None:
+        (self._compiled or self.compile())(*arguments)
+
+    def compile(self) -> Callable[..., None]:
+        """Return the machine code, compiled or loaded now if it was not before."""
+        with self._lock:
+            if self._compiled is None:
+                try:
+                    self._compiled = _numba.njit(self._signature, nogil=True, cache=True)(self._function)
+                except RuntimeError:  # numba finds no directory that it may write to
+                    self._compiled = _numba.njit(self._signature, nogil=True)(self._function)
+            return self._compiled
+
+
+def kernel(*arguments: Any) -> Callable[[Callable[..., None]], LazyKernel]:
+    """Make a kernel of a function, for arguments of these types."""
+    return lambda function: LazyKernel(function, types.void(*arguments))
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]

@@ -2,7 +2,7 @@
 """The choice between vector code (vectors.py) and plain loops, kernel by kernel.
 
 Both give the same bytes, so ranks may choose differently. Plain loops remain where the vector code does not compile,
-where a measurement finds no gain, and with HOPSUM_COMPILED=0.
+where the processor has no AVX2 and a measurement finds no gain, and with HOPSUM_COMPILED=0.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from hopsum.codec.backends import compiled_decode, compiled_is_wanted, compiled_thc
+from hopsum.codec.backends import compiled_is_wanted
+from hopsum.codec.backends.jit import LazyKernel
 from hopsum.codec.backends.kernels import THC_BLOCK, TableSteps
+from hopsum.codec.backends.vector_parts import HAS_AVX2
 
 _BLOCKS: Final = 128
 """The blocks of a probe: 512 KiB of elements, more than the first-level cache has."""
@@ -29,28 +31,22 @@ _log = logging.getLogger(__name__)
 Kernel = Callable[..., None]
 
 
-class BlockKernels(NamedTuple):
-    """Kernels of which there are two: the range of any block, and the ways of rotated blocks of 1024."""
-
-    root_mean_square: Kernel
-    encode8: Kernel
-    decode8: Kernel
-    dequantize8: Kernel
-
-
 @cache
-def block_kernels(root_mean_square: Kernel) -> BlockKernels:
-    """Return the faster kernel of each kind on this machine. `root_mean_square` is the plain loop of ranges."""
-    loops = BlockKernels(root_mean_square, compiled_thc.encode8, compiled_decode.decode8, compiled_decode.dequantize8)
+def block_kernel(name: str, loop: Kernel) -> Kernel:
+    """Return the faster one of a plain loop and the kernel of that name in `vectors`, on this machine.
+
+    With AVX2 that is the vector code, unmeasured: docs/performance.md has by how much. The loop need not be compiled
+    then, and a busy machine cannot make it look faster.
+    """
     if not compiled_is_wanted():
-        return loops
+        return loop
     try:
-        vectors = import_module("hopsum.codec.backends.vectors")
-    except Exception:  # numba's errors have no base of their own; the loops do the same
-        _log.warning("vector code of the codecs does not compile here: plain loops are used", exc_info=True)
-        return loops
-    found = BlockKernels(vectors.root_mean_square, vectors.encode8, vectors.decode8, vectors.dequantize8)
-    return BlockKernels(*(faster(*each) for each in zip(loops, found, probes(), strict=True)))
+        vector: LazyKernel = getattr(import_module("hopsum.codec.backends.vectors"), name)
+        vector.compile()
+    except Exception:  # numba's errors have no base of their own; the loop does the same
+        _log.warning("vector code %s of the codecs does not compile here: a plain loop is used", name, exc_info=True)
+        return loop
+    return vector if HAS_AVX2 else faster(loop, vector, probes()[name])
 
 
 def faster(loop: Kernel, vector: Kernel, arguments: Callable[[], tuple[Any, ...]]) -> Kernel:
@@ -65,8 +61,8 @@ def faster(loop: Kernel, vector: Kernel, arguments: Callable[[], tuple[Any, ...]
     return min(least, key=lambda each: least[each])
 
 
-def probes() -> tuple[Callable[[], tuple[Any, ...]], ...]:
-    """Return what makes the arguments of a call of each kernel, in the order of BlockKernels."""
+def probes() -> dict[str, Callable[[], tuple[Any, ...]]]:
+    """Return what makes the arguments of a call, for each kernel in `vectors`: ranges, and rotated blocks of 1024."""
     x = np.ones((_BLOCKS, THC_BLOCK), np.float32)
     sums, ones = np.ones((_BLOCKS, THC_BLOCK), np.uint8), np.ones(_BLOCKS, np.float32)
     counts, peaks, ranges = np.ones(_BLOCKS, np.int32), np.empty(_BLOCKS, np.int32), np.empty(_BLOCKS, np.float32)
@@ -79,9 +75,9 @@ def probes() -> tuple[Callable[[], tuple[Any, ...]], ...]:
     table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
     rounding = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
     codes, unshifted = np.empty((_BLOCKS, THC_BLOCK // 2), np.uint8), np.zeros(_BLOCKS, np.int32)
-    return (
-        lambda: (x, turns(), 0, ranges),
-        lambda: (x, ones, unshifted, *rounding, 512, True, key, key, turns(), 0, codes),
-        lambda: (sums, counts, ones, steps.granularity, True, key, turns(), 0, x, peaks),
-        lambda: (sums[:, : THC_BLOCK // 2].copy(), ones, *table, 512, True, key, False, turns(), 0, x),
-    )
+    return {
+        "root_mean_square": lambda: (x, turns(), 0, ranges),
+        "encode8": lambda: (x, ones, unshifted, *rounding, 512, True, key, key, turns(), 0, codes),
+        "decode8": lambda: (sums, counts, ones, steps.granularity, True, key, turns(), 0, x, peaks),
+        "dequantize8": lambda: (sums[:, : THC_BLOCK // 2].copy(), ones, *table, 512, True, key, False, turns(), 0, x),
+    }

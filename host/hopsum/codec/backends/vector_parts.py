@@ -39,6 +39,8 @@ def _look_up_instruction() -> str | None:
 _LOOK_UP = _look_up_instruction()
 HAS_LOOK_UP = _LOOK_UP is not None
 """True where this processor has the instruction behind `look_up`."""
+HAS_AVX2: bool = "x86_64" in str(_binding.get_default_triple()) and _binding.get_host_cpu_features().get("avx2", False)
+"""True where this processor has vectors of 32 bytes."""
 
 _INDEX = ir.IntType(32)
 _OFFSET = ir.IntType(64)

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.compiled_decode import DECODE, RESTORE, peak, to_codes
+from hopsum.codec.backends.compiled_decode import DECODE, RESTORE, peak, to_codes8
 from hopsum.codec.backends.compiled_decode import look_up as look_up_values
-from hopsum.codec.backends.compiled_parts import TURNS, block_key, sign_lanes, take
-from hopsum.codec.backends.compiled_thc import ENCODE, clamp, fill_strides, fractions, round_up, shift_up, to_payload
+from hopsum.codec.backends.compiled_parts import TURNS, block_key, copy, sign_lanes, take
+from hopsum.codec.backends.compiled_thc import ENCODE, clamp, fill_strides, fractions, round_up, shift_up, to_payload8
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.vector_parts import (
     HAS_LOOK_UP,
@@ -156,9 +156,7 @@ def _take_off_block(values: Any, middle: Any, spare: Any, lanes: Any, factor: An
 
 def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any) -> None:
     """Scale x, float32[1024], to integers with signs, and do the stages of strides 128, 256 and 512 into spare."""
-    rint = _numba_cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32"
-    )
+    rint = _numba_cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
     for first in range(0, 128, 8):
         places = range(first, 1024, 128)
         bits = load(builder, lanes, first % 32, _INTS)
@@ -334,7 +332,7 @@ def encode8(
     first, end = take(turns, own, x.shape[0])
     while first < end:
         for block in range(first, end):
-            row[:] = x[block]
+            copy(x[block], row)
             sign_lanes(block_key(rotation, block), lanes)
             _rotate_block(row, scales[block], lanes, spare, a)
             if shifts[block] > 0:
@@ -346,7 +344,7 @@ def encode8(
                 clamp(a, half, top)
                 fractions(key, strides, u)
                 round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
-            to_payload(codes, group, out[block])
+            to_payload8(codes, group, out[block])
         first, end = take(turns, own, x.shape[0])
 
 
@@ -363,7 +361,7 @@ def decode8(
             peaks[block] = peak(sums[block], 1024)
             sign_lanes(block_key(rotation, block), lanes)
             _restore_block(sums[block], i16(counts[block] * g), spare, lanes, factors[block], row)
-            out[block] = row
+            copy(row, out[block])
         first, end = take(turns, own, sums.shape[0])
 
 
@@ -378,12 +376,12 @@ def dequantize8(
     first, end = take(turns, own, payloads.shape[0])
     while first < end:
         for block in range(first, end):
-            to_codes(payloads[block], group, codes)
+            to_codes8(payloads[block], group, codes)
             look_up_values(codes, u8(base), extra_codes, extra_gaps, values)
             sign_lanes(block_key(rotation, block), lanes)
             if subtract:
                 _take_off_block(values, i16(g), spare, lanes, factors[block], out[block])
             else:
                 _restore_block(values, i16(g), spare, lanes, factors[block], row)
-                out[block] = row
+                copy(row, out[block])
         first, end = take(turns, own, payloads.shape[0])
