@@ -59,8 +59,10 @@ if [ ! -x "$venv/bin/python" ]; then
     "$python" -m venv "$venv"
 fi
 say "installing hopsum[$kind] and its pinned dependencies into $venv (once; a minute or two)"
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check --progress-bar off \
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --progress-bar off --no-compile \
     --constraint "$constraints" --editable ".[$kind]"
+# pip would compile all of it on one core. Some files of packages are templates, which is no failure.
+"$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true
 "$venv/bin/python" -m pip check --disable-pip-version-check >/dev/null
 printf '%s' "$wanted" >"$stamp"
 say "ready"

@@ -134,12 +134,12 @@ class P4RuntimeDevice(Device):
         """Read `count` cells of a counter from index `start`, by default all the rest of it."""
         info = self.p4info.counters[counter]
         stop = info.size if count is None else start + count
-        query = []
-        for index in range(start, stop):
-            entity = p4runtime_pb2.Entity()
-            entity.counter_entry.counter_id = info.id
-            entity.counter_entry.index.index = index
-            query.append(entity)
+        query = [p4runtime_pb2.Entity(counter_entry=p4runtime_pb2.CounterEntry(counter_id=info.id))]
+        if (start, stop) != (0, info.size):  # an entry without an index asks for all cells
+            query = [p4runtime_pb2.Entity() for _ in range(start, stop)]
+            for index, entity in enumerate(query, start):
+                entity.counter_entry.counter_id = info.id
+                entity.counter_entry.index.index = index
         cells = dict(decode_counter(entity.counter_entry) for entity in self._read(query))
         return [cells[index] for index in range(start, stop)]
 
