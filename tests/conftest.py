@@ -139,14 +139,16 @@ SYSTEM = (
     "vectors",
 )
 """Folders and modules that need processes, root, the network, or more than some seconds."""
+LONGEST = ("evaluation/report/test_sections.py", "system/year", "system/ptf/test_ptf.py", "frame/test_wheel.py")
+"""Tests of more than a minute each. They come first: a long one at the end would run alone."""
 NOT_SYSTEM = "not system"
 """The mark expression of `make check`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    missing = [where for where in SYSTEM if not (TESTS / where).exists()]
+    missing = [where for where in (*SYSTEM, *LONGEST) if not (TESTS / where).exists()]
     if missing:
-        raise pytest.UsageError(f"tests/conftest.py: SYSTEM names what is not there: {', '.join(missing)}")
+        raise pytest.UsageError(f"tests/conftest.py: SYSTEM or LONGEST names what is not there: {', '.join(missing)}")
     if "PYTEST_XDIST_WORKER" in os.environ:
         # As many processes as cores run tests: a pool of threads in each of them would take turns.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -167,14 +169,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave system tests out unread: what they import takes seconds."""
-    return True if config.option.markexpr == NOT_SYSTEM and _is_system(collection_path) else None
+    return True if config.option.markexpr == NOT_SYSTEM and _is_below(collection_path, SYSTEM) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _is_system(item.path):
+        if _is_below(item.path, SYSTEM):
             item.add_marker("system")
+    items.sort(key=lambda item: not _is_below(item.path, LONGEST))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -185,5 +188,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(table)
 
 
-def _is_system(path: Path) -> bool:
-    return path.is_relative_to(TESTS) and path.relative_to(TESTS).as_posix().startswith(SYSTEM)
+def _is_below(path: Path, places: tuple[str, ...]) -> bool:
+    return path.is_relative_to(TESTS) and path.relative_to(TESTS).as_posix().startswith(places)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hosts://` under torchrun: hosts are network namespaces, and nobody has a capability inside."""
+"""`hosts://` under torchrun or without: hosts are network namespaces, and nobody has a capability inside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,15 @@ WAIT_S = 240.0
 
 
 @contextmanager
-def torchrun(
-    star: Star, host: int, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+def on_host(
+    star: Star, host: int, folder: Path, command: list[str], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run torchrun on a host of two, without capabilities."""
+    """Run a command on a host of two, without capabilities."""
     plain = [shutil.which("setpriv") or "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
-    where = ["--nnodes=2", "--nproc-per-node=1", f"--node-rank={host}", f"--master-addr={star.host_ip(0)}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *where, "--master-port=29511", str(SCRIPT), str(folder)]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", **(environment or {})}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", **environment}
     with (folder / f"log{host}").open("wb") as log:
         process = subprocess.Popen(
-            ["ip", "netns", "exec", star.hosts[host].name, *plain, *command, *arguments],
+            ["ip", "netns", "exec", star.hosts[host].name, *plain, sys.executable, *command],
             env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
@@ -44,6 +42,22 @@ def torchrun(
     finally:
         process.terminate()  # torchrun ends its ranks
         process.wait(60)
+
+
+def torchrun(star: Star, host: int, folder: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run the script under torchrun on a host of two."""
+    where = ["--nnodes=2", "--nproc-per-node=1", f"--node-rank={host}", f"--master-addr={star.host_ip(0)}"]
+    command = ["-m", "torch.distributed.run", *where, "--master-port=29511", str(SCRIPT), str(folder), *arguments]
+    return on_host(star, host, folder, command, {})
+
+
+def rank_alone(
+    star: Star, rank: int, folder: Path, environment: Mapping[str, str]
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run the script on the host of a rank with what torchrun would tell it: half as many processes import torch."""
+    where = {"MASTER_ADDR": star.host_ip(0), "MASTER_PORT": "29511", "WORLD_SIZE": "2", "RANK": str(rank)}
+    local = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
+    return on_host(star, rank, folder, [str(SCRIPT), str(folder)], {**where, **local, **environment})
 
 
 def told(folder: Path, processes: list[subprocess.Popen[bytes]] | None = None) -> list[dict[str, Any]]:
@@ -113,8 +127,7 @@ def test_a_wrong_choice_is_one_error_on_all_ranks(
 ) -> None:
     with ExitStack() as stack:
         running = [
-            stack.enter_context(torchrun(star, host, tmp_path, environment=environment if host else None))
-            for host in range(2)
+            stack.enter_context(rank_alone(star, rank, tmp_path, environment if rank else {})) for rank in range(2)
         ]
         first, second = told(tmp_path, running)
         assert first["error"] == second["error"]

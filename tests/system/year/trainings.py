@@ -19,7 +19,7 @@ from hopsum_topologies.process import ManagedProcess
 
 PATIENCE_S = 300.0
 """Also the time that a rank waits for whoever it needs: nothing ends because of a slow machine."""
-_PACE_S = 0.05
+_PACE_S = 0.2
 _MARGIN_S = 2.0
 _POLL_S = 0.1
 
