@@ -17,8 +17,8 @@ types: Any = _numba.types
 
 
 def inner(function: F) -> F:
-    """Compile a part of kernels, for whatever types they pass. Python cannot call it, which saves its compilation."""
-    compiled: F = _numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    """Compile a part of kernels, for whatever types they pass."""
+    compiled: F = _numba.njit(nogil=True)(function)
     return compiled
 
 
