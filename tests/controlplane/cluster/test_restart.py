@@ -24,6 +24,7 @@ from hopsum_controlplane.cluster import JobState, Pending, device_factories
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import NativeSwitch
+from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import parse_membership
 
@@ -38,9 +39,7 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.address = f"unix:{folder}/p4runtime"
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-            free.bind((LOCALHOST, 0))
-            self.udp_port = int(free.getsockname()[1])
+        self.udp_port = free_port(socket.SOCK_DGRAM)
         self.start()
 
     def start(self) -> None:

@@ -21,6 +21,7 @@ from hopsum.errors import RankLeftError, ResultLostError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
 from hopsum.transport.side_proof import Dialler, GenerationKey
+from hopsum_topologies.free_port import free_port
 from hopsum_wire import Op
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
@@ -42,10 +43,7 @@ def stack() -> Iterator[ExitStack]:
 
 def with_side_channels(cluster: Cluster) -> Cluster:
     """Give every worker of a cluster a TCP port that is free now."""
-    with ExitStack() as held:
-        found = [held.enter_context(socket.create_server((LOCALHOST, 0))).getsockname()[1] for _ in range(WORKERS)]
-    seats = zip(cluster.membership.workers, found, strict=True)
-    workers = tuple(replace(seat, side_port=port) for seat, port in seats)
+    workers = tuple(replace(seat, side_port=free_port()) for seat in cluster.membership.workers)
     cluster.membership = replace(cluster.membership, workers=workers, side_key=bytes(range(32)))
     return cluster
 

@@ -179,12 +179,17 @@ def test_ranks_of_a_host_at_different_all_reduces() -> None:
 
 
 def test_a_member_that_leaves_takes_its_host_out_of_the_job() -> None:
+    others_wait = threading.Barrier(RANKS)
+
     def act(rank: int, comm: Communicator) -> Any:
         if rank == 3:
+            others_wait.wait(WAIT_S)
             with pytest.raises(OSError, match="disk"), comm:
                 raise OSError("the disk is full")
             return None
-        return comm.allreduce(vector(rank, 1000))
+        waiting = comm.submit(vector(rank, 1000))
+        others_wait.wait(WAIT_S)
+        return waiting.result(WAIT_S)
 
     with all_ranks() as opened:
         found = on_all(opened, act)

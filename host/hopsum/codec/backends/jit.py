@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from threading import Lock
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = import_module("numba")
+_compiling: Any = import_module("numba.core.compiler_lock").global_compiler_lock
 types: Any = _numba.types
 
 
@@ -31,14 +31,13 @@ class LazyKernel:
     def __init__(self, function: Callable[..., None], signature: Any) -> None:
         self._function, self._signature = function, signature
         self._compiled: Callable[..., None] | None = None
-        self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> None:
         (self._compiled or self.compile())(*arguments)
 
     def compile(self) -> Callable[..., None]:
         """Return the machine code, compiled or loaded now if it was not before."""
-        with self._lock:
+        with _compiling:
             if self._compiled is None:
                 try:
                     self._compiled = _numba.njit(self._signature, nogil=True, cache=True)(self._function)
