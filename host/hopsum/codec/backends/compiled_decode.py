@@ -14,6 +14,7 @@ import numpy as np
 from hopsum.codec.backends.compiled_parts import (
     TURNS,
     block_key,
+    by_group,
     copy,
     join_halves,
     middle_strides,
@@ -47,37 +48,13 @@ def _unpack16(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def to_codes8(payload: Any, group: Any, codes: Any) -> None:
-    """Unpack codes of lanes of 8 bits in groups of so many.
-
-    0 stands for lanes. Groups that programs have are constants, as in `to_payload8`.
-    """
-    if group == 512:
-        _unpack8(payload, 512, codes)
-    elif group == 128:
-        _unpack8(payload, 128, codes)
-    elif group == 64:
-        _unpack8(payload, 64, codes)
-    elif group:
-        _unpack8(payload, group, codes)
-    else:
-        copy(payload, codes)
+def _unpack_lanes16(payload: Any, codes: Any) -> None:
+    for j in range(512):
+        codes[j] = payload[2 * j + 1]
 
 
-@inner
-def _to_codes16(payload: Any, group: Any, codes: Any) -> None:
-    """Unpack codes of lanes of 16 bits, as `to_codes8` does."""
-    if group == 512:
-        _unpack16(payload, 512, codes)
-    elif group == 128:
-        _unpack16(payload, 128, codes)
-    elif group == 64:
-        _unpack16(payload, 64, codes)
-    elif group:
-        _unpack16(payload, group, codes)
-    else:
-        for j in range(512):
-            codes[j] = payload[2 * j + 1]
+to_codes8, _to_codes16 = by_group(_unpack8, copy), by_group(_unpack16, _unpack_lanes16)
+"""Unpack the codes of lanes of 8 and 16 bits: (payload, group, codes)."""
 
 
 @inner

@@ -32,6 +32,29 @@ def copy(a: Any, b: Any) -> None:
         b[j] = a[j]
 
 
+def by_group(grouped: Any, lanes: Any) -> Any:
+    """Return a part (source, group, out) that packs or unpacks codes in groups of so many; 0 stands for lanes.
+
+    `grouped` does it for a group, which is a constant where programs have that group: other loops are slow. `lanes` is
+    a part (source, out).
+    """
+
+    @inner
+    def convert(source: Any, group: Any, out: Any) -> None:
+        if group == 512:
+            grouped(source, 512, out)
+        elif group == 128:
+            grouped(source, 128, out)
+        elif group == 64:
+            grouped(source, 64, out)
+        elif group:
+            grouped(source, group, out)
+        else:
+            lanes(source, out)
+
+    return convert
+
+
 @inner
 def take(turns: Any, own: Any, blocks: Any) -> Any:
     """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.

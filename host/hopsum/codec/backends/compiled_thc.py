@@ -16,6 +16,7 @@ import numpy as np
 from hopsum.codec.backends.compiled_parts import (
     TURNS,
     block_key,
+    by_group,
     copy,
     middle_strides,
     mixed,
@@ -145,38 +146,14 @@ def _pack16(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def to_payload8(codes: Any, group: Any, out: Any) -> None:
-    """Pack codes of lanes of 8 bits in groups of so many.
-
-    0 stands for lanes. Groups that programs have are constants: other loops are slow.
-    """
-    if group == 512:
-        _pack8(codes, 512, out)
-    elif group == 128:
-        _pack8(codes, 128, out)
-    elif group == 64:
-        _pack8(codes, 64, out)
-    elif group:
-        _pack8(codes, group, out)
-    else:
-        copy(codes, out)
+def _pack_lanes16(codes: Any, out: Any) -> None:
+    for j in range(512):
+        out[2 * j] = u8(0)
+        out[2 * j + 1] = codes[j]
 
 
-@inner
-def _to_payload16(codes: Any, group: Any, out: Any) -> None:
-    """Pack codes of lanes of 16 bits, as `to_payload8` does."""
-    if group == 512:
-        _pack16(codes, 512, out)
-    elif group == 128:
-        _pack16(codes, 128, out)
-    elif group == 64:
-        _pack16(codes, 64, out)
-    elif group:
-        _pack16(codes, group, out)
-    else:
-        for j in range(512):
-            out[2 * j] = u8(0)
-            out[2 * j + 1] = codes[j]
+to_payload8, _to_payload16 = by_group(_pack8, copy), by_group(_pack16, _pack_lanes16)
+"""Pack the codes of lanes of 8 and 16 bits: (codes, group, out)."""
 
 
 ENCODE = (
