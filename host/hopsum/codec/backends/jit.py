@@ -29,6 +29,8 @@ class LazyKernel:
     """
 
     def __init__(self, function: Callable[..., None], signature: Any) -> None:
+        # numba keeps functions of one name in one index: processes that write it at once would mix up their code.
+        function.__qualname__ += "".join(f"-{cell.cell_contents}" for cell in function.__closure__ or ())
         self._function, self._signature = function, signature
         self._compiled: Callable[..., None] | None = None
 
