@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts that show how the code reads: names used twice, docstrings without a subject, options without help, lengths.
+"""Counts of the house and of how the code reads: lines, files, words, circles, names used twice, comments, lengths.
 
     python tools/count_code.py            a summary, and each place
     python tools/count_code.py --brief    the summary only
 
-Counts packages and tools, without tests, generated files and data-plane cases.
+The house is everything in git: product lines are Python, P4 and proto files outside `tests/`. How the code reads is counted in
+packages and tools, without tests, generated files and data-plane cases.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import io
 import re
 import statistics
+import subprocess
 import sys
+import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -263,11 +267,187 @@ def show(counts: Counts, folders: tuple[str, ...], *, brief: bool) -> Iterator[s
             yield from (f"  {place}" for place in places)
 
 
+@dataclass
+class House:
+    """Counts of everything in git."""
+
+    product: dict[str, int] = field(default_factory=dict)
+    """Lines of each Python, P4 and proto file outside `tests/`."""
+    tests: dict[str, int] = field(default_factory=dict)
+    """Lines of each Python file below `tests/`."""
+    words: dict[str, int] = field(default_factory=dict)
+    """Words of each Markdown file."""
+    code_lines: int = 0
+    """Product lines of Python that are neither empty nor docstring nor comment."""
+    comment_lines: int = 0
+    """Product lines of Python that hold only a comment, without licence lines."""
+    modules: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Product files by the name of their module, packages and the files of students and targets left out."""
+    imports: dict[str, set[str]] = field(default_factory=dict)
+    """Modules of the product that each module of it imports anywhere: at its top, for types only, inside functions."""
+    hidden: list[str] = field(default_factory=list)
+    """Places where `import_module` loads a module of ours by a string."""
+    habits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Habits that a reader stumbles over, by their name."""
+
+    @property
+    def circles(self) -> list[list[str]]:
+        """Return the groups of modules that import each other, directly or through others."""
+        reached = {name: self._reached(name) for name in self.imports}
+        groups = {
+            tuple(sorted(other for other in reached[name] if name in reached[other]))
+            for name in reached
+            if name in reached[name]
+        }
+        return sorted(map(list, groups))
+
+    def _reached(self, start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = list(self.imports[start])
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += self.imports.get(name, ())
+        return seen
+
+    @property
+    def twice(self) -> dict[str, list[str]]:
+        """Return the module names that several product files have."""
+        return {name: places for name, places in sorted(self.modules.items()) if len(places) > 1}
+
+
+def count_house(root: Path) -> House:
+    """Return the counts of all files that git has below `root`."""
+    house = House()
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
+    python: dict[str, str] = {}
+    for name in listed.splitlines():
+        path = root / name
+        if not path.is_file() or path.suffix not in (".py", ".p4", ".proto", ".md"):
+            continue
+        text = path.read_text()
+        if path.suffix == ".md":
+            house.words[name] = len(text.split())
+        elif name.startswith("tests/"):
+            house.tests[name] = text.count("\n")
+        else:
+            house.product[name] = text.count("\n")
+            if path.suffix == ".py":
+                python[name] = text
+    modules = {_module_name(name): name for name in python}
+    for module, name in modules.items():
+        tree = ast.parse(python[name])
+        house.imports[module] = set(_imports(tree, module, Path(name).name == "__init__.py", modules))
+        house.hidden += [f"{name}:{place}" for place in _imports_by_string(tree)]
+        if Path(name).name != "__init__.py" and not name.startswith(("labs/", "examples/", "docs/")):
+            house.modules[Path(name).stem].append(name)
+        if not name.endswith("_pb2.py"):
+            _count_lines(house, tree, python[name])
+    return house
+
+
+def _module_name(name: str) -> str:
+    """Return the dotted name of a file: without the folders above its outermost package, and without `__init__`."""
+    parts = list(Path(name).with_suffix("").parts)
+    start = next((at for at, part in enumerate(parts) if part.startswith("hopsum")), 0)
+    parts = parts[start:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(tree: ast.Module, module: str, is_package: bool, known: dict[str, str]) -> Iterator[str]:
+    """Yield the modules of ours that a module imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".") if is_package else module.split(".")[:-1]
+            above = base[: len(base) - node.level + 1] if node.level else []
+            start = ".".join([*above, *([node.module] if node.module else [])])
+            for each in node.names:
+                inner = f"{start}.{each.name}"
+                target = inner if inner in known else start
+                if target in known and target != module:
+                    yield target
+
+
+def _imports_by_string(tree: ast.Module) -> Iterator[str]:
+    """Yield line and argument of each call of `import_module` with a text that names a package of ours."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            argument = ast.unparse(node.args[0]) if node.args else ""
+            if "hopsum" in argument:
+                yield f"{node.lineno} {argument}"
+
+
+def _count_lines(house: House, tree: ast.Module, text: str) -> None:
+    """Count lines of code and of comments, and habits."""
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        _count_habits(house, node)
+    house.habits["`# fmt: skip`"] += text.count("# fmt: skip")
+    lines = text.split("\n")
+    comments = {
+        token.start[0]
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT and lines[token.start[0] - 1].lstrip().startswith("#")
+    }
+    house.comment_lines += sum("SPDX" not in lines[number - 1] for number in comments)
+    house.code_lines += sum(
+        bool(line.strip()) and number not in docstrings and number not in comments
+        for number, line in enumerate(lines, 1)
+    )
+
+
+def _count_habits(house: House, node: ast.AST) -> None:
+    if isinstance(node, ast.IfExp):
+        house.habits["conditional expressions"] += 1
+    elif isinstance(node, ast.Assign):
+        house.habits["assignments"] += 1
+        pairs = isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+        house.habits["assignments of tuples"] += pairs
+    elif isinstance(node, ast.ClassDef):
+        house.habits["class docstrings that begin with a question word"] += _first_word(node) in QUESTION_WORDS
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        house.habits["function docstrings `Return what ...`"] += (ast.get_docstring(node) or "").startswith("Return what")
+
+
+def _first_word(node: ast.ClassDef) -> str:
+    return next(iter((ast.get_docstring(node) or "").split()), "")
+
+
+def show_house(house: House, *, brief: bool) -> Iterator[str]:
+    """Yield the lines about the house."""
+    folders: dict[str, int] = defaultdict(int)
+    for name, lines in house.product.items():
+        folders[name.partition("/")[0]] += lines
+    yield f"product: {sum(house.product.values()):,} lines in {sum(name.endswith('.py') for name in house.product)} Python files"
+    yield "  " + ", ".join(f"{name} {lines:,}" for name, lines in sorted(folders.items(), key=lambda row: -row[1]))
+    yield f"tests: {sum(house.tests.values()):,} lines in {len(house.tests)} files"
+    yield f"Markdown: {sum(house.words.values()):,} words in {len(house.words)} pages"
+    share = house.comment_lines / max(house.code_lines, 1)
+    yield f"comment lines: {house.comment_lines:,} beside {house.code_lines:,} lines of code, {share:.2%}"
+    parts: dict[str, Iterable[str]] = {
+        "circles of imports": [" <-> ".join(circle) for circle in house.circles],
+        "imports of ours by a string": house.hidden,
+        "module names used twice": [f"{name}: {', '.join(places)}" for name, places in house.twice.items()],
+    }
+    for title, places in parts.items():
+        yield f"{title}: {len(list(places))}"
+        if not brief:
+            yield from (f"  {place}" for place in places)
+    yield "habits: " + ", ".join(f"{name} {number:,}" for name, number in house.habits.items())
+
+
 def main() -> int:
     """Print the report of this repository."""
     parser = argparse.ArgumentParser(description="Count how the code reads.")
     parser.add_argument("--brief", action="store_true", help="counts without their places")
     options = parser.parse_args()
+    for line in show_house(count_house(ROOT), brief=options.brief):
+        print(line)
     for line in show(count(ROOT), FOLDERS, brief=options.brief):
         print(line)
     return 0
