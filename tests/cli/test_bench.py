@@ -17,6 +17,7 @@ from hopsum_evaluation.bench import allreduce, dataplane, scaling
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.shaping import BURST_BYTES
 
+pytestmark = pytest.mark.system
 FRAME_BYTES = 1538
 """The most that a frame is on the wire, with preamble and gap."""
 

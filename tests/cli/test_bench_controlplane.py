@@ -13,6 +13,7 @@ import pytest
 from hopsum_evaluation.bench import controlplane
 from hopsum_evaluation.bench.controlplane_run import Leaks, SwitchUnderTest
 
+pytestmark = pytest.mark.system
 SMALL = ["--jobs=3", "--workers=2", "--iterations=1", "--runs=1"]
 
 

@@ -28,6 +28,7 @@ from hopsum_evaluation.compare.report import short, show, with_error
 from hopsum_evaluation.compare.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
 from hopsum_wire import Op
 
+pytestmark = pytest.mark.system
 BY_LABEL = {each.label: each for each in CANDIDATES}
 TINY = ("codec", "compare", "--scale", "0.0625", "--steps", "3")
 

@@ -31,6 +31,7 @@ from hopsum_wire.scapy import Hopsum
 from ..support.processes import assert_killed_command_leaves_nothing
 from ..support.targets import require_namespaces, require_network
 
+pytestmark = pytest.mark.system
 PARAMETERS = 38282
 HEADERS = 42 + 32
 

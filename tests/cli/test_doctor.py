@@ -20,6 +20,7 @@ from hopsum_topologies.seat import Seat
 from hopsum_topologies.testbed import SWITCH, native_testbed
 from hopsum_topologies.testbed import Testbed as Bed
 
+pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-m", "hopsum_cli.main", "doctor"]
 DEADLINE_S = 300.0
 

@@ -26,6 +26,8 @@ from hopsum_cli.main import (
     main,
 )
 
+pytestmark = pytest.mark.system
+
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -22,6 +22,7 @@ from hopsum_wire.scapy import Hopsum, read_hopsum
 
 from ..support.processes import assert_killed_command_leaves_nothing
 
+pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
 DEADLINE_S = 300.0
 

@@ -32,6 +32,8 @@ from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told, grown
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def switch() -> FakeDevice:

@@ -18,6 +18,7 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.shell import open_shell
 from hopsum_topologies import NativeSwitch
 
+pytestmark = pytest.mark.system
 if TYPE_CHECKING:
     from tests.controlplane.conftest import Server
 

@@ -26,6 +26,7 @@ from hopsum_controlplane.entries import DefaultAction, Delete, Insert, Multicast
 from hopsum_controlplane.tables import address, admit, forward, lookup, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
+pytestmark = pytest.mark.system
 TABLES = ("jobs", "workers", "lookup", "rewrite")
 
 Start = Callable[..., P4RuntimeDevice]

@@ -35,6 +35,7 @@ from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 from ..support.black_holes import BlackHoles
 from .test_audit import STRANGERS, altered, desired
 
+pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
 SHORT_S = 5.0
 

@@ -20,6 +20,7 @@ from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op, pack_codes
 from hopsum_wire.frames import FramePath, build_frame
 
+pytestmark = pytest.mark.system
 WORKERS = 3
 CODES = 1024
 RESULT_AT = 74  # Ethernet, IPv4, UDP and hopsum headers

@@ -33,6 +33,7 @@ from ..host.protocol.jobs import TABLE, TABLE6, TABLE16
 from ..host.protocol.network import Network, Weather, make_task
 from .tree_bed import CLOCK_S, Fabric, endpoint, worker_at
 
+pytestmark = pytest.mark.system
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 LOSSY = Weather(drop=0.05, duplicate=0.05)
 CALM = Weather(drop=0, duplicate=0, delay_s=0.001, straggle=0)

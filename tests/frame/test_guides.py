@@ -28,6 +28,7 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 
 

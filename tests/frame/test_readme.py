@@ -21,6 +21,7 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.native import NativeSwitch
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 GETTING_STARTED = (ROOT / "docs" / "getting-started.md").read_text()

@@ -15,6 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / "tools" / "record_cuda.py")]
 

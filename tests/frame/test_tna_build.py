@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "p4" / "build" / "tna"
 

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+pytestmark = [pytest.mark.system, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_topologies import Bmv2Switch, Namespace, TopologyError, bmv2_versions
 
-pytestmark = pytest.mark.usefixtures("bmv2")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("bmv2")]
 
 
 def _connects(address: str) -> bool:

@@ -15,7 +15,7 @@ from hopsum_topologies import Namespace
 from hopsum_topologies.commands import Ended, Event, HostTask, LineSplitter, OutputLine, run_in_namespaces
 from hopsum_topologies.reachability import find_unreachable
 
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 DEADLINE_S = 60.0
 
 

@@ -17,7 +17,7 @@ from hopsum_topologies.netns import Namespace
 
 ROUND_TRIP_S = 0.02
 TIMEOUT_S = 60.0
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from hopsum_topologies.documents import as_document, from_document, load_topolog
 from hopsum_topologies.mininet_network import plan_of
 from hopsum_topologies.routes import losses, routes, stations
 
+pytestmark = pytest.mark.system
 GOOD: dict[str, Any] = {
     "name": "net",
     "summary": "two hosts",

@@ -12,6 +12,8 @@ from hopsum_topologies import TopologyError
 from hopsum_topologies import free_port as module
 from hopsum_topologies.free_port import free_port
 
+pytestmark = pytest.mark.system
+
 
 def test_ports_that_nobody_bound_to_yet_are_not_returned_twice() -> None:
     assert len({free_port() for _ in range(500)}) == 500

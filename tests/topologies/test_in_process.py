@@ -18,6 +18,7 @@ from hopsum_topologies.catalogue import topology
 from hopsum_topologies.control import WORKER_UDP_PORT, NetworkControl, write_job
 from hopsum_topologies.in_process import InProcessNetwork
 
+pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
 HOSTS = ("h1", "h2", "h3", "h4")
 

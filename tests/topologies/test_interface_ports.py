@@ -22,7 +22,7 @@ from hopsum_switch.server import SwitchServer
 from hopsum_topologies import Namespace, NativeSwitch, TopologyError
 from hopsum_topologies.process import ManagedProcess
 
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 DEADLINE_S = 60.0
 STATION = Path(__file__).resolve().parents[1] / "switch" / "server" / "program" / "station"

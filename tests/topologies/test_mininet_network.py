@@ -14,6 +14,7 @@ import hopsum_topologies
 from hopsum_topologies import TopologyError, mininet_network, topology
 from hopsum_topologies.mininet_network import MininetNetwork, mininet_unavailable
 
+pytestmark = pytest.mark.system
 PACKAGE = Path(hopsum_topologies.__file__).parent
 
 

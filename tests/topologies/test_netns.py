@@ -19,7 +19,7 @@ import pytest
 
 from hopsum_topologies import Namespace, TopologyError, VethPair, remove_stale_namespaces
 
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 # Takes a namespace with a veth pair and a child inside, says so, and waits to be killed.
 _OWNER = """

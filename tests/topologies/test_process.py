@@ -11,6 +11,8 @@ import pytest
 from hopsum_topologies import TopologyError
 from hopsum_topologies.process import ManagedProcess
 
+pytestmark = pytest.mark.system
+
 
 def _python(code: str, folder: Path) -> ManagedProcess:
     return ManagedProcess([sys.executable, "-u", "-c", code], folder / "log")

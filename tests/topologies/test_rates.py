@@ -19,6 +19,7 @@ from hopsum_topologies.netns import Namespace
 from hopsum_topologies.network import LinkTraffic, Network, traffic
 from hopsum_topologies.shaping import BURST_BYTES
 
+pytestmark = pytest.mark.system
 RATE_BPS, TOLERANCE = 2e7, 0.01
 FRAME_BYTES, FRAMES = 1500, 1000
 FRAME = b"\xff" * 6 + b"\x02" + bytes(5) + b"\x88\xb5" + bytes(FRAME_BYTES - 14)  # of no protocol that anybody speaks

@@ -15,6 +15,8 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies import NativeSwitch, remove_stale_namespaces
 from hopsum_topologies.tempdirs import make_temporary_directory, remove_stale_directories, temporary_directory
 
+pytestmark = pytest.mark.system
+
 
 def dead_pid() -> int:
     return int(subprocess.run((sys.executable, "-c", "import os; print(os.getpid())"), capture_output=True).stdout)

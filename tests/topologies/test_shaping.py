@@ -15,6 +15,7 @@ from hopsum_topologies.description import Link
 from hopsum_topologies.shaping import netem_unavailable, require_shapes, shape, tc
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.usefixtures("namespaces"),
     pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed"),
 ]

@@ -11,6 +11,7 @@ import pytest
 from hopsum_topologies import Namespace, Star, TopologyError
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.usefixtures("namespaces"),
     pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed"),
 ]

@@ -18,6 +18,7 @@ import pytest
 from hopsum_cli.topology import run
 from hopsum_topologies.catalogue import topology
 
+pytestmark = pytest.mark.system
 DEADLINE_S = 300.0
 # A command with two children, one of them in a session of its own, that care for no hangup.
 FAMILY = "trap '' HUP; setsid sleep 600 & sleep 600 & echo up; wait"

@@ -17,6 +17,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork
 from hopsum_topologies.network import NamespaceNetwork
 
+pytestmark = pytest.mark.system
 NOTE = """#!/bin/sh
 echo "$*" >> {log}
 case "$*" in *"$REFUSED"*) echo "Error: Specified qdisc kind is unknown." >&2; exit 2;; esac

@@ -21,6 +21,7 @@ from hopsum_labs.levels import LEVELS
 from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.commands import Ended, OutputLine
 
+pytestmark = pytest.mark.system
 DEADLINE_S = 600.0
 PROGRAM = str(LEVELS["ethernet"].solution / "aggregate.json")
 CHUNKS = -(-6000 // 256)

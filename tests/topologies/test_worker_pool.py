@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import multiprocessing
 
+import pytest
+
 from hopsum_topologies.worker_pool import WorkerPool
+
+pytestmark = pytest.mark.system
 
 
 def test_a_worker_that_goes_on_at_once_is_not_mistaken() -> None:

@@ -20,6 +20,7 @@ from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
 from hopsum_wire.p4runtime import p4runtime_pb2
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).resolve().parent / "data"
 RECORDINGS = recordings(DATA)

@@ -27,6 +27,7 @@ from hopsum_wire import HOPSUM_UDP_PORT
 
 from ...switch.server.controller import wait_until
 
+pytestmark = pytest.mark.system
 WORKERS, ELEMENTS, LOSS = 3, 8_000, 0.1
 
 

@@ -28,7 +28,7 @@ from ...switch.server.controller import wait_until
 from ...topologies.conftest import namespaces
 
 __all__ = ["namespaces"]
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 PATIENCE = ["--answers", "1", "--wait", "60"]

@@ -16,6 +16,8 @@ from hopsum_controlplane.cluster import JobState, Pending, UnknownJobError
 from .watched import Fuse, Intents, Killed, WatchedDevice, WatchedStore
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, switch_config, tree_configs
 
+pytestmark = pytest.mark.system
+
 
 class Mortal:
     """A cluster whose controller dies when the fuse of the switches, or that of the database, has burnt down.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -25,6 +26,7 @@ from hopsum_controlplane.testing import Failure
 from .watched import FOREIGN_GENERATION, Fuse, Intents, Killed, WatchedDevice, WatchedStore
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config, tree_configs
 
+pytestmark = pytest.mark.system
 MEMORY = Path("/dev/shm")
 """Where nothing waits for a disk, which has no part in this."""
 NAMES = ("a", "b", "c", "d")

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hopsum_controlplane.cluster import JobState, Pending
 from hopsum_controlplane.cluster.pace import FREE, LONGEST_S, SHORT_S, Pace
 
 from .conftest import MakeCluster
 from .world import Clock, Cluster
+
+pytestmark = pytest.mark.system
 
 
 def test_short_generations_make_the_next_one_wait_longer_and_longer() -> None:

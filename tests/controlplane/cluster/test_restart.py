@@ -30,6 +30,7 @@ from hopsum_wire.membership import parse_membership
 
 from .world import Cluster, Worker, switch_config
 
+pytestmark = pytest.mark.system
 LOCALHOST, PORT, DEADLINE_S = "127.0.0.1", 1, 60.0
 TIMING = Timing(retransmit_s=0.05, retransmit_max_s=0.2, deadline_s=DEADLINE_S)
 

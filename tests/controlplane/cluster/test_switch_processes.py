@@ -18,6 +18,7 @@ from hopsum_controlplane.cluster import JobState, ResourceExhaustedError, Switch
 from .rigs import DEADLINE_S, Rig, agents_of, check_sum
 from .world import LEASE_S, Cluster, Worker
 
+pytestmark = pytest.mark.system
 TIMING = Timing(retransmit_s=0.05, retransmit_max_s=0.2, deadline_s=DEADLINE_S)
 
 

@@ -24,6 +24,7 @@ from hopsum_topologies.seat import Seat, open_link
 from .rigs import DEADLINE_S, agents_of, check_sum
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config
 
+pytestmark = pytest.mark.system
 TIMING = Timing(retransmit_s=0.1, retransmit_max_s=0.4, deadline_s=DEADLINE_S)
 LEAF_OF = (1, 1, 2)
 """By rank."""

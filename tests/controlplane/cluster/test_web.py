@@ -25,6 +25,7 @@ from .conftest import MakeCluster
 from .scraping import parse
 from .world import LEASE_S, Clock, Cluster
 
+pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
 
 

@@ -29,6 +29,7 @@ from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, start, write_config
 from .test_reload import certify, needs_openssl
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "docs" / "prometheus" / "hopsum.rules.yml"
 PAGE = (ROOT / "docs" / "alarms.md").read_text()

@@ -36,6 +36,7 @@ from hopsum_wire.service_manager import ServiceManager
 from ..cluster.world import Cluster, switch_config
 from .test_controller import NOBODY, START_S, write_config
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 CONTRIB = ROOT / "contrib"
 UNITS = sorted((CONTRIB / "systemd").glob("*.service"))

@@ -25,6 +25,7 @@ from hopsum_controlplane.service.server import Service
 
 from ..cluster.world import Cluster
 
+pytestmark = pytest.mark.system
 TOKENS = (AdminToken("the-token-of-alice-0000", "alice"), AdminToken("the-token-of-nobody-000"))
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
 

@@ -28,6 +28,7 @@ from hopsum_controlplane.testing import FakeDevice
 from ..cluster.world import Cluster, switch_config
 from .test_controller import NOBODY, write_config
 
+pytestmark = pytest.mark.system
 ADMIN = "the-token-of-the-administrator"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "backup.md"
 

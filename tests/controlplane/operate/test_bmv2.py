@@ -23,6 +23,7 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.testbed import SWITCH, seats_around
 
+pytestmark = pytest.mark.system
 HOSTS = 2
 ADMIN = "administrators-token-of-a-test"
 SHORT_LEASE_S, LEASE_S, MISSING_S = 3.0, 60.0, 5.0

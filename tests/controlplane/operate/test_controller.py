@@ -26,6 +26,7 @@ from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
 
+pytestmark = pytest.mark.system
 START_S = 300.0
 NOBODY = "127.0.0.1:1"
 CONFIG = """\

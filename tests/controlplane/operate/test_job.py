@@ -33,6 +33,7 @@ from hopsum_wire.watch.rates import document
 from ..cluster.noted import noted_tree
 from ..cluster.world import LEASE_S, Cluster, enter
 
+pytestmark = pytest.mark.system
 ADMIN = "administrators-token-of-a-test"
 
 

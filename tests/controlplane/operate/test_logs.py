@@ -20,7 +20,7 @@ import pytest
 
 from hopsum_controlplane.service.logs import log_to
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("quiet")]
 _log = logging.getLogger("hopsum_controlplane.of_a_test")
 
 

@@ -11,6 +11,8 @@ from hopsum_cli.job import main
 
 from ..cluster.world import Cluster
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def switches() -> int:

@@ -19,6 +19,7 @@ from hopsum_controlplane.cluster import load_config
 
 from ...support.reader import PATIENCE_S, Reader, end
 
+pytestmark = pytest.mark.system
 pytest.importorskip("torch", reason="torch is not installed")
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,6 +15,7 @@ from hopsum_controlplane.cluster import load_config
 
 from ..cluster.world import Cluster
 
+pytestmark = pytest.mark.system
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
 LEAF = """
 [[switch]]

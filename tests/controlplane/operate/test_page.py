@@ -18,7 +18,7 @@ from ..cluster.world import Cluster, switch_config
 from .browser import Browser, find_browser
 
 PROGRAM = find_browser()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on PATH")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(PROGRAM is None, reason="no Chromium on PATH")]
 JOB = "document.querySelector('[data-name={}]')"
 
 

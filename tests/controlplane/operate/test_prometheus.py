@@ -28,6 +28,7 @@ from hopsum_wire.watch.heartbeat import NAMES
 
 from ..cluster.world import Cluster, Worker, switch_config
 
+pytestmark = pytest.mark.system
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana" / "hopsum.json").read_text())

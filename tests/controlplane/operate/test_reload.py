@@ -28,6 +28,7 @@ from hopsum_topologies.process import ManagedProcess
 
 from .test_controller import NOBODY, START_S, Controller, exit_status, start, write_config
 
+pytestmark = pytest.mark.system
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 OPENSSL = shutil.which("openssl")
 OLD, NEW = "the-old-token-of-the-test", "the-new-token-of-the-test"

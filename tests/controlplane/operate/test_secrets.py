@@ -20,6 +20,7 @@ from hopsum.rpc.member import MemberClient
 
 from .test_controller import START_S, start, start_native, write_config
 
+pytestmark = pytest.mark.system
 OPENSSL = shutil.which("openssl")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "secrets.md"
 

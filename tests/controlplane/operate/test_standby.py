@@ -18,6 +18,7 @@ from hopsum_topologies.process import ManagedProcess
 from .test_as_a_service import Manager
 from .test_controller import NOBODY, START_S, exit_status, start, write_config
 
+pytestmark = pytest.mark.system
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "standby.md"
 
 

@@ -33,7 +33,10 @@ from .test_controller import NOBODY, START_S, start, write_config
 
 OPENSSL = shutil.which("openssl")
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "secrets.md").read_text()
-pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with"),
+]
 
 
 def run(folder: Path, block: str) -> None:

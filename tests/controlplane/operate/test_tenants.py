@@ -28,6 +28,7 @@ from ..cluster.world import Cluster
 from .test_controller import NOBODY, start, start_native, write_config
 from .test_reload import hang_up, private
 
+pytestmark = pytest.mark.system
 ADMIN = "the-token-of-the-administrator"
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tenants.md").read_text()
 TABLE = tuple(range(16))

@@ -33,6 +33,7 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.control.values import message_to_dict
 
+pytestmark = pytest.mark.system
 START_S, SUM_S = 300.0, 300.0
 WORKERS, UPLINK = 4, 9
 LEAVES = ("leaf1", "leaf2")

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from hopsum_topologies.process import ManagedProcess
 
 from ...support.reader import PATIENCE_S, Reader, await_end, end
 
+pytestmark = pytest.mark.system
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tutorial-two-jobs.md").read_text()
 PORTS = {"9559": socket.SOCK_STREAM, "47500": socket.SOCK_DGRAM, "4700": socket.SOCK_STREAM, "4701": socket.SOCK_STREAM}
 

@@ -43,6 +43,7 @@ from hopsum_wire import Op
 from .bf_runtime import DEVICE_ID, BfRuntime
 from .conftest import FILES, bfrt_of, make_build, of_one_word, p4info_of
 
+pytestmark = pytest.mark.system
 TABLE16 = tuple(range(16))
 MakeSpec = Callable[..., JobSpec]
 

@@ -35,6 +35,7 @@ from hopsum_evaluation.drill.controller_state import differences
 from hopsum_evaluation.drill.controller_writes import Deaths
 from hopsum_evaluation.drill.crash_injection import TakeoverReport
 
+pytestmark = pytest.mark.system
 ENDPOINT = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 SWITCH = SwitchConfig("s1", "native", "127.0.0.1:1", 0, ENDPOINT, (PortRule(1, IPv4Network("10.0.0.0/16")),))
 CONFIG = ClusterConfig((SWITCH,), Path("state.sqlite"))

@@ -14,6 +14,7 @@ from hopsum_evaluation.drill.command import build_parser, main, run_one
 
 from ...support.processes import assert_killed_command_leaves_nothing
 
+pytestmark = pytest.mark.system
 SMALL = "0.3"
 
 

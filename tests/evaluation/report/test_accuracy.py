@@ -17,6 +17,7 @@ from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
 from hopsum_topologies.worker_pool import WorkerDiedError
 
+pytestmark = pytest.mark.system
 MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 

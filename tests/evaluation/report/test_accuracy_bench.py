@@ -19,6 +19,7 @@ from hopsum_evaluation.report.accuracy_ratios import BEST, end_ratios, reached_s
 from hopsum_evaluation.report.accuracy_run import Trainings, _turned
 from hopsum_evaluation.report.interval import interval
 
+pytestmark = pytest.mark.system
 OURS = "thc:bits=2"
 CNN = MODELS["cnn"]
 

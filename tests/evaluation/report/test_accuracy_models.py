@@ -13,6 +13,8 @@ from hopsum_evaluation.report import accuracy_models
 from hopsum_evaluation.report.accuracy_models import CONTEXT, SYMBOLS, Learning, load_learning, loss, make_transformer
 from hopsum_evaluation.report.accuracy_plan import MODELS
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def learning() -> Learning:

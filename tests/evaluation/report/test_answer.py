@@ -27,6 +27,7 @@ from hopsum_evaluation.report.collect import read_report
 from hopsum_evaluation.report.markdown import answer_pictures, make_markdown
 from hopsum_evaluation.report.shown import BarChart, BarSeries, Plot, Series, Shown, fingerprint
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PARTS: dict[str, Any] = {"error": (Shown([]), [])}

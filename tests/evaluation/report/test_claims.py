@@ -13,6 +13,8 @@ from hopsum_evaluation.report.interval import interval, t_quantile
 from hopsum_evaluation.report.sections import SECTIONS
 from hopsum_evaluation.report.shown import figure
 
+pytestmark = pytest.mark.system
+
 
 def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:
     return Claim("made-up", "a quantity", "nobody", Basis.OWN, published, relation, margin)

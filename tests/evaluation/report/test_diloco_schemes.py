@@ -16,6 +16,7 @@ from hopsum.codec import ErrorFeedback
 from hopsum_evaluation.report.accuracy_plan import DiLoCoSetting
 from hopsum_evaluation.report.diloco import GlooMeans, make_diloco
 
+pytestmark = pytest.mark.system
 WORKERS, TIMEOUT_S = 3, 60
 
 

@@ -17,6 +17,7 @@ from hopsum_evaluation.report.applications import estimated, exact, k_means, pow
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import Settings, Size
 
+pytestmark = pytest.mark.system
 CLAIMS = {each.name: each for each in estimation.CLAIMS}
 USES = [{"exact": {"k-means": [2.0, 1.0], "PCA": [1.0, 0.5]}}] * 3
 

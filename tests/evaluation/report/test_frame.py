@@ -24,6 +24,7 @@ from hopsum_evaluation.report.shown import Plot
 
 from ...controlplane.operate.browser import Browser, find_browser
 
+pytestmark = pytest.mark.system
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 

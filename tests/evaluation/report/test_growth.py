@@ -12,6 +12,7 @@ from hopsum_evaluation.report import delay, growth
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
 
+pytestmark = pytest.mark.system
 CLAIMS = {each.name: each for each in (*growth.CLAIMS, *delay.CLAIMS)}
 
 

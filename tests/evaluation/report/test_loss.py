@@ -18,6 +18,7 @@ from hopsum_evaluation.report.lossy import Fate, allreduce, draw_fate
 from hopsum_evaluation.report.settings import Settings, Size
 from hopsum_evaluation.report.training import Case, make_case_codec, train
 
+pytestmark = pytest.mark.system
 WORKERS = 4
 ELEMENTS = 3000
 SETTINGS = Settings(7, Size.SMALL)

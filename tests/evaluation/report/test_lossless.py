@@ -12,6 +12,8 @@ from hopsum_evaluation.report.peeling import THRESHOLD, our_share_left, our_thre
 from hopsum_evaluation.report.settings import Settings, Size
 from hopsum_evaluation.report.sparse_model import BATCH, WIDTH, WORKERS, measure_sparse, step_seconds
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("edges", "whole"),

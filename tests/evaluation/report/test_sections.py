@@ -18,6 +18,7 @@ from hopsum_evaluation.report.sections import SECTIONS
 from hopsum_evaluation.report.settings import Settings, Size
 from hopsum_evaluation.report.text_gradients import capture_text
 
+pytestmark = [pytest.mark.system, pytest.mark.long]
 SETTINGS = Settings(2, Size.SMALL)
 SENT_BITS = {"fp32": 32, "topk": 0.1 * 64, "two-shot-4": 4, "thc": 4, "thc-ps": (4 + 8) / 2, "thc:bits=2": 2}
 """Of an element, by a worker of two, in the direction that has most of them."""

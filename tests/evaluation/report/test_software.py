@@ -16,6 +16,7 @@ from hopsum.codec import make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum_evaluation.report.software import SoftwareServers
 
+pytestmark = pytest.mark.system
 WORKERS = 3
 TIMEOUT_S = 60
 

@@ -11,6 +11,8 @@ import torch
 from hopsum_evaluation.report import topk
 from hopsum_evaluation.report.topk import TopKState, largest, topk_hook
 
+pytestmark = pytest.mark.system
+
 
 @dataclass
 class Bucket:

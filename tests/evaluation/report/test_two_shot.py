@@ -17,6 +17,7 @@ from hopsum_evaluation.report.two_shot import TwoShotExchange, TwoShotState, par
 
 from .test_software import TIMEOUT_S, WORKERS, Meeting
 
+pytestmark = pytest.mark.system
 BITS = pytest.mark.parametrize("bits", [4, 8])
 
 

@@ -23,6 +23,7 @@ from hopsum_wire.payload import up_bytes
 from ..transport.lossy import Mishaps
 from .cluster import PATIENT, WINDOW, Cluster
 
+pytestmark = pytest.mark.system
 WAIT_S = 90
 LOSSY = Mishaps(drop=0.1, duplicate=0.1, reorder=0.1)
 

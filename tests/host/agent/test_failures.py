@@ -25,6 +25,7 @@ from hopsum_wire.membership import MembershipError
 
 from .cluster import ASKING, GENERATION, HASTY, PATIENT, Cluster
 
+pytestmark = pytest.mark.system
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
 

@@ -23,6 +23,7 @@ from ..transport.lossy import Mishaps
 from .mutants import DividesByAll, DropsExcluded, KeepsAll, Reencodes, SettlesOnStale, Sound
 from .team import BRISK, WORKERS, Bench, Given, Setting, Team, own_things
 
+pytestmark = pytest.mark.system
 ELEMENTS = {"thc": 4000, "uhc": 4000, "fixed": 2000, "lossless": 4000, "thc:digits=6": 4000}
 LOSSES = (0.0, 0.01, 0.05, 0.2)
 

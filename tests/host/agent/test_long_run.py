@@ -11,10 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import pytest
 
 from .long_run import SPREAD, LongRun, Watching, leftover, make_run
 from .team import Bench
 
+pytestmark = pytest.mark.system
 ALLREDUCES = 2000 * int(os.environ.get("TEST_SCALE", "1"))
 
 

@@ -31,6 +31,7 @@ from ...support.diagnosis_rig import PickySwitch, membership
 from ...support.server import LOCALHOST, job_for
 from .stepping_worker import RETRANSMIT_S
 
+pytestmark = pytest.mark.system
 WORKERS, STEPS, ELEMENTS, SLOTS, GENERATION = 3, 3, 10_000, 16, 41
 STOPPED, STOPPED_AT = 2, 4
 """The rank that is stopped, and by how many of its chunks: in the middle of the first all-reduce."""

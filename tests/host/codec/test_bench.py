@@ -14,6 +14,7 @@ from hopsum_cli.main import main
 from hopsum_evaluation.bench.placement import one_core
 from hopsum_evaluation.bench.published import PublishedRunError, published_worker
 
+pytestmark = pytest.mark.system
 ACTIONS = ("encode", "decode", "contribution", "encode_feedback", "residual_read", "residual_write")
 
 

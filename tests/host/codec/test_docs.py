@@ -20,6 +20,7 @@ from hopsum_wire import Op
 
 from .vectors import Floats, nmse, normal
 
+pytestmark = pytest.mark.system
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "codecs.md"
 ELEMENTS = 1 << 17
 WAYS = [(rotation, scale) for rotation in ("block", "full", "none") for scale in ("block", "tensor")]

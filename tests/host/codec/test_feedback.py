@@ -17,6 +17,7 @@ from hopsum_wire import Op
 from .conftest import MakeCodec
 from .vectors import layered, normal
 
+pytestmark = pytest.mark.system
 WORKERS = 4
 
 

@@ -15,6 +15,7 @@ from hopsum_wire import Op
 from .conftest import MakeCodec
 from .vectors import encode_alone, layered, nmse, normal, only
 
+pytestmark = pytest.mark.system
 SIZES = [1, 255, 256, 257, 1023, 1024, 1025, 5000]
 CONTEXT = ReductionContext(seed=5, step=2, rank=1)
 

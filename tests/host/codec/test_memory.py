@@ -17,6 +17,7 @@ from hopsum_wire.payload import up_bytes
 
 from .vectors import normal
 
+pytestmark = pytest.mark.system
 ELEMENTS = (1 << 20) + 5
 CODECS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {}),

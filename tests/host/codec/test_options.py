@@ -27,6 +27,7 @@ from hopsum_wire.payload import SHAPES, unpack_codes
 
 from .vectors import Floats, layered, nmse, normal
 
+pytestmark = pytest.mark.system
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {}),
     ("thc", {"lane_bits": 16}),

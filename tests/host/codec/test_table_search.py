@@ -15,6 +15,7 @@ from hopsum.codec.solved_tables import SOLVED
 from hopsum.codec.table import expected_nmse, optimal_table, require_switch_table
 from hopsum.codec.table_search import most_workers, pareto_front
 
+pytestmark = pytest.mark.system
 G21 = (0, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 21)
 PUBLISHED = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
 BLOCK = 256

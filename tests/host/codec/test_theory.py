@@ -11,6 +11,7 @@ from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import expected_nmse
 from hopsum.codec.theory import expected_nmse_of
 
+pytestmark = pytest.mark.system
 WORKERS = 4
 
 

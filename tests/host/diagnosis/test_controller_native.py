@@ -20,6 +20,7 @@ from hopsum_topologies import NativeSwitch
 
 from .test_controller import Practice
 
+pytestmark = pytest.mark.system
 DEADLINE_S = 300.0
 POLL_S = 0.05
 

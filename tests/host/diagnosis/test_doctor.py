@@ -28,6 +28,7 @@ from hopsum_wire import Header, Kind, Op
 from ...support.diagnosis_rig import BRIEF, GENERATION, PATIENT, SLOTS, Job, membership
 from ...support.server import LOCALHOST, address_bits, job_for
 
+pytestmark = pytest.mark.system
 WAIT_S = 60
 CHECKS = [
     "membership", "rank", "address", "route", "neighbour", "mtu", "port", "switch", "generation", "slots", "round trip",

@@ -21,7 +21,7 @@ from hopsum_wire import HOPSUM_BYTES, Header, Kind
 
 from ...support.diagnosis_rig import membership
 
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 WORKER, SWITCH, BEYOND = ("10.7.0.1", 5000), ("10.7.0.254", 24677), ("10.9.0.254", 24677)
 PATIENT = Patience(answer_s=60.0, refusal_s=0.3, settle_s=0.01, probes=5)

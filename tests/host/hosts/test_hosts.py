@@ -21,6 +21,7 @@ from hopsum_topologies.star import Star
 
 from ...support.targets import require_namespaces
 
+pytestmark = pytest.mark.system
 SCRIPT = Path(__file__).with_name("training_script.py")
 WAIT_S = 240.0
 

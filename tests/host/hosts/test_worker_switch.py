@@ -23,6 +23,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
+pytestmark = pytest.mark.system
 TOKEN = "the-token-for-the-switches"
 WAIT_S = 120.0
 CONFIG = """\

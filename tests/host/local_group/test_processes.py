@@ -24,6 +24,7 @@ from ...support.printed import parse_printed
 from ...support.targets import require_namespaces
 from ..torch.embedded import EXAMPLES, embedded_jobs
 
+pytestmark = pytest.mark.system
 HERE = Path(__file__).parent
 RANKS, WAIT_S = 4, 600.0
 

@@ -22,6 +22,7 @@ from hopsum_evaluation.plan.plot import draw
 from hopsum_evaluation.plan.report import said_ranges
 from hopsum_evaluation.plan.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 
+pytestmark = pytest.mark.system
 JOB = ("plan", "--elements", "25M", "--compute", "200ms", "--rate", "1gbit")
 
 

@@ -29,6 +29,7 @@ from hopsum_wire.generations import Decided, Resume
 
 from .parts import PartBook, Unfilled
 
+pytestmark = pytest.mark.system
 GENERATION, RANK, WORKERS = 7, 1, 3
 STEPS = 160
 SEEDS = 90

@@ -27,6 +27,7 @@ from hopsum_wire.generations import Decided, Sealed
 
 from .change_world import POLICY, TIMING, ChangeWorld, Plan, change_scenario, decide
 
+pytestmark = pytest.mark.system
 MODES: dict[str, dict[str, Any]] = {"n": {}, "n - 1": {"quorum_below": 1}, "FLUSH": {"flush_after_s": 0.3}}
 LOSSES = (0.0, 0.01, 0.1)
 SEEDS = range(8)

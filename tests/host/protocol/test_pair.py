@@ -23,6 +23,7 @@ from hopsum_wire import Drop, Event, Header
 from .jobs import OF_TREES
 from .network import Weather, scenario
 
+pytestmark = pytest.mark.system
 SEEDS = range(40)
 SEEDS_MAX = 400
 """A rule that only matters when two ops happen to be the same takes more than 40 scenarios to be missed."""

@@ -18,6 +18,7 @@ from hopsum_wire import Header, down_bytes
 
 from .repair_world import POLICY, TIMING, Plan, repair_scenario
 
+pytestmark = pytest.mark.system
 LOSSES = (0.0, 0.01, 0.05, 0.2)
 SEEDS = range(12)
 SEEDS_MAX = 60

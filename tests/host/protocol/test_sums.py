@@ -30,6 +30,7 @@ from .network import scenario
 from .witness import Reply as Sent
 from .witness import Witness, codes_of
 
+pytestmark = pytest.mark.system
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SEEDS = range(6 * SCALE)
 GENERATIONS = 4

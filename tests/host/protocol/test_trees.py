@@ -30,6 +30,7 @@ from .network import TIMING, Generation, Network, Task, Weather, make_task
 from .trees import SPINE, Tree, jobs_of
 from .witness import Witness
 
+pytestmark = pytest.mark.system
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 3), (1, 3)]
 Patch = pytest.MonkeyPatch

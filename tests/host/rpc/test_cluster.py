@@ -31,6 +31,7 @@ from hopsum_controlplane.service.server import Service
 from hopsum_topologies.testbed import NATIVE_PORT, SWITCH, native_testbed
 from hopsum_wire.membership import MembershipError
 
+pytestmark = pytest.mark.system
 SLOTS, LEASE_S, SHORT_LEASE_S, TICK_S = 16, 60.0, 4.0, 0.05
 
 

@@ -19,6 +19,7 @@ from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 from ...support.black_holes import BlackHoles
 from .desk import NAME, TOKEN, desk_service
 
+pytestmark = pytest.mark.system
 WAIT_S = 30.0
 SHORT_S = 0.5
 

@@ -27,6 +27,7 @@ from hopsum_wire.membership import JobMembership, MembershipError
 
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service
 
+pytestmark = pytest.mark.system
 WAIT_S = 60.0
 Served = tuple[Desk, Service]
 

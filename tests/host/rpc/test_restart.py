@@ -31,6 +31,7 @@ from hopsum_wire import HOPSUM_UDP_PORT
 from .elastic_worker import WAIT_S, train
 from .test_cluster import Controller
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
 SERVICE = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 WORKERS, STEPS, SLOTS, PORT = 3, 60, 16, 1

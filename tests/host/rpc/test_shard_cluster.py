@@ -33,6 +33,7 @@ from hopsum_wire.membership import format_membership
 
 from .test_cluster import LEASE_S, Controller, _close, _until
 
+pytestmark = pytest.mark.system
 SLOTS, ELEMENTS, WAIT_S = 16, 20_000, 60
 
 

@@ -30,6 +30,7 @@ from hopsum_wire.membership import MembershipError
 
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service
 
+pytestmark = pytest.mark.system
 Served = tuple[Desk, Service]
 
 

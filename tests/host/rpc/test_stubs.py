@@ -16,6 +16,7 @@ import pytest
 from hopsum_wire.control import control_pb2
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -28,6 +28,7 @@ from hopsum_controlplane.cluster.cluster_controller import GRACE_S
 from .test_cluster import LEASE_S, SLOTS, Controller, _close, _sum, _until
 from .test_cluster import controller as controller
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
 SERVES_PEERS_S = 10.0
 """Seconds for which `close` serves peers that are not done."""

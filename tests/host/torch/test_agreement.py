@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
 pytest.importorskip("torch")
 
 WORKER = Path(__file__).with_name("agreement_worker.py")

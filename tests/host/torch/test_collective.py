@@ -28,6 +28,7 @@ from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
 
 from .collective_worker import CODECS, SEED, SIZES, digest, vectors  # noqa: E402
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("collective_worker.py")
 
 

@@ -13,6 +13,7 @@ import pytest
 from ...support.printed import parse_printed
 from .job import serve_job
 
+pytestmark = pytest.mark.system
 pytest.importorskip("torch", reason="torch is not installed")
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "collective.py"

@@ -11,6 +11,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 
+pytestmark = pytest.mark.system
+
 
 def test_the_verdict_and_a_line_now_and_then(tmp_path: Path) -> None:
     with embedded_jobs(tmp_path, 2):

@@ -10,6 +10,7 @@ import pytest
 
 from .job import run_ranks
 
+pytestmark = pytest.mark.system
 pytest.importorskip("torch", reason="torch is not installed")
 
 WORKER = Path(__file__).with_name("ddp_worker.py")

@@ -26,6 +26,7 @@ from ..rpc.test_generations import WAIT_S, Served, connect, vanish
 from .embedded import EXAMPLES, RANKS_S, embedded_jobs, torchrun
 from .test_diloco import EVERY, flat, inner_step, make_model
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("diloco_worker.py")
 STEPS = 100
 

@@ -14,6 +14,7 @@ import pytest
 from ...support.printed import parse_printed
 from .job import serve_job
 
+pytestmark = pytest.mark.system
 pytest.importorskip("torch", reason="torch is not installed")
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from .embedded import embedded_jobs, torchrun
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("frameworks_worker.py")
 STEPS = 6
 NEEDS = {"transformers": ["accelerate"]}

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("fsdp_worker.py")
 STEPS = 50
 HAS_OVERRIDE = "backend_override" in signature(init_device_mesh).parameters

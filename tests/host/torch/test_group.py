@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from .job import run_ranks
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("group_worker.py")
 Rank = dict[str, Any]
 

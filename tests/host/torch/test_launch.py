@@ -19,6 +19,7 @@ from hopsum_topologies.free_port import free_port
 from ...support.printed import parse_printed
 from .embedded import EXAMPLES, RANKS_S
 
+pytestmark = pytest.mark.system
 CONTRIB = Path(__file__).resolve().parents[3] / "contrib" / "training"
 JOBSET = CONTRIB / "jobset.yaml"
 TRAINING = [str(EXAMPLES / "ddp_digits.py"), "--steps", "20"]

@@ -12,6 +12,7 @@ import torch
 from hopsum.codec.table import LookupTable, expected_nmse
 from hopsum_evaluation.torch.published import BLOCK, STAGES, TABLE, TRUNCATED, PublishedWorker
 
+pytestmark = pytest.mark.system
 ELEMENTS = 64 * BLOCK
 
 

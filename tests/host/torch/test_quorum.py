@@ -23,6 +23,7 @@ from hopsum_topologies.free_port import free_port
 
 from ...support.printed import parse_printed
 
+pytestmark = pytest.mark.system
 HERE, WAIT_S = Path(__file__).parent, 600.0
 
 

@@ -20,6 +20,7 @@ from hopsum.codec import job_tables, make_codec
 from ..rpc.test_cluster import SLOTS, Controller, controller
 from .embedded import EXAMPLES
 
+pytestmark = pytest.mark.system
 __all__ = ["controller"]
 STEPS, RANKS_S = 40, 900.0
 

@@ -22,6 +22,7 @@ from hopsum.torch.method import COUNTED_STEPS, SETTLING_STEPS
 from ..agent.cluster import Cluster
 from .job import run_ranks
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("register_worker.py")
 ROUNDING = 2e-6
 Rank = dict[str, Any]

@@ -22,6 +22,8 @@ from hopsum.torch import HopsumState, hopsum_hook
 
 from .test_hook import FIRST, LAST, Bucket, Ranks, gradients
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:

@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from .embedded import embedded_jobs, torchrun
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("switch_lost_worker.py")
 LOST_IN_STEP = 4
 

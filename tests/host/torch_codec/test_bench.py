@@ -11,6 +11,7 @@ import torch
 from hopsum.torch.codec import TorchThc
 from hopsum_evaluation.torch import bench
 
+pytestmark = pytest.mark.system
 SMALL = ["--device", "cpu", "--elements", "4096", "--runs", "5"]
 
 

@@ -14,6 +14,7 @@ from hopsum.codec import CodecError, LookupTable, ReductionContext
 from hopsum.torch.codec import TorchFeedback, TorchThc, read_ranges
 from hopsum.torch.codec.kernels import DeviceTable
 
+pytestmark = pytest.mark.system
 CONTEXT = ReductionContext(1, 2, 0)
 ELEMENTS = 2000
 

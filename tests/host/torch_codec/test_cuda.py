@@ -19,6 +19,7 @@ from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_evaluation.torch.bench import Inputs, compare_sample
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="triton interprets in this process"),
 ]

@@ -24,6 +24,7 @@ from hopsum.torch.codec.kernels import FLOAT_LIMIT, DeviceTable
 from hopsum.torch.codec.launch import TritonKernels
 from hopsum_wire import Op
 
+pytestmark = pytest.mark.system
 Floats = NDArray[np.float32]
 CPU = torch.device("cpu")
 ODD_TABLES = [(0, *range(1, 15), 127), (*range(15), 16), (*range(0, 120, 8), 127)]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch
 
 from ..torch.embedded import torchrun
 
+pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("ranks_worker.py")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -27,6 +27,7 @@ from hopsum_wire.generations import Resume
 from ...support.server import LOCALHOST, UdpSwitch, job_for
 from ..protocol.change_world import decide
 
+pytestmark = pytest.mark.system
 SLOTS, RANKS = 4, 3
 FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0, retransmit_min_s=0.01)
 WAIT_S = 60.0

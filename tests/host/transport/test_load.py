@@ -19,6 +19,7 @@ from hopsum_wire import Event
 
 from ...support.server import LOCALHOST, UdpSwitch, job_for
 
+pytestmark = pytest.mark.system
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
 GENERATION, SLOTS, WORKERS = 7, 6, 3
 SECONDS = 0.2

@@ -33,7 +33,7 @@ from hopsum_wire.membership import MembershipError
 from .test_link_contract import everything
 from .veth import PORT, SWITCH_IP, WORKER_IP, Veth
 
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 WAIT_S = 60.0
 RESULT = Header(kind=Kind.RESULT, length=1024).pack() + bytes(1024)

@@ -14,6 +14,7 @@ from hopsum_switch.native.engine import NativeEngine
 
 from ..core.builder import assign, build, field, hexstr
 
+pytestmark = pytest.mark.system
 KEY = ("program", "processor")
 
 

@@ -19,6 +19,7 @@ from hopsum_switch.state.multicast import PortCopy
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
 
+pytestmark = pytest.mark.system
 GROUP = field("standard_metadata", "mcast_grp")
 SPEC = field("standard_metadata", "egress_spec")
 MESSAGE = ({"type": "string", "value": "here"}, {"type": "parameters_vector", "value": []})

@@ -14,6 +14,7 @@ from hopsum_switch.errors import ProgramError, UnsupportedError
 from ..core.builder import Json, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
 
+pytestmark = pytest.mark.system
 WIDTHS = {"a": 8, "b": 16, "c": 100, "v": 512, "w": 2048, "x": 1000, "y": 600, "s": 8, "t": 72, "z": 4}
 SIGNED = ("s", "t")
 ARITHMETIC = ["+", "-", "&", "|", "^"]

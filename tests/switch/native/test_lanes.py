@@ -13,6 +13,7 @@ from hopsum_switch.native.scope import Value
 from ..core.builder import Json, assign, build, expression, field, hexstr
 from .agreement import Pair
 
+pytestmark = pytest.mark.system
 SETTINGS = settings(
     max_examples=24, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )

@@ -20,6 +20,7 @@ from hopsum_switch.state.multicast import PortCopy
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
 
+pytestmark = pytest.mark.system
 A, M, RID = field("h", "a"), field("scalars", "m"), field("standard_metadata", "egress_rid")
 SPEC, GROUP = field("standard_metadata", "egress_spec"), field("standard_metadata", "mcast_grp")
 REGISTER: Json = {"type": "register_array", "value": "r"}

@@ -25,6 +25,7 @@ from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .agreement import Pair, mutate
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 IPV4 = bytes.fromhex("45000028000100004006f97d0a0102030a0203040035c001")
 RECORDINGS = recordings(ROOT / "tests" / "vectors" / "data")

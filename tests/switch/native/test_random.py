@@ -16,6 +16,7 @@ from hopsum_switch.state.randomness import RandomStream
 from ..core.builder import assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
 
+pytestmark = pytest.mark.system
 TOP = 2**64 - 1
 SPEC = field("standard_metadata", "egress_spec")
 

@@ -16,6 +16,9 @@ from ..core.test_stacks import COUNT, OTHER, SIZE, calls_of, chosen, element, fr
 from ..core.test_unions import U, W, member
 from .agreement import Pair, mutate
 
+pytestmark = pytest.mark.system
+
+
 # Everything goes to a group: what egress does to one copy must not show in the next.
 MULTICAST = assign(field("standard_metadata", "mcast_grp"), hexstr(1))
 

@@ -15,6 +15,7 @@ from hopsum_switch.state.multicast import PortCopy
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
 
+pytestmark = pytest.mark.system
 SETTINGS = settings(
     max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )

@@ -25,7 +25,7 @@ from . import bmv2, test_mirror, test_police, test_rounds, test_segments
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))
+pytestmark = [pytest.mark.system, pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))]
 
 
 class Both:

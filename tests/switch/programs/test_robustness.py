@@ -10,6 +10,8 @@ import pytest
 
 from hopsum_switch.engine import Engine
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     "name", ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police", "learner"]

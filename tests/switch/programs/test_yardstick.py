@@ -28,6 +28,7 @@ from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.program import load_program
 from hopsum_wire.p4runtime import p4info_pb2
 
+pytestmark = pytest.mark.system
 COMPILER = "p4c-bm2-ss"
 FRAMES = 5
 FOLDERS = [Path(name) for name in os.environ.get("TEST_P4_SAMPLES", "").split(":") if name]

@@ -18,7 +18,7 @@ from . import reference
 from .cases import random_case
 from .recordings import load, recordings
 
-pytestmark = pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))
+pytestmark = [pytest.mark.system, pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))]
 
 FIRST_SEED = 1000
 PROGRAMS = 24 * int(os.environ.get("TEST_SCALE", "1"))

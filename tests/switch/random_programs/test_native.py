@@ -17,6 +17,7 @@ from ..native.agreement import Pair
 from .cases import random_case
 from .summary import Summary
 
+pytestmark = pytest.mark.system
 PROGRAMS = 12 * int(os.environ.get("TEST_SCALE", "1"))
 FRAMES = 300
 

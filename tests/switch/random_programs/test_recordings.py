@@ -10,6 +10,7 @@ import pytest
 from ..native.agreement import Pair
 from .recordings import load, recordings
 
+pytestmark = pytest.mark.system
 MAX_BYTES = 300_000
 
 

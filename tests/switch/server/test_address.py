@@ -23,6 +23,7 @@ from hopsum_switch.server import SwitchServer
 
 from .controller import DEADLINE_S, Controller
 
+pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-m", "hopsum_switch"]
 
 

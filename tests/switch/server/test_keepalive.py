@@ -15,6 +15,8 @@ from hopsum_switch.server import SwitchServer
 
 from .controller import Controller, wait_until
 
+pytestmark = pytest.mark.system
+
 
 class Path:
     """A TCP path to a server that can go dead: nothing passes any more, and nothing is closed."""

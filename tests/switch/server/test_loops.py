@@ -19,6 +19,7 @@ from hopsum_switch.ports.unix import open_peer
 from ..core.builder import assign, build, field, hexstr, primitive
 from .controller import DEADLINE_S, wait_until
 
+pytestmark = pytest.mark.system
 ROUND, STRAIGHT = b"\x00" + bytes(59), b"\x01" + bytes(59)
 
 

@@ -25,6 +25,7 @@ from hopsum_switch.ports.unix import open_peer
 
 from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
 
+pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
 LOADED = ["--program", str(PROGRAM), "--p4info", str(P4INFO)]
 READY = re.compile(r"ready grpc=(127\.0\.0\.1:\d+) device_id=(\d+)\n")

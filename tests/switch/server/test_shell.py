@@ -7,10 +7,15 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.server import SwitchServer
 
 from .controller import P4INFO, PROGRAM, Controller
+
+pytestmark = pytest.mark.system
+
 
 # The shell's threads would keep a failed script alive: hence the hook.
 PREAMBLE = """

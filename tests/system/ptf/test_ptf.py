@@ -25,6 +25,7 @@ from hopsum_topologies.ptf.results import Result, append_result, format_table, f
 from ...support.cases_table import CASES_ON
 from ...support.targets import require_network
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "vectors" / "data"
 FAILING = Path(__file__).resolve().parent / "failing"

@@ -29,6 +29,7 @@ from hopsum_topologies.free_port import free_port
 from .trainings import Training
 from .units import Unit
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[3]
 OLDER = "66bd08d"
 """The first commit that has unit files."""

@@ -17,6 +17,7 @@ from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import VECTORS, Floats, gaussian, grid_mse, measure, pair, spike
 
+pytestmark = pytest.mark.system
 ELEMENTS = 1024
 STEPS = 60
 

@@ -14,6 +14,7 @@ from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import Floats, gaussian, measure
 
+pytestmark = pytest.mark.system
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "estimation.md"
 ELEMENTS, WORKERS, STEPS = 4096, 4, 30
 CASES: list[tuple[str, int | None, dict[str, Any]]] = [

@@ -20,6 +20,7 @@ from hopsum_evaluation.baselines.registry import ESTIMATORS, make_estimator
 
 from .cases import Floats, gaussian, heavy
 
+pytestmark = pytest.mark.system
 CONTEXT = ReductionContext(seed=5, step=2, rank=1)
 LARGEST = float(np.finfo(np.float32).max)
 SIZES = [1, 2, 3, 4, 5, 17, 1000, 1023, 1024, 1025, (1 << 16) + 1, 200_003]

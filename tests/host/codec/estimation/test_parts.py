@@ -18,6 +18,7 @@ from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import gaussian
 
+pytestmark = pytest.mark.system
 CONTEXT = ReductionContext(1, 2, 3)
 
 

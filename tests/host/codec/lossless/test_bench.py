@@ -9,6 +9,7 @@ import pytest
 
 from hopsum_cli.main import main
 
+pytestmark = pytest.mark.system
 SMALL = ["bench", "lossless", "--elements", "100000", "--runs", "2", "--threads", "1", "2", "--index", "bitmap"]
 
 

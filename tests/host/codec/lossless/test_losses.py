@@ -18,6 +18,7 @@ from .jobs import exact, run, start
 from .supports import Floats, sparse
 from .test_reduction import make
 
+pytestmark = pytest.mark.system
 WORKERS = 4
 ELEMENTS = 300_000
 
