@@ -4,8 +4,8 @@
     python tools/count_code.py            a summary, and each place
     python tools/count_code.py --brief    the summary only
 
-The house is everything in git: product lines are Python, P4 and proto files outside `tests/`. How the code reads is counted in
-packages and tools, without tests, generated files and data-plane cases.
+The house is everything in git: product lines are Python, P4 and proto files outside `tests/`. How the code reads is
+counted in packages and tools, without tests, generated files and data-plane cases.
 """
 
 from __future__ import annotations
@@ -411,7 +411,8 @@ def _count_habits(house: House, node: ast.AST) -> None:
     elif isinstance(node, ast.ClassDef):
         house.habits["class docstrings that begin with a question word"] += _first_word(node) in QUESTION_WORDS
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        house.habits["function docstrings `Return what ...`"] += (ast.get_docstring(node) or "").startswith("Return what")
+        docstring = ast.get_docstring(node) or ""
+        house.habits["function docstrings `Return what ...`"] += docstring.startswith("Return what")
 
 
 def _first_word(node: ast.ClassDef) -> str:
@@ -423,7 +424,8 @@ def show_house(house: House, *, brief: bool) -> Iterator[str]:
     folders: dict[str, int] = defaultdict(int)
     for name, lines in house.product.items():
         folders[name.partition("/")[0]] += lines
-    yield f"product: {sum(house.product.values()):,} lines in {sum(name.endswith('.py') for name in house.product)} Python files"
+    python_files = sum(name.endswith(".py") for name in house.product)
+    yield f"product: {sum(house.product.values()):,} lines in {python_files} Python files"
     yield "  " + ", ".join(f"{name} {lines:,}" for name, lines in sorted(folders.items(), key=lambda row: -row[1]))
     yield f"tests: {sum(house.tests.values()):,} lines in {len(house.tests)} files"
     yield f"Markdown: {sum(house.words.values()):,} words in {len(house.words)} pages"

@@ -16,6 +16,8 @@ from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchStateLostError
 from hopsum_controlplane.testing import Failure, FakeDevice
 
+from ..support.clock import FakeClock
+
 OURS, OTHER = PipelineConfig(b"ours", ""), PipelineConfig(b"another", "")
 BATCH = [Insert(MulticastGroup(1, (Replica(1, 0),)))]
 
@@ -79,26 +81,18 @@ class Session(FakeDevice):
             raise SessionLostError("the P4Runtime session ended", where=self.where)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def switch() -> Switch:
     return Switch()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def device(switch: Switch, clock: Clock) -> ReconnectingDevice:
+def device(switch: Switch, clock: FakeClock) -> ReconnectingDevice:
     return ReconnectingDevice(switch.connect, OURS.cookie, monotonic=clock, chance=random.Random(1))
 
 
@@ -130,7 +124,7 @@ def test_a_refused_update_is_no_reason_for_a_new_session(switch: Switch, device:
     assert device.sessions == 1
 
 
-def test_pauses_grow_and_differ(switch: Switch, clock: Clock, device: ReconnectingDevice) -> None:
+def test_pauses_grow_and_differ(switch: Switch, clock: FakeClock, device: ReconnectingDevice) -> None:
     switch.cut()
     switch.up = False
     pauses: list[float] = []
@@ -183,7 +177,7 @@ def test_somebody_pushed_another_program(switch: Switch, device: ReconnectingDev
     assert device.read_groups() == [], "what was pushed is expected from then on"
 
 
-def test_a_program_that_comes_later(switch: Switch, clock: Clock) -> None:
+def test_a_program_that_comes_later(switch: Switch, clock: FakeClock) -> None:
     switch.memory = FakeDevice()
     device = ReconnectingDevice(switch.connect, OURS.cookie, monotonic=clock)
     with pytest.raises(SwitchStateLostError):
@@ -192,7 +186,7 @@ def test_a_program_that_comes_later(switch: Switch, clock: Clock) -> None:
     assert not ensure_pipeline(device, OURS)
 
 
-def test_another_primary_is_not_fought(switch: Switch, device: ReconnectingDevice, clock: Clock) -> None:
+def test_another_primary_is_not_fought(switch: Switch, device: ReconnectingDevice, clock: FakeClock) -> None:
     def refused() -> None:
         raise NotPrimaryError("our election id is not the primary's", hint="stop the other")
 

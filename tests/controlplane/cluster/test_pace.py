@@ -8,14 +8,15 @@ import pytest
 from hopsum_controlplane.cluster import JobState, Pending
 from hopsum_controlplane.cluster.pace import FREE, LONGEST_S, SHORT_S, Pace
 
+from ...support.clock import FakeClock
 from .conftest import MakeCluster
-from .world import Clock, Cluster
+from .world import Cluster
 
 pytestmark = pytest.mark.system
 
 
 def test_short_generations_make_the_next_one_wait_longer_and_longer() -> None:
-    clock = Clock()
+    clock = FakeClock()
     pace, waits = Pace(clock), []
     for _ in range(FREE + 8):
         pace.begun("job")

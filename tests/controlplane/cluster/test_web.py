@@ -21,9 +21,10 @@ from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import KEPT, WINDOW_S, PageState
 from hopsum_wire import Drop, Event
 
+from ...support.clock import FakeClock
 from .conftest import MakeCluster
 from .scraping import parse
-from .world import LEASE_S, Clock, Cluster
+from .world import LEASE_S, Cluster
 
 pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
@@ -165,7 +166,7 @@ def connect() -> Iterator[Pairs]:
 
 
 def test_the_oldest_who_has_not_asked_makes_room(connect: Pairs) -> None:
-    clients = Clients(most=2, clock=Clock())
+    clients = Clients(most=2, clock=FakeClock())
     asked, silent, third, fourth = (connect() for _ in range(4))
     assert clients.admit(asked)
     assert clients.admit(silent)
@@ -182,7 +183,7 @@ def test_the_oldest_who_has_not_asked_makes_room(connect: Pairs) -> None:
 
 
 def test_a_client_has_a_bounded_time_for_all_of_its_request(connect: Pairs) -> None:
-    clock = Clock()
+    clock = FakeClock()
     clients = Clients(request_s=10.0, clock=clock)
     early, late = connect(), connect()
     clients.admit(early)

@@ -34,6 +34,8 @@ from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.membership import membership_document
 
+from ...support.clock import FakeClock
+
 LEASE_S = 10.0
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 
@@ -55,19 +57,6 @@ def tree_configs(**options: Any) -> tuple[SwitchConfig, ...]:
         switch_config(2, {1: "10.0.1.3/32", 2: "10.0.1.4/32"}, **options),
         switch_config(3, {}, **options),
     )
-
-
-class Clock:
-    """Seconds that pass when a test says so, both of the wall and of leases."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @dataclass
@@ -160,7 +149,7 @@ class Cluster:
         devices: Mapping[str, Device],
         links: tuple[LinkConfig, ...] = (),
     ) -> None:
-        self.clock = Clock()
+        self.clock = FakeClock(1_800_000_000.0)
         self.config = ClusterConfig(switches, folder / "state.sqlite", links, lease_s=LEASE_S, heartbeat_s=2.0)
         self.devices = devices
         self.open_store: Callable[[], StateStore] = lambda: StateStore(self.config.database)

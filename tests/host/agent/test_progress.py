@@ -21,6 +21,7 @@ from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op
 
+from ...support.clock import FakeClock
 from .cluster import EAGER, Cluster
 
 WAIT_S = 60.0
@@ -33,19 +34,12 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-class Clock:
-    now_s = 50.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == logger]
 
 
 def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    clock, log = Clock(), logging.getLogger("hopsum.tests.waiting")
+    clock, log = FakeClock(), logging.getLogger("hopsum.tests.waiting")
     waiting = WaitMonitor(log, "rank 3", clock=clock)
     assert waiting.say_in_s == AFTER_S
     clock.now_s += AFTER_S - 1
@@ -70,7 +64,7 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
 
 def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
     """The switch is asked before the line is due; a result ends the wait."""
-    cluster, clock = Cluster(stack, 2), Clock()
+    cluster, clock = Cluster(stack, 2), FakeClock()
     host, port = cluster.switch.address
     switch = f"switch {host}:{port}"
     first, second = (

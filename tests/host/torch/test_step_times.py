@@ -24,18 +24,11 @@ from hopsum.torch.method import SETTLING_STEPS, MethodTrial, steps_to_compare
 from hopsum.torch.step_times import StepTimes
 from hopsum_wire.watch.heartbeat import wait_share
 
+from ...support.clock import FakeClock
 from ..agent.cluster import Cluster
 from .test_hook import Bucket
 
 HEADERS = 14 + 20 + 8
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def result(seconds: float, sent: int, received: int) -> AllReduceResult:
@@ -44,18 +37,18 @@ def result(seconds: float, sent: int, received: int) -> AllReduceResult:
 
 
 def test_waiting_and_a_ring_at_the_same_rate() -> None:
-    clock = Clock()
+    clock = FakeClock()
     times = StepTimes(clock)
     begun = []
     for _ in range(2):
         begun.append(times.begin_step())
-        clock.now += 1.0
+        clock.now_s += 1.0
         times.end_allreduce(result(0.5, 1000, 2000), 2000)
         times.hand_over()
-        clock.now += 3.0
+        clock.now_s += 3.0
         times.end_allreduce(result(3.5, 3000, 2000), 2000)  # half a second of it beside the first one
         times.end_step()
-        clock.now += 2.0
+        clock.now_s += 2.0
     assert begun == [None, (6.0, 3.0)]
     scalars = times.scalars(4)
     assert scalars["step_s"] == 6.0
@@ -70,14 +63,14 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
 
 
 def test_a_step_that_was_given_up_is_not_told() -> None:
-    clock = Clock()
+    clock = FakeClock()
     times = StepTimes(clock)
     times.begin_step()
-    clock.now += 1.0
+    clock.now_s += 1.0
     assert times.begin_step() is None
     times.hand_over()
     times.end_step()
-    clock.now += 2.0
+    clock.now_s += 2.0
     assert times.begin_step() == (2.0, 0.0)
 
 
@@ -105,13 +98,13 @@ def test_a_comparison_tells_both_times_and_leaves_the_method(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "hopsum.torch.method")  # an earlier test may have set the level of all of hopsum
-    clock = Clock()
+    clock = FakeClock()
     trial = MethodTrial(lambda own: own, counted_steps=2, decides=False, tells=True, clock=clock)
     ways = []
     for _ in range(2 * (SETTLING_STEPS + 2) + 3):
         trial.begin_step()
         ways.append(trial.compresses)
-        clock.now += 3.0 if trial.compresses else 1.5
+        clock.now_s += 3.0 if trial.compresses else 1.5
     assert ways == [True] * 5 + [False] * 5 + [True] * 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "3000.0 ms through hopsum and 1500.0 ms through torch's process group (median of 2 steps each way)" in line

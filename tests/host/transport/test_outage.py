@@ -25,6 +25,7 @@ from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
+from ...support.clock import FakeClock
 from ...support.server import LOCALHOST, UdpSwitch, job_for
 from .lossy import WrappedLink
 from .veth import PORT, SWITCH_IP, WORKER_IP, Veth
@@ -40,19 +41,12 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def failure(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
 def test_one_line_when_it_begins_and_one_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    clock, failures = Clock(), Counter[str]()
+    clock, failures = FakeClock(), Counter[str]()
     outage = Outage("here to there", failures, clock=clock)
     outage.note_sent()
     for _ in range(3):
