@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from importlib import import_module
 from typing import Any, Final, Literal, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -255,7 +254,8 @@ def _on_device(tensor: Any, comm: Communicator | str | None, out: Any) -> _Call 
     """Return a torch tensor's call on its device; None: it is summed from the host."""
     if not _is_torch(tensor) or not tensor.numel():
         return None
-    torch_side = import_module("hopsum.torch.tensors")
+    from hopsum.torch import tensors as torch_side
+
     torch_side.require_dense(tensor)
     if out is not None:
         torch_side.require_out(tensor, out)
@@ -263,13 +263,15 @@ def _on_device(tensor: Any, comm: Communicator | str | None, out: Any) -> _Call 
     codec_on = settings_of(joined).codec_on
     if codec_on == "host" or (codec_on == "auto" and tensor.device.type == "cpu"):
         return None
-    call: _Call | None = import_module("hopsum.torch.device.tensors").device_call(joined, codec_on, tensor, out)
-    return call
+    from hopsum.torch.device.tensors import device_call
+
+    return device_call(joined, codec_on, tensor, out)
 
 
 def _read(tensor: Any, out: Any) -> _Call:
     if _is_torch(tensor):
-        torch_side = import_module("hopsum.torch.tensors")
+        from hopsum.torch import tensors as torch_side
+
         if out is not None:
             torch_side.require_out(tensor, out)
         place = None if out is None else torch_side.vector_of(out)

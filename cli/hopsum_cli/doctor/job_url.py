@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from hopsum.config import Config, ConfigError
-from hopsum.connection import controller_at
+from hopsum.connection.controller_url import controller_at
 from hopsum.diagnosis.controller_side import apart_s
 from hopsum.diagnosis.joining_side import Admission, examine_admission, not_admitted
 from hopsum.diagnosis.rows import DiagnosisReport

@@ -18,8 +18,8 @@ from torch import nn
 from hopsum.codec import make_codec
 from hopsum.communicator import AllReduceResult, Communicator, SocketTraffic
 from hopsum.communicator.task import Task
+from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import DiLoCo
-from hopsum.torch.collective import CollectiveCommunicator
 from hopsum_evaluation.report.accuracy_plan import DiLoCoSetting
 
 HALF_LOCAL: Final = 0.5

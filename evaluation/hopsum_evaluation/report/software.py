@@ -15,7 +15,7 @@ import torch.distributed as dist
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import Summed
-from hopsum.torch.collective import CollectiveCommunicator
+from hopsum.connection.collective import CollectiveCommunicator
 
 
 class SoftwareServers(CollectiveCommunicator):

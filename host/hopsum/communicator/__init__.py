@@ -9,8 +9,8 @@ signature    the facts about a call that all ranks need to have in common
 results      results, counts and spans of time
 unfinished   the reason why a program ends before its work is done
 
-Three kinds exist: `hopsum.agent.Agent` at a switch, `hopsum.memory` in one process, `hopsum.torch.collective` over a
-process group of torch.
+Three kinds exist: `hopsum.agent.Agent` at a switch, `hopsum.memory` in one process,
+`hopsum.connection.collective` over a process group of torch.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
-from hopsum.connection import membership_at
+from hopsum.connection.membership_url import membership_at
 from hopsum.diagnosis import host_checks, kernel, switch_checks
 from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped

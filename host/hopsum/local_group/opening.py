@@ -50,7 +50,7 @@ def open_local_group(
     """Take part as one rank; all ranks call this at the same point.
 
     Args:
-        store: hopsum.torch.store.RankStore.
+        store: hopsum.connection.rank_store.RankStore.
         open_job: takes part in the job, given the settings of a leader and the meeting of all leaders; returns its
             communicator, and the settings with what the job records.
         make_codec: returns the codec of settings for a number of workers.

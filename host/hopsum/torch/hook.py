@@ -5,7 +5,6 @@ No `from __future__ import annotations` here: DDP compares the hook's annotation
 """
 
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.communicator import Communicator
 from hopsum.config import resolve
-from hopsum.torch.agreement import require_same
+from hopsum.connection import open_config
+from hopsum.connection.collective import require_same
 from hopsum.torch.state import HopsumState
 
 
@@ -75,5 +75,4 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
 def _connect() -> Communicator:
     """Return a communicator as the environment says, over the ranks' own hosts where it names no URL."""
     config = resolve()
-    opened: Communicator = import_module("hopsum.connection").open_config(replace(config, url=config.url or "hosts://"))
-    return opened
+    return open_config(replace(config, url=config.url or "hosts://"))

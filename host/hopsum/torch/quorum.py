@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
@@ -23,7 +22,9 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError, resolve
+from hopsum.connection import Hooks, open_config
 from hopsum.errors import HopsumError
+from hopsum.hosts import Meeting
 from hopsum.torch.group import BACKEND, ProcessGroupHopsum
 
 _TIMEOUT: Final = timedelta(seconds=60)
@@ -221,13 +222,11 @@ def _over_hosts(settings: dict[str, Any]) -> Connect:
     resolve({**told, "rank": 0})
 
     def connect(quorum: Quorum) -> Communicator:
-        connection, hosts = import_module("hopsum.connection"), import_module("hopsum.hosts")
         config: Config = resolve({**told, "rank": quorum.rank})
-        meeting = hosts.Meeting(
+        meeting = Meeting(
             _QuorumStore(quorum.store), "quorum", quorum.rank, quorum.workers, config.membership_wait_s,
             f"quorum {quorum.number}",
         )  # fmt: skip
-        opened: Communicator = connection.open_config(config, connection.Hooks(meeting=meeting))
-        return opened
+        return open_config(config, Hooks(meeting=meeting))
 
     return connect

@@ -15,7 +15,6 @@ import errno
 import logging
 import os
 import sys
-from importlib import import_module
 from math import inf
 from typing import Any, Final
 
@@ -197,7 +196,9 @@ def worker_loop(link: object, slots: int) -> WorkerLoop | None:
     if not isinstance(link, UdpLink) or not compiled_is_wanted() or sys.byteorder != "little":
         return None
     try:
-        kernel = import_module("hopsum.transport.worker_kernel")
+        # numba takes seconds to import: only a worker on a UDP link pays for it
+        import hopsum.transport.worker_kernel as kernel
+
         kernel.serve.compile()
     except Exception:  # numba's errors have no base of their own; the Python worker does the same
         _log.warning("the worker's loop does not compile here: the Python worker is used", exc_info=True)

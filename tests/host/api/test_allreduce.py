@@ -16,8 +16,8 @@ from hopsum.codec import NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import Communicator
 from hopsum.config import ConfigError
+from hopsum.connection.url import UrlError
 from hopsum.errors import GenerationEndedError, HopsumError
-from hopsum.url import UrlError
 
 from .ranks import run_ranks, vectors
 

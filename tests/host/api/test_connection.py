@@ -17,11 +17,12 @@ from hopsum.agent import Agent
 from hopsum.agent.timeline import overlap_s
 from hopsum.communicator import Communicator, Span
 from hopsum.config import Config, ConfigError
-from hopsum.connection import _codec_for, settings_of
+from hopsum.connection import settings_of
+from hopsum.connection.open_agent import codec_for_job
+from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.udp_link import UdpLink
-from hopsum.url import UrlError
 from hopsum_wire.membership import MembershipError
 
 from ..torch.job import serve_job
@@ -44,10 +45,10 @@ def test_a_job_that_torchruns_world_cannot_fill(
     monkeypatch.setenv("WORLD_SIZE", world)
     config = Config(url="file:///job.json", rank=0, codec="fixed", backend="numpy")
     if not refused:
-        assert _codec_for(config, 3).workers == 3
+        assert codec_for_job(config, 3).workers == 3
         return
     with pytest.raises(ConfigError, match=r"the job has 3 workers.* rank 0 of 2 \(WORLD_SIZE\): start 3 ranks"):
-        _codec_for(config, 3)
+        codec_for_job(config, 3)
 
 
 def _sum_over(urls: list[str]) -> None:

@@ -23,7 +23,9 @@ from hopsum.codec import ErrorFeedback  # noqa: E402
 from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
 from hopsum.communicator import Communicator  # noqa: E402
 from hopsum.config import Config, ConfigError  # noqa: E402
-from hopsum.torch.collective import open_collective, pack_words, unpack_words  # noqa: E402
+from hopsum.connection.collective import open_collective, pack_words, unpack_words  # noqa: E402
+from hopsum.connection.open_agent import Hooks  # noqa: E402
+from hopsum.connection.url import split_url  # noqa: E402
 from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
 
 from .collective_worker import CODECS, SEED, SIZES, digest, vectors  # noqa: E402
@@ -154,5 +156,6 @@ def test_words_add_up_to_what_a_switch_makes(op: Op, has_or: bool) -> None:
 
 
 def test_torch_has_to_be_initialised() -> None:
+    config = Config(url="collective://gloo")
     with pytest.raises(ConfigError, match=r'call torch.distributed.init_process_group\("gloo"\) first'):
-        open_collective("gloo", Config(), make=lambda _: pytest.fail("made"), facts="")
+        open_collective(config, split_url(config), Hooks())

@@ -12,6 +12,8 @@ import torch
 import hopsum
 from hopsum.codec import CodecError
 from hopsum.communicator import Communicator
+from hopsum.config import Config
+from hopsum.connection.open_agent import record_settings
 from hopsum.torch.device.tensors import _codecs
 
 from ..api.ranks import run_ranks
@@ -24,7 +26,7 @@ def both_ways(work: Callable[[Communicator], Any], workers: int = 2, **settings:
     """Return what `work` returns on each rank where rank 0 is on the device; equal to a job on the host alone."""
 
     def mixed(job: Communicator) -> Any:
-        hopsum.connection._settings[job] = hopsum.config.Config(codec_on="device" if job.rank == 0 else "host")
+        record_settings(job, Config(codec_on="device" if job.rank == 0 else "host"))
         means = work(job)
         places = _codecs[job]["device"]._made.values() if job in _codecs else ()
         waits = sum(place.staging.waits for place in places if place is not None)
@@ -96,7 +98,7 @@ def test_a_name_stays_on_its_device() -> None:
     url = "memory://name?workers=1"
     with hopsum.connect(url, rank=0, backend="numpy", codec_on="device") as job:
         hopsum.allreduce(torch.ones(5), job, name="w")
-        hopsum.connection._settings[job] = hopsum.config.Config(codec_on="host")
+        record_settings(job, Config(codec_on="host"))
         with pytest.raises(ValueError, match="what all-reduces of 'w' have not delivered is on another device"):
             hopsum.allreduce(torch.ones(5), job, name="w")
 

@@ -22,41 +22,48 @@ collectives of one group must come in one order on all ranks, and the script's o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
+from urllib.parse import SplitResult
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import lane_values, simulate_switch
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError
+from hopsum.connection.open_agent import Hooks, codec_of
+from hopsum.connection.url import UrlError, query_of
 from hopsum.errors import AllReduceError
-from hopsum.torch.agreement import require_same
 from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES, pack_sums
 
+_KINDS: Final = ("gloo", "nccl")
+_FACTS_BYTES: Final = 1024
+_DIGEST_BYTES: Final = 32
 
-def open_collective(
-    kind: str, config: Config, *, make: Callable[[int], Codec], facts: str, group: Any = None
-) -> CollectiveCommunicator:
+
+def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> CollectiveCommunicator:
     """Take part as this process's rank. All ranks call it at the same point.
 
-    Args:
-        kind: "gloo" or "nccl".
-        make: returns the codec for a number of workers.
-        facts: what ranks have to have in common, in words.
-        group: torch process group that nothing else uses. By default one of all ranks is made, and closed at the end.
+    `hooks.group` is a torch process group that nothing else uses. Without one a group of all ranks is made, and
+    destroyed with the communicator.
 
     Raises:
-        ConfigError: torch.distributed is not initialised, the group is of another kind or the rank not this
-            process's.
-        JoinError: other ranks have other facts.
+        ConfigError: a malformed URL, torch.distributed is not initialised, the group is of another kind or the rank not
+            this process's.
+        JoinError: other ranks have other settings.
     """
+    query_of(config, parts, {})
+    kind, group = parts.netloc, hooks.group
+    if kind not in _KINDS or parts.path:
+        raise UrlError(f"URL {config.url!r}: {' or '.join(f'collective://{kind}' for kind in _KINDS)}")
     if not dist.is_available() or not dist.is_initialized():
         raise ConfigError(
             f"collective://{kind}: torch.distributed is not initialised; call "
@@ -66,11 +73,11 @@ def open_collective(
     workers = dist.get_world_size(group)
     if workers > MAX_WORKERS:
         raise ConfigError(f"collective://{kind}: {workers} ranks; a sum has at most {MAX_WORKERS} workers")
-    codec = make(workers)
+    codec = codec_of(config, workers)
     timeout = timedelta(seconds=config.deadline_s)
     own = dist.new_group(backend=kind, timeout=timeout) if group is None else group
     try:
-        require_same(own, facts)
+        require_same(own, facts_of(shared_settings(config)))
     except ValueError as error:
         raise JoinError(f"collective://{kind}: {error}") from None
     return CollectiveCommunicator(kind, own, dist.get_rank(own), codec=codec, seed=config.seed, owned=group is None)
@@ -159,6 +166,26 @@ class CollectiveCommunicator(SerialCommunicator):
                 f"{self.name}: {what} failed on rank {self.rank} of {self.workers}: {error}. Another rank has failed "
                 "or left, or did not come to this all-reduce in time; see what it says"
             ) from error
+
+
+def require_same(group: dist.ProcessGroup, facts: str) -> None:
+    """Compare a text with those of the other ranks. All of them call this at the same point.
+
+    Raises:
+        ValueError: on all ranks, with the texts of two that differ. Of long ones it has the first kilobyte.
+    """
+    told = facts.encode("ascii", "backslashreplace")
+    row = (hashlib.sha256(told).digest() + told)[:_FACTS_BYTES].ljust(_FACTS_BYTES)
+    on_gpu = dist.get_backend(group) == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, mine, group=group)
+    texts = [bytes(each.cpu().tolist()) for each in rows]
+    for rank, text in enumerate(texts):
+        if text != texts[0]:
+            first, other = (each[_DIGEST_BYTES:].decode("ascii", "replace").rstrip() for each in (texts[0], text))
+            raise ValueError(f"rank 0 has {first}; rank {rank} has {other}: all ranks need the same")
 
 
 def _operation(op: int, has_or: bool) -> dist.ReduceOp.RedOpType:

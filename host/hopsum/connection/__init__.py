@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`connect`: from a URL to what sums.
+
+file:///PATH/membership.json                          a switch, by the file that the controller wrote
+udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
+raw://INTERFACE/JOB?membership=PATH                   the same as udp://, by whole frames over one interface
+memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+collective://gloo, collective://nccl                  torch.distributed; needs no switch
+hosts://?slots=N                                      the ranks' own hosts, each with an embedded switch; under torchrun
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult
+
+from hopsum.communicator import Communicator, Span
+from hopsum.config import DEFAULT_CODEC, Config, ConfigError, resolve
+from hopsum.connection.membership_url import MEMBERSHIPS, open_membership
+from hopsum.connection.open_agent import Hooks, codec_of, has_settings, record_settings, settings_of
+from hopsum.connection.url import UrlError, split_url
+
+__all__ = ["Hooks", "connect", "open_config", "settings_of"]
+
+Opener = Callable[[Config, SplitResult, Hooks], Communicator]
+
+
+def connect(
+    url: str | None = None,
+    *,
+    config_file: str | Path | None = None,
+    group: Any = None,
+    on_packet: Callable[[Any, bool], None] | None = None,
+    trace: Callable[[Span], None] | None = None,
+    **settings: Any,
+) -> Communicator:
+    """Take part as one worker. Close what is returned, or use it in a `with` statement.
+
+    Args:
+        url: see the module, the setting `url` by default.
+        config_file: TOML file with further settings, HOPSUM_CONFIG by default.
+        group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
+            `deadline_s`. By default one of all ranks is made, so all ranks call this at the same point.
+        on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
+            of the network.
+        trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
+            thread. `hopsum.agent.timeline.draw` makes lines of text of them.
+        settings: see `hopsum.config.Config`. They come before the file, the environment and defaults.
+
+    Raises:
+        ConfigError: an unknown or unfit setting. UrlError for the URL.
+        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank, or the other
+            ranks of a controller's job do not come.
+        ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.errors).
+        JoinError: memory:// or collective:// and the other ranks have other settings.
+        CodecError: the codec's options do not fit it or the job.
+        ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
+        OSError: no socket at this rank's address, or the pcap file cannot be written.
+    """
+    return open_config(resolve({"url": url, **settings}, file=config_file), Hooks(group, on_packet, trace))
+
+
+def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
+    """Take part as one worker, with settings that are resolved. See `connect`."""
+    if config.local_group:
+        return _open_local_group(config, hooks)
+    parts = split_url(config)
+    if hooks.group is not None and parts.scheme != "collective":
+        raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
+    if parts.scheme in ("memory", "collective") and (hooks.trace is not None or not config.overlap):
+        raise ConfigError(f"trace and overlap with URL {config.url!r}: only workers at a switch have them")
+    if parts.scheme != "hopsum":  # whose job may record a codec
+        config = replace(config, codec=config.codec or DEFAULT_CODEC)
+    _require_packets(config, parts, hooks)
+    opened = _opener(config, parts.scheme)(config, parts, hooks)
+    if not has_settings(opened):
+        record_settings(opened, config)
+    return opened
+
+
+def _opener(config: Config, scheme: str) -> Opener:
+    """Return the function that opens URLs of a scheme. Raises UrlError where the environment lacks a package for it.
+
+    Imports are here since they cost a worker seconds and megabytes: torch for collective:// and hosts://, gRPC for
+    hopsum:// and hosts://.
+    """
+    needs = ""
+    try:
+        if scheme == "hopsum":
+            needs = "gRPC: pip install grpcio protobuf"
+            from hopsum.connection.controller_url import open_controller_job
+
+            return open_controller_job
+        if scheme == "hosts":
+            needs = "torch and gRPC: pip install 'hopsum[hosts]'"
+            from hopsum.connection.hosts_url import open_over_hosts
+
+            return open_over_hosts
+        if scheme == "collective":
+            needs = "torch: pip install 'hopsum[torch]'"
+            from hopsum.connection.collective import open_collective
+
+            return open_collective
+    except ModuleNotFoundError as error:
+        raise UrlError(f"URL {config.url!r} needs {needs} ({error})") from error
+    if scheme == "memory":
+        from hopsum.connection.memory_url import open_memory
+
+        return open_memory
+    return open_membership
+
+
+def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
+    """Take part with the other ranks of this host, as `local_group` says: as its leader, or through it."""
+    if (scheme := split_url(config).scheme) in ("memory", "collective"):
+        raise ConfigError(f"local_group={config.local_group!r} with {scheme}://: every rank takes part there by itself")
+    try:
+        from hopsum.connection.rank_store import RankStore
+        from hopsum.local_group import open_local_group
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"local_group needs torch: pip install 'hopsum[hosts]' ({error})") from error
+    store = RankStore(config.membership_wait_s, "local_group")
+    if config.rank not in (None, store.rank):
+        raise ConfigError(f"local_group: rank={config.rank}, but torch says {store.rank}; leave rank out")
+
+    def open_job(settings: Config, meeting: Any) -> tuple[Communicator, Config]:
+        job = open_config(settings, hooks._replace(meeting=meeting))
+        return job, settings_of(job)
+
+    opened = open_local_group(config, store, open_job=open_job, make_codec=codec_of)
+    record_settings(opened, config)
+    return opened
+
+
+def _require_packets(config: Config, parts: SplitResult, hooks: Hooks) -> None:
+    """Refuse settings of packets where no packets can be seen."""
+    if config.link == "scapy" and parts.scheme not in MEMBERSHIPS:
+        able = ", ".join(f"{scheme}://" for scheme in MEMBERSHIPS)
+        raise ConfigError(f'link="scapy" with URL {config.url!r}: only {able} have it')
+    if config.link != "scapy" and (config.pcap or config.show or hooks.on_packet is not None):
+        raise ConfigError('pcap, show and on_packet: only link="scapy" has packets to show')

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""file://, udp:// and raw://: a switch, by the membership file that its controller wrote."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote
+
+from hopsum.communicator import Communicator
+from hopsum.config import Config, nearest
+from hopsum.connection.open_agent import Hooks, open_agent
+from hopsum.connection.url import UrlError, query_of, split_url
+from hopsum.transport.link import DatagramLink
+from hopsum.transport.raw import RawLink
+from hopsum.transport.scapy_link import PacketView, ScapyLink
+from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
+
+_RAW_PARAMETERS: Final[dict[str, Callable[[str], Any]]] = {"membership": str, "via": IPv4Address}
+
+
+def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
+    """Take part in the job of a membership file, over UDP, over frames of one interface, or over scapy."""
+    membership = MEMBERSHIPS[parts.scheme](config, parts)
+    interface, via = None, None
+    if parts.scheme == "raw":
+        interface = parts.netloc
+        router = query_of(config, parts, _RAW_PARAMETERS).get("via")
+        via = None if router is None else str(router)
+    view = PacketView(config.pcap or None, hooks.on_packet, config.show)
+
+    def link(seat: RankEndpoint) -> DatagramLink:
+        local, switch = seat.endpoint.address, seat.send_to.address
+        if interface is None or config.link == "scapy":
+            return ScapyLink(local, switch, interface=interface, via=via, view=view)
+        return RawLink(interface, local, switch, via=via)
+
+    is_udp = interface is None and config.link != "scapy"
+    return open_agent(config, hooks, membership, make_link=None if is_udp else link)
+
+
+def membership_at(location: str) -> JobMembership:
+    """Read the membership file that a path or a URL (file://, udp://, raw://) names, without waiting for it.
+
+    Raises:
+        ConfigError: a URL of another kind, or malformed.
+        MembershipError: no file, a malformed one, or not of the switch and job that the URL names.
+    """
+    if "://" not in location:
+        return read_membership(location)
+    config = Config(url=location, membership_wait_s=0)
+    parts = split_url(config)
+    if parts.scheme not in MEMBERSHIPS:
+        raise UrlError(
+            f"URL {location!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, MEMBERSHIPS)}"
+        )
+    return MEMBERSHIPS[parts.scheme](config, parts)
+
+
+def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
+    query = query_of(config, parts, _RAW_PARAMETERS)
+    if not parts.netloc:
+        raise UrlError(f"URL {config.url!r}: on which interface? raw://INTERFACE/JOB?membership=PATH")
+    membership = _named_membership(config, query)
+    _require_job(config, parts, membership)
+    return membership
+
+
+def _file_membership(config: Config, parts: SplitResult) -> JobMembership:
+    query_of(config, parts, {})
+    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
+    return read_membership(unquote(parts.path), wait_s=config.membership_wait_s)
+
+
+def _udp_membership(config: Config, parts: SplitResult) -> JobMembership:
+    membership = _named_membership(config, query_of(config, parts, {"membership": str}))
+    _require_job(config, parts, membership)
+    _require_switch(config, parts, membership)
+    return membership
+
+
+def _named_membership(config: Config, query: dict[str, Any]) -> JobMembership:
+    if "membership" not in query:
+        raise UrlError(
+            f"URL {config.url!r}: who takes part stands in the file that the controller wrote for the job; "
+            "add ?membership=PATH to the URL"
+        )
+    return read_membership(query["membership"], wait_s=config.membership_wait_s)
+
+
+def _require_job(config: Config, parts: SplitResult, membership: JobMembership) -> None:
+    """Raise MembershipError unless the job of the URL, if it has one, is the membership's."""
+    job = unquote(parts.path.strip("/"))
+    if job and job != membership.job:
+        raise MembershipError(f"URL {config.url!r} is for job {job!r}, its membership file for {membership.job!r}")
+
+
+def _require_switch(config: Config, parts: SplitResult, membership: JobMembership) -> None:
+    """Raise MembershipError unless host and port of the URL, as far as it has them, are the membership's."""
+    places = {membership.switch, *(worker.send_to for worker in membership.workers)}
+    wrong_port = parts.port is not None and parts.port not in {place.udp_port for place in places}
+    if wrong_port or (parts.hostname and _address(config, parts.hostname) not in {place.ip for place in places}):
+        raise MembershipError(
+            f"URL {config.url!r} names another switch than its membership file, where job {membership.job!r} is at "
+            f"{' or '.join(sorted(map(str, places)))}: leave host and port out, or use the file of that switch"
+        )
+
+
+def _address(config: Config, host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise UrlError(f"URL {config.url!r}: no IPv4 address of host {host!r}: {error}") from error
+
+
+MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] = {
+    "file": _file_membership,
+    "udp": _udp_membership,
+    "raw": _raw_membership,
+}

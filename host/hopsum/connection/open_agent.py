@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that the files of the URL schemes share: hooks, codec, rank, and the agent at a switch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from hopsum.agent import Agent
+from hopsum.codec import Codec, make_codec
+from hopsum.communicator import Communicator, Span
+from hopsum.config import Config, ConfigError
+from hopsum.notice import telling
+from hopsum.protocol.worker import Timing
+from hopsum.transport.link import DatagramLink
+from hopsum_wire.membership import JobMembership, RankEndpoint
+
+
+class Hooks(NamedTuple):
+    """The arguments of `connect` that no text can name."""
+
+    group: Any = None
+    on_packet: Callable[[Any, bool], None] | None = None
+    trace: Callable[[Span], None] | None = None
+    meeting: Any = None
+    """A `Meeting` of ranks that have found each other before, for hosts://: the leaders of local groups."""
+
+
+_settings: Final[WeakKeyDictionary[Communicator, Config]] = WeakKeyDictionary()
+
+
+def record_settings(comm: Communicator, config: Config) -> None:
+    """Keep the settings that a communicator was made from, for `settings_of`."""
+    _settings[comm] = config
+
+
+def settings_of(comm: Communicator) -> Config:
+    """Return the settings that `connect` made a communicator from; the defaults for one that was made otherwise."""
+    return _settings.get(comm) or Config()
+
+
+def has_settings(comm: Communicator) -> bool:
+    """Say whether the settings of a communicator are kept already."""
+    return comm in _settings
+
+
+def codec_of(config: Config, workers: int) -> Codec:
+    """Make the codec of the settings. Raises ConfigError for options that it does not have, CodecError for others."""
+    slow = (
+        f"codec {config.codec}: still preparing its table and kernels; compiling the kernels takes half a minute, "
+        "once on a machine"
+    )
+    try:
+        with telling(slow):
+            return make_codec(
+                config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
+            )
+    except TypeError as error:
+        raise ConfigError(f"codec_options {config.codec_options} of codec {config.codec}: {error}") from error
+
+
+def codec_for_job(config: Config, workers: int) -> Codec:
+    """Make the codec of a job of so many workers. Raises as `codec_of`, and ConfigError for a job of another size."""
+    _require_world(config, workers)
+    return codec_of(config, workers)
+
+
+def _require_world(config: Config, workers: int) -> None:
+    """Refuse a job that has more workers than torchrun (RANK, WORLD_SIZE) has started ranks.
+
+    Jobs that are smaller than the world are fine: groups of ranks may have one each. So is a world of one, in which
+    every rank has been started by itself.
+    """
+    variables = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    if not all(text.isdecimal() for text in variables) or config.rank != int(variables[0]):
+        return
+    world = int(variables[1])
+    if workers > world > 1:
+        raise ConfigError(
+            f"the job has {workers} workers, and this program was started as rank {variables[0]} of {world} "
+            f"(WORLD_SIZE): start {workers} ranks, or make a job for {world} workers"
+        )
+
+
+def rank_of(config: Config, workers: int) -> int:
+    """Return the rank that the settings give this worker. Raises ConfigError without one, unless it is alone."""
+    if config.rank is not None:
+        return config.rank
+    if workers == 1:
+        return 0
+    raise ConfigError(
+        f"which of the {workers} workers is this? Pass rank=, or set HOPSUM_RANK or rank in the settings file; "
+        "torchrun's RANK would do as well"
+    )
+
+
+def open_agent(
+    config: Config,
+    hooks: Hooks,
+    membership: JobMembership,
+    rank: int | None = None,
+    *,
+    codec: Codec | None = None,
+    make: Callable[..., Agent] = Agent,
+    make_link: Callable[[RankEndpoint], DatagramLink] | None = None,
+    **given: Any,
+) -> Agent:
+    """Make the agent of one worker at a switch.
+
+    Args:
+        rank: in the job; that of the settings if left out.
+        codec: for the job's workers; made from the settings if left out.
+        make: class of the agent.
+        make_link: makes the link to each shard. The agent makes UDP links if left out.
+        given: further arguments of `make`.
+    """
+    rank = rank_of(config, len(membership.workers)) if rank is None else rank
+    # A rank that is not in the job is refused first: to solve a codec's table may take seconds.
+    seat = membership.worker(rank)
+    codec = codec or codec_for_job(config, len(membership.workers))
+    names = ("retransmit_s", "retransmit_min_s", "deadline_s", "flush_after_s", "unreachable_s")
+    timing = Timing(**{name: getattr(config, name) for name in names})
+    given |= {"timing": timing, "seed": config.seed, "overlap": config.overlap, "trace": hooks.trace}
+    if make_link is not None:
+        given["link"] = [make_link(shard.worker(rank)) for shard in membership.shards]
+    if "link" not in given:
+        given["gso"] = config.gso
+    try:
+        return make(membership, seat.rank, codec=codec, **given)
+    except BaseException:
+        for link in given["link"] if make_link is not None else ():
+            link.close()
+        raise
