@@ -50,8 +50,8 @@ test-torch:      ## the torch tests on another version, in an environment of its
 	@tools/bootstrap.sh dev $(TORCH_VENV) $(TORCH)
 	@$(TORCH_VENV)/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal $(TORCH_TESTS) $(ARGS)
 
-ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, native_veth, bmv2 or tna; default: all but native_veth)
-	@$(PY) ptf_tests/$(if $(TARGET),targets/$(TARGET)/)run $(ARGS)
+ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, bmv2, tna, tofino_model or tofino2_model; default: all)
+	@$(PY) ptf_tests/run $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the manifest
 	@$(PY) tools/compile_p4.py

@@ -23,15 +23,15 @@ from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from hopsum_ptf.matrix import meanings
 from hopsum_ptf.recording import Write, load, recordings
+from hopsum_ptf.runner import meanings
 from hopsum_topologies import bmv2_versions
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "vectors" / "data"
 MANIFEST = DATA / "manifest.json"
 PAGE = ROOT / "docs" / "validation.md"
-RUN_BMV2 = ROOT / "ptf_tests" / "targets" / "bmv2" / "run"
+RUN = ROOT / "ptf_tests" / "run"
 BUILD = ROOT / "p4" / "build"
 PROGRAM = BUILD / "hopsum.json"
 
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 def record() -> None:
     """Run the cases on bmv2 and replace the recordings. Raises SystemExit when a case did not pass."""
     with TemporaryDirectory(prefix="hopsum-record-") as folder:
-        done = subprocess.run((sys.executable, str(RUN_BMV2), "--record", folder), check=False)
+        done = subprocess.run((sys.executable, str(RUN), "--target", "bmv2", "--record", folder), check=False)
         if done.returncode != 0:
             raise SystemExit("not every case passed on bmv2: the recordings stay as they were")
         shutil.rmtree(DATA, ignore_errors=True)

@@ -22,9 +22,8 @@ A test is a subclass of hopsum_topologies.ptf.program_test.ProgramTest. Before e
 entries, no multicast groups, registers and counters at zero. Ports are 1 to N.
 
 targets:
-  native        the embedded switch with AF_UNIX ports; no root
-  native_veth   the embedded switch with veth pairs, in a network namespace; root
-  bmv2          simple_switch_grpc with veth pairs, in a network namespace; root
+  native   the embedded switch with AF_UNIX ports; no root
+  bmv2     simple_switch_grpc with veth pairs, in a network namespace; root
 
 examples:
   hopsum ptf my.json tests/                        # all tests of the folder

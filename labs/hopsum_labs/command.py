@@ -87,7 +87,8 @@ def _list(options: argparse.Namespace) -> int:
 def _start(options: argparse.Namespace) -> int:
     level, folder = LEVELS[options.level], options.folder
     try:
-        shutil.copytree(level.exercise, folder)
+        # Python leaves bytecode beside a skeleton that a test or a reader ran: it is no part of the handout.
+        shutil.copytree(level.exercise, folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     except FileExistsError:
         raise LabError(f"{folder} exists already; nothing was changed. Choose another folder") from None
     except OSError as error:

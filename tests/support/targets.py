@@ -19,7 +19,7 @@ def require_namespaces() -> None:
 
 
 def require_network(target: str) -> None:
-    """Skip where this target cannot run in network namespaces: native, native_veth, bmv2 or mininet."""
+    """Skip where this target cannot run in network namespaces: native, bmv2 or mininet."""
     reasons = {"bmv2": bmv2_unavailable, "mininet": mininet_unavailable}
     if target not in reasons:
         require_namespaces()

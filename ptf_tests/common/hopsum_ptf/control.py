@@ -111,7 +111,7 @@ def open_device(target: str, address: str, device_id: int) -> Device:
         return open_executed(address)
     if target in MODEL_CHIPS:
         return open_model(MODEL_CHIPS[target])
-    drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice, "native_veth": NativeDevice}
+    drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice}
     device: Device = drivers[target](address, device_id)
     return device
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import runpy
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,8 @@ from hopsum_model.errors import ModelError
 from hopsum_model.harness import Harness, LeftFrame, parse_counters
 from hopsum_model.tables import ModelTables
 from hopsum_ptf.testbed import PORTS
-from hopsum_ptf.tna import p4info_of, regroup, run_here, told_cells
+from hopsum_ptf.tna import EXECUTED_PORTS, p4info_of, regroup, run_here, told_cells
+from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.switches import PtfTarget
 
@@ -42,7 +42,6 @@ _NEVER: Final = {"table_id": 254}
 """A lookup table that no job has. Only lookups are ternary."""
 _PIPES: Final = (0, 1)
 """The pipes that frames pass."""
-_TNA: Final = Path(__file__).resolve().parents[2] / "targets" / "tna"
 _FILLED = "the model fills a frame that ends inside a header, where the document of TNA says that the parser drops it"
 _ON_BOTH = dict.fromkeys(("malformed.TruncatedHeader", "probing.RefusedQuestions"), _FILLED)
 OF_THE_MODEL: Final = {
@@ -203,6 +202,6 @@ def model_target(name: str) -> Iterator[PtfTarget]:
         address="",
         device_id=0,
         interfaces={port: f"model{port}" for port in PORTS},
-        platform_arguments=("--platform-dir", str(_TNA), "--platform", "executed_ports"),
-        skips={**runpy.run_path(str(_TNA / "skips.py"))["SKIPS"], **OF_THE_MODEL[name]},
+        platform_arguments=EXECUTED_PORTS,
+        skips={**SKIPS, **OF_THE_MODEL[name]},
     )

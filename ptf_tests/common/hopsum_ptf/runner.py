@@ -1,63 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of a target folder: run the data-plane cases there and show the table case x target."""
+"""The command `ptf_tests/run`: run the data-plane cases on one target or on all, and print the table case x target."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
 from hopsum_controlplane.artifacts import compiled_program
+from hopsum_model.chips import MODEL_CHIPS
+from hopsum_ptf.model import model_target, model_unavailable
 from hopsum_ptf.testbed import PORTS
-from hopsum_topologies import TopologyError
+from hopsum_ptf.tna import tna_target
+from hopsum_topologies import TopologyError, bmv2_unavailable
 from hopsum_topologies.ptf import runner
-from hopsum_topologies.ptf.results import format_table, format_totals
+from hopsum_topologies.ptf.results import Result, format_table, format_totals, read_results
 from hopsum_topologies.ptf.runner import RunnerError, log_folder, run_cases
 from hopsum_topologies.ptf.switches import SWITCHES, PtfTarget
 
-ROOT = Path(__file__).resolve().parents[3]
-CASES = ROOT / "ptf_tests" / "cases"
+ROOT: Final = Path(__file__).resolve().parents[3]
+CASES: Final = ROOT / "ptf_tests" / "cases"
+
+
+@dataclass(frozen=True)
+class CaseTarget:
+    """A switch that the data-plane cases run on.
+
+    start: a context manager that brings the switch up, and takes it down at the end.
+    unavailable: a function that returns the reason why the target cannot run on this machine, or None.
+    skips_allowed: whether a skipped case is no failure, because the target's program lacks something.
+    """
+
+    start: Callable[[], AbstractContextManager[PtfTarget]]
+    unavailable: Callable[[], str | None] = lambda: None
+    skips_allowed: bool = True
+
+
+TARGETS: Final = {
+    "native": CaseTarget(partial(SWITCHES["native"], compiled_program(), PORTS), skips_allowed=False),
+    "bmv2": CaseTarget(partial(SWITCHES["bmv2"], compiled_program(), PORTS), bmv2_unavailable),
+    "tna": CaseTarget(tna_target),
+    **{
+        name: CaseTarget(partial(model_target, name), partial(model_unavailable, chip))
+        for name, chip in MODEL_CHIPS.items()
+    },
+}
+"""Every target by its name, in the order of the table's columns."""
 
 
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
-    """Return the names `module.Class` of the `chosen` cases. `chosen` has modules or cases. Empty: all cases."""
+    """List the names `module.Class` of the `chosen` modules or cases. Empty: all cases of `folder`."""
     return runner.list_cases(chosen, folder)
 
 
-def start_switch(name: str) -> Callable[[], AbstractContextManager[PtfTarget]]:
-    """Return the function that starts the target of this name, with our program and the testbed's ports."""
-    return partial(SWITCHES[name], compiled_program(), PORTS)
+def meanings(folder: Path = CASES) -> Iterator[tuple[str, str]]:
+    """Yield name and first line of the docstring of every class in the case modules, in the order of the files."""
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                yield f"{path.stem}.{node.name}", (ast.get_docstring(node) or "").splitlines()[0]
 
 
-def main(name: str, start: Callable[[], AbstractContextManager[PtfTarget]], *, skips_are_failures: bool) -> int:
-    """Run the command of one target folder. Return the exit status.
-
-    `start` is a context manager that brings the switch up and takes it down again.
-    """
-    parser = argparse.ArgumentParser(description=f"Run the data-plane cases on the {name} target.")
-    parser.add_argument("cases", nargs="*", help="modules or module.Class; none: all")
-    parser.add_argument("--list", action="store_true", help="list the cases and leave")
+def main(arguments: Sequence[str]) -> int:
+    """Run the command. Return 0, 1 if a case failed, or 2 if the cases could not be run at all."""
+    parser = argparse.ArgumentParser(prog="ptf_tests/run", description="Run the data-plane cases.")
+    parser.add_argument("cases", nargs="*", help="modules or module.Class (default: all)")
+    parser.add_argument("--target", choices=list(TARGETS), help="target (default: every target that can run here)")
+    parser.add_argument("--list", action="store_true", help="list the cases with their meanings and leave")
     parser.add_argument("--record", type=Path, help="write a recording of every case that passes to this folder")
-    parser.add_argument("--logs", type=Path, help="keep the logs in this folder")
-    parser.add_argument("--folder", type=Path, default=CASES, help="where the cases are")
-    options = parser.parse_args()
+    parser.add_argument("--logs", type=Path, help="keep the logs of the target in this folder")
+    parser.add_argument("--folder", type=Path, default=CASES, help="folder of the cases (default %(default)s)")
+    options = parser.parse_args(arguments)
     try:
         cases = list_cases(options.cases, options.folder)
         if options.list:
-            print("\n".join(cases))
+            said = dict(meanings(options.folder))
+            print("\n".join(f"{case:45} {said[case]}" for case in cases))
             return 0
-        record = {"record": str(options.record) if options.record else ""}
-        with log_folder(options.logs) as logs, start() as target:
-            status, results = run_cases(target, cases, logs, folder=options.folder, parameters=record)
-            if status != 0:
-                print((logs / "output").read_text(errors="replace"))
+        return _run_one(options, cases) if options.target else _run_all(cases)
     except (RunnerError, TopologyError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{options.target or 'ptf_tests/run'}: {error}", file=sys.stderr)
         return 2
-    print(format_table({name: results}))
-    print(format_totals(name, results))
-    allowed = {"ok"} if skips_are_failures else {"ok", "skipped"}
+
+
+def _run_one(options: argparse.Namespace, cases: Sequence[str]) -> int:
+    target = TARGETS[options.target]
+    record = {"record": str(options.record) if options.record else ""}
+    with log_folder(options.logs) as logs, target.start() as switch:
+        status, results = run_cases(switch, cases, logs, folder=options.folder, parameters=record)
+        if status != 0:
+            print((logs / "output").read_text(errors="replace"))
+    print(format_table({options.target: results}))
+    print(format_totals(options.target, results))
+    allowed = {"ok", "skipped"} if target.skips_allowed else {"ok"}
     return status or int(any(result.outcome not in allowed for result in results))
+
+
+def _run_all(cases: list[str]) -> int:
+    """Run every target as a command of its own, which prints its output only if it fails."""
+    columns: dict[str, list[Result]] = {}
+    failed = 0
+    with TemporaryDirectory(prefix="hopsum-ptf-") as folder:
+        for name, target in TARGETS.items():
+            reason = target.unavailable()
+            if reason is not None:
+                columns[name] = [Result(case, "skipped", reason) for case in cases]
+                continue
+            print(f"==> {len(cases)} data-plane cases on {name}", flush=True)
+            logs = Path(folder) / name
+            command = (sys.executable, str(ROOT / "ptf_tests" / "run"), "--target", name, "--logs", str(logs), *cases)
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode != 0:
+                print(done.stdout)
+                failed = failed or done.returncode
+            columns[name] = read_results(logs / "results", cases)
+    print(format_table(columns))
+    for name, results in columns.items():
+        print(format_totals(name, results))
+    return failed

@@ -7,8 +7,8 @@ switches are translated here: codes travel in the groups of the program, not in 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -23,15 +23,20 @@ from hopsum_controlplane.program import HALF_WORD_CODES, HALF_WORD_KEYS, HalfWor
 from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_ptf import frames
+from hopsum_ptf.testbed import PORTS
+from hopsum_ptf.tna_skips import SKIPS
 from hopsum_tna import dump
 from hopsum_tna.control import TnaControl
 from hopsum_tna.errors import TnaError
 from hopsum_tna.switch import TOFINO, TOFINO2, SentFrame, Switch, TofinoChip
+from hopsum_topologies.ptf.switches import PtfTarget
 from hopsum_wire import HOPSUM_UDP_PORT, Kind, Op
 from hopsum_wire._layout import CODES8_BYTES, JOB_EVENTS
 from hopsum_wire.payload import unpack_codes
 
 PROGRAMS: Final = Path(__file__).resolve().parents[3] / "p4" / "build" / "tna"
+EXECUTED_PORTS: Final = ("--platform-dir", str(Path(__file__).parent), "--platform", "executed_ports")
+"""Arguments of ptf for a switch in ptf's own process."""
 CHIPS: Final = {"tofino": TOFINO, "tofino2": TOFINO2, "small": TOFINO}
 """The chip of each program. `small` is a build for tests (tools/dump_tna.py)."""
 
@@ -44,11 +49,6 @@ def compiled(program: str) -> Path:
 def p4info_of(program: str) -> Path:
     """Return the path of a program's checked-in P4Info. `small` has none."""
     return PROGRAMS / f"{program}.p4info.txtpb"
-
-
-def dumped_with() -> str:
-    """Return the version of the compiler whose dumps are checked in."""
-    return str(json.loads((PROGRAMS / "dumps.json").read_text())["version"])
 
 
 class EngineDevice(FakeDevice):
@@ -139,6 +139,19 @@ def open_executed(path: str) -> EngineDevice:
     device = EngineDevice(Path(path).name.partition(".")[0])
     run_here(device)
     return device
+
+
+@contextmanager
+def tna_target() -> Iterator[PtfTarget]:
+    """Name the compiled program of Tofino 1 as ptf's target: the switch comes up in ptf's process."""
+    yield PtfTarget(
+        name="tna",
+        address=str(compiled("tofino")),
+        device_id=0,
+        interfaces={port: f"executed{port}" for port in PORTS},
+        platform_arguments=EXECUTED_PORTS,
+        skips=SKIPS,
+    )
 
 
 def run_here(switch: SwitchHere) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import runpy
 import signal
 import subprocess
 import sys
@@ -15,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_model.chips import MODEL_CHIPS
-from hopsum_ptf.matrix import README, meanings, render_readme
-from hopsum_ptf.model import OF_THE_MODEL, model_unavailable
+from hopsum_ptf.model import model_unavailable
 from hopsum_ptf.recording import recordings
 from hopsum_ptf.runner import list_cases
 from hopsum_topologies import bmv2_unavailable
@@ -44,9 +42,9 @@ _WAIT_S = 60.0
 
 
 def _command(target: str, *arguments: str) -> list[str]:
-    if target in ("bmv2", "native_veth"):
+    if target == "bmv2":
         require_network(target)
-    return [sys.executable, str(ROOT / "ptf_tests" / "targets" / target / "run"), *arguments]
+    return [sys.executable, str(ROOT / "ptf_tests" / "run"), "--target", target, *arguments]
 
 
 def _run(target: str, *arguments: str) -> tuple[int, str, dict[str, str]]:
@@ -68,37 +66,9 @@ def test_every_case_passes(target: str, tmp_path: Path, record_property: Callabl
     assert table == {**dict.fromkeys(cases, "ok"), **skipped}, output
 
 
-def test_interface_ports_do_what_unix_ports_do() -> None:
-    """A part of the cases: what differs is the way in and out, not the program."""
-    modules = ("completion", "forwarding", "malformed")
-    status, output, table = _run("native_veth", *modules)
-    assert status == 0, output
-    assert table == dict.fromkeys(list_cases(modules), "ok"), output
-
-
 def test_every_case_is_recorded() -> None:
     recorded = {path.name.removesuffix(".json.gz") for path in recordings(DATA)}
     assert recorded == set(list_cases()) - UNRECORDED - NOT_ON_BMV2, "record again: python tools/record_vectors.py"
-
-
-def test_the_readme_lists_every_case() -> None:
-    lines = [line.strip("| ").split(" | ") for line in README.read_text().splitlines() if line.startswith("|")]
-    models = [name for name in MODEL_CHIPS if name in lines[0]]
-    assert lines[0] == ["case", "what it shows", "native", "bmv2", "tna", *models]
-    not_on_tna = {*NOT_ON_BMV2, *runpy.run_path(str(ROOT / "ptf_tests" / "targets" / "tna" / "skips.py"))["SKIPS"]}
-    said = dict(meanings())
-    skipped = ((), NOT_ON_BMV2, not_on_tna, *({*not_on_tna, *OF_THE_MODEL[name]} for name in models))
-    expected = [
-        [case, said[case], *("skipped" if case in cases else "ok" for cases in skipped)] for case in list_cases()
-    ]
-    assert lines[2:] == expected, "write it again: ptf_tests/run --readme"
-
-
-def test_the_readme_shows_how_cases_ended() -> None:
-    columns = {target: [Result("loss.Replaced", outcome)] for target, outcome in (("a", "ok"), ("b", "FAILED"))}
-    page = render_readme("2026-01-02", {"a": "one", "b": "two"}, columns)
-    assert "1 cases, last on 2026-01-02:\n\n- a: one\n- b: two\n\n| case | what it shows | a | b |" in page
-    assert page.endswith("| loss.Replaced | Set again, the last probability counts; 0 ends it. | ok | FAILED |\n")
 
 
 def test_deliberate_failures_are_noticed(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Stream:
         op = self.OPS[(round_ + slot) % len(self.OPS)]
         if rng.random() < 0.03:
             op = rng.choice(self.OPS)
-        # So small that no sum of ADD8 leaves its lane: the program's carry, see ptf_tests/targets/tna/skips.py.
+        # So small that no sum of ADD8 leaves its lane: the program's carry, see hopsum_ptf.tna_skips.
         largest = 255 // len(job.spec.workers) if op is Op.ADD8 else 127
         payload = bytes(rng.choices(range(largest + 1), k=up_bytes(op)))
         flags = int(rng.random() < 0.15)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +10,12 @@ from dataclasses import astuple
 from pathlib import Path
 
 from hopsum_ptf.runner import list_cases
+from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies.ptf.results import read_results
 
 from ...support.cases_table import CASES_ON
 
-TARGET = Path(__file__).resolve().parents[3] / "ptf_tests" / "targets" / "tna"
-SKIPS = runpy.run_path(str(TARGET / "skips.py"))["SKIPS"]
+RUN = Path(__file__).resolve().parents[3] / "ptf_tests" / "run"
 OF_LOOKUP_ADD16 = {
     "isolation.TablesOfBothWidthsInSeveralJobs",
     "lanes.AsManyWideSumsAsFit",
@@ -31,7 +30,7 @@ OF_LOOKUP_ADD16 = {
 def test_every_case_passes_or_is_about_something_that_the_program_does_not_have(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    command = [sys.executable, str(TARGET / "run"), "--logs", str(tmp_path)]
+    command = [sys.executable, str(RUN), "--target", "tna", "--logs", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     results = read_results(tmp_path / "results", list_cases())
     record_property(f"{CASES_ON}tna", [astuple(each) for each in results])

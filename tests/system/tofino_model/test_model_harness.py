@@ -16,7 +16,6 @@ from hopsum_model.harness import Harness, LeftFrame, complaints, parse_counters,
 from hopsum_ptf.model import model_unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
-TARGETS = ROOT / "ptf_tests" / "targets"
 BOTH = pytest.mark.parametrize("target", MODEL_CHIPS)
 _FAKE = """\
 import sys
@@ -111,7 +110,7 @@ def test_why_the_model_cannot_run(target: str, tmp_path: Path, monkeypatch: pyte
 @BOTH
 def test_the_target_says_why_it_does_not_run(target: str) -> None:
     environment = {**os.environ, "PATH": "/nowhere"}
-    command = [sys.executable, str(TARGETS / target / "run"), "forwarding.KnownAddress"]
+    command = [sys.executable, str(ROOT / "ptf_tests" / "run"), "--target", target, "forwarding.KnownAddress"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     harness = MODEL_CHIPS[target].harness

@@ -49,16 +49,6 @@ def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) ->
 
 
 @contextmanager
-def native_veth(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
-    """Run the embedded switch with veth pairs, in a namespace of its own. Needs root."""
-    with (
-        _veths(ports) as (namespace, switch_ends, test_ends),
-        NativeSwitch(*program, interfaces=switch_ends, namespace=namespace, extra=extra) as switch,
-    ):
-        yield PtfTarget("native_veth", switch.address, switch.device_id, test_ends, namespace=namespace.name)
-
-
-@contextmanager
 def bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
     """Run simple_switch_grpc with veth pairs, in a namespace of its own, without a program: tests push it. Needs root.
 
@@ -77,7 +67,6 @@ def bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> I
 
 SWITCHES: Final[Mapping[str, Callable[..., AbstractContextManager[PtfTarget]]]] = {
     "native": native,
-    "native_veth": native_veth,
     "bmv2": bmv2,
 }
 """The functions that start a switch, by the name of the target."""
