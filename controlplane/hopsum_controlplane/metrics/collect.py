@@ -22,7 +22,7 @@ from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_wire import Drop, Event, Op
-from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -64,42 +64,12 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_missing_ranks", "gauge", "Workers that the next generation lacks.", _JOB),
     ("job_packets_total", "counter", "Packets of this generation at a switch, by what they did.", (*_PART, "event")),
     ("member_lease_remaining_seconds", "gauge", "Until the member is evicted.", _MEMBER),
-    ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
-    ("member_allreduce_duration_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
-    ("member_skipped_total", "counter", "Of these: without a mean.", _MEMBER),
-    ("member_training_steps_total", "counter", "Training steps that a hook noted.", _MEMBER),
-    ("member_training_step_seconds_total", "counter", "Time of these steps.", _MEMBER),
-    ("member_training_wait_seconds_total", "counter", "Of this: waiting for all-reduces, computing nothing.", _MEMBER),
-    ("member_elements_total", "counter", "Elements that the agent summed.", _MEMBER),
+    *((count.metric, "counter", count.meaning, _MEMBER) for count in WORKER_COUNTS if count.metric),
+    ("member_allreduce_duration_seconds", "histogram", "Time of an all-reduce, from vector to mean.", _MEMBER),
     ("member_codes_total", "counter", "Lanes of which the agent has the sums, bits for OR.", (*_MEMBER, "op")),
-    ("member_quantization_error_energy_total", "counter", "Sum of squares of a sample of the residuals.", _MEMBER),
-    ("member_gradient_energy_total", "counter", "The same of the gradients, with residuals.", _MEMBER),
-    ("member_datagrams_sent_total", "counter", "Datagrams that the agent sent.", _MEMBER),
-    ("member_datagrams_received_total", "counter", "Datagrams that the agent received.", _MEMBER),
-    ("member_retransmits_total", "counter", "Datagrams that the agent sent again.", _MEMBER),
-    ("member_sent_bytes_total", "counter", "UDP payload that the agent sent.", _MEMBER),
-    ("member_received_bytes_total", "counter", "UDP payload that the agent received.", _MEMBER),
     ("members_truncated", "gauge", "Members beyond those of which values are shown.", ()),
 )
 PREFIX: Final = "hopsum_controller_"
-
-STATISTICS: Final = {
-    "allreduces": "member_allreduces_total",
-    "skipped": "member_skipped_total",
-    "steps": "member_training_steps_total",
-    "step_seconds": "member_training_step_seconds_total",
-    "wait_seconds": "member_training_wait_seconds_total",
-    "elements": "member_elements_total",
-    "error_squares": "member_quantization_error_energy_total",
-    "vector_squares": "member_gradient_energy_total",
-    "datagrams_sent": "member_datagrams_sent_total",
-    "datagrams_received": "member_datagrams_received_total",
-    "retransmits": "member_retransmits_total",
-    "bytes_sent": "member_sent_bytes_total",
-    "bytes_received": "member_received_bytes_total",
-}
-"""The counts in agents' heartbeats, and the metric that each becomes. Codes by op and times have more labels."""
-
 
 _KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 _VERSION: Final = version("hopsum")
@@ -214,9 +184,9 @@ def _add_member(made: dict[str, Metric], job: str, member: MemberView) -> None:
     labels = (job, str(member.rank))
     if member.lease_left_s is not None:
         _add(made["member_lease_remaining_seconds"], round(member.lease_left_s, 3), *labels)
-    for statistic, name in STATISTICS.items():
-        if statistic in member.statistics:
-            _add(made[name], member.statistics[statistic], *labels)
+    for count in WORKER_COUNTS:
+        if count.metric and count.name in member.statistics:
+            _add(made[count.metric], member.statistics[count.name], *labels)
     for op in Op:
         if (statistic := codes_name(op)) in member.statistics:
             _add(made["member_codes_total"], member.statistics[statistic], *labels, op.name.lower())

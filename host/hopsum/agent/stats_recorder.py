@@ -6,12 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from hopsum.codec.base import CollectivePhase
 from hopsum.communicator.results import CommunicatorStatistics
 from hopsum.communicator.task import Task
 from hopsum_wire import Op
-from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
 
 
 class StatsRecorder:
@@ -51,23 +52,9 @@ class StatsRecorder:
 
 
 def heartbeat_counts(counted: CommunicatorStatistics) -> Mapping[str, float]:
-    """Return what an agent's heartbeats carry, by the names of `hopsum_wire.watch.heartbeat`."""
-    traffic = counted.traffic
+    """Return the counts that an agent's heartbeats carry, by the names of `hopsum_wire.watch.heartbeat`."""
     return {
-        "allreduces": counted.allreduces,
-        "skipped": counted.skipped,
-        "elements": counted.elements,
-        "seconds": counted.seconds,
+        **{count.name: attrgetter(count.field)(counted) for count in WORKER_COUNTS},
         **{latency_name(bound_s): count for bound_s, count in zip(LATENCY_BOUNDS_S, counted.within, strict=True)},
         **{codes_name(op): lanes for op, lanes in counted.codes.items()},
-        "steps": counted.steps,
-        "step_seconds": counted.step_seconds,
-        "wait_seconds": counted.wait_seconds,
-        "error_squares": counted.error_squares,
-        "vector_squares": counted.vector_squares,
-        "datagrams_sent": traffic.datagrams_sent,
-        "datagrams_received": traffic.datagrams_received,
-        "retransmits": traffic.retransmits,
-        "bytes_sent": traffic.bytes_sent,
-        "bytes_received": traffic.bytes_received,
     }

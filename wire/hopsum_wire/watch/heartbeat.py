@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counts of a worker in its heartbeats, since the worker was made, by these names.
+"""The counts of a worker in its heartbeats, since the worker was made: the one table of a worker's metrics.
 
-allreduces, skipped, elements, seconds          of its all-reduces, as in `hopsum.agent.CommunicatorStatistics`
-seconds_le_BOUND                                of the all-reduces: how many took no longer than BOUND seconds
-codes_OP                                        lanes of which it has the sums, by what the switch did with them
-steps, step_seconds, wait_seconds               of training steps that a hook noted; waiting for all-reduces, of these
-error_squares, vector_squares                   sums of squares over a sample; `nmse` is their ratio
-datagrams_sent ... bytes_received               at its socket
-position                                        chunks of its stream so far: the controller ends the generation in time
+A new count is a field of `hopsum.communicator.CommunicatorStatistics` and a row of `WORKER_COUNTS`: heartbeats carry
+the count, and the controller's metrics page has it. Beside the rows heartbeats have
+
+seconds_le_BOUND    all-reduces that took no longer than BOUND seconds (`latency_name`)
+codes_OP            lanes of which the worker has the sums, by the op of the switch (`codes_name`)
+position            chunks of the worker's stream so far: the controller ends the generation before its rounds run out
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from hopsum_wire import Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
@@ -25,23 +24,69 @@ POSITION: Final = "position"
 """Not a metric."""
 LATENCY_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """The bounds of the counts of all-reduces by duration."""
-COUNTS: Final = (
-    "allreduces",
-    "skipped",
-    "elements",
-    "seconds",
-    "steps",
-    "step_seconds",
-    "wait_seconds",
-    "error_squares",
-    "vector_squares",
-    "datagrams_sent",
-    "datagrams_received",
-    "retransmits",
-    "bytes_sent",
-    "bytes_received",
+
+
+class WorkerCount(NamedTuple):
+    """One count of a worker, in heartbeats and on the controller's metrics page."""
+
+    name: str
+    """The name in heartbeats."""
+    field: str
+    """The attribute of `CommunicatorStatistics`, dotted."""
+    metric: str
+    """The metric on the page, after `hopsum_controller_`. Empty: the count is the sum of the histogram of durations."""
+    meaning: str
+    """The help text of the metric."""
+
+
+WORKER_COUNTS: Final = (
+    WorkerCount("allreduces", "allreduces", "member_allreduces_total", "All-reduces that the agent finished."),
+    WorkerCount("seconds", "seconds", "", "Time of all-reduces, from vector to mean."),
+    WorkerCount("skipped", "skipped", "member_skipped_total", "All-reduces without a mean."),
+    WorkerCount("steps", "steps", "member_training_steps_total", "Training steps that a hook noted."),
+    WorkerCount("step_seconds", "step_seconds", "member_training_step_seconds_total", "Time of training steps."),
+    WorkerCount(
+        "wait_seconds",
+        "wait_seconds",
+        "member_training_wait_seconds_total",
+        "Time of training steps in which they waited for all-reduces and computed nothing.",
+    ),
+    WorkerCount("elements", "elements", "member_elements_total", "Elements that the agent summed."),
+    WorkerCount(
+        "error_squares",
+        "error_squares",
+        "member_quantization_error_energy_total",
+        "Sum of squares of a sample of the residuals.",
+    ),
+    WorkerCount(
+        "vector_squares",
+        "vector_squares",
+        "member_gradient_energy_total",
+        "Sum of squares of a sample of the gradients, with residuals.",
+    ),
+    WorkerCount(
+        "datagrams_sent",
+        "traffic.datagrams_sent",
+        "member_datagrams_sent_total",
+        "Datagrams that the agent sent.",
+    ),
+    WorkerCount(
+        "datagrams_received",
+        "traffic.datagrams_received",
+        "member_datagrams_received_total",
+        "Datagrams that the agent received.",
+    ),
+    WorkerCount(
+        "retransmits", "traffic.retransmits", "member_retransmits_total", "Datagrams that the agent sent again."
+    ),
+    WorkerCount("bytes_sent", "traffic.bytes_sent", "member_sent_bytes_total", "UDP payload that the agent sent."),
+    WorkerCount(
+        "bytes_received",
+        "traffic.bytes_received",
+        "member_received_bytes_total",
+        "UDP payload that the agent received.",
+    ),
 )
-"""Names that stand alone."""
 
 
 def latency_name(bound_s: float) -> str:
@@ -54,8 +99,8 @@ def codes_name(op: Op) -> str:
     return f"codes_{op.name.lower()}"
 
 
-NAMES: Final = (*COUNTS, *map(latency_name, LATENCY_BOUNDS_S), *map(codes_name, Op))
-"""All of them."""
+NAMES: Final = (*(count.name for count in WORKER_COUNTS), *map(latency_name, LATENCY_BOUNDS_S), *map(codes_name, Op))
+"""All names of counts that are metrics."""
 
 
 def nmse(counts: Mapping[str, float]) -> float | None:
