@@ -74,7 +74,7 @@ COMMANDS = {
     "controller backup": Command("write a running controller's database to a file", "hopsum_cli.controller.backup"),
     "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job"),
     "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top"),
-    "doctor": Command("diagnose a worker or a controller", "hopsum_cli.doctor"),
+    "doctor": Command("diagnose a worker's way to its switch", "hopsum_cli.doctor"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
     "switch-ctl": Command("show ports, counters and registers of a running switch", "hopsum_switch.control", "switch"),
     "demo": Command("train a small model through a switch, against fp32", "hopsum_evaluation.demo.command", "demo"),

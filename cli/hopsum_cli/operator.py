@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, ControllerAddress
@@ -62,19 +61,7 @@ def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotoni
         except ControllerError as error:
             if error.code != "NOT_FOUND":  # deleted meanwhile
                 raise
-    return _snapshot(switches, jobs, clock())
-
-
-def job_snapshot(client: JobsClient, name: str) -> ControllerSnapshot:
-    """Ask for one job with its counters, and for no switch. Raises ControllerError."""
-    job, now_s = message_to_dict(client.job(name)), time.monotonic()
-    return _snapshot([], [(now_s, job)], now_s)
-
-
-def _snapshot(
-    switches: list[dict[str, Any]], jobs: list[tuple[float, dict[str, Any]]], now_s: float
-) -> ControllerSnapshot:
-    """Return a snapshot at `now_s` of jobs that were asked for at their times."""
+    now_s = clock()
     for at_s, job in jobs:
         for member in job["members"]:
             if member["heartbeat_age_s"] is not None:

@@ -11,7 +11,6 @@ import pytest
 import hopsum
 from hopsum.config import ConfigError, resolve
 from hopsum_cli.context import KEYS, ContextError, complete, variable
-from hopsum_cli.doctor.command import main as doctor
 from hopsum_cli.operator import address_of
 from hopsum_cli.operator_arguments import add_operator_arguments
 
@@ -108,17 +107,3 @@ def test_workers_take_no_notice_of_it(folder: Path) -> None:
     path.write_text("[other]\n")
     with pytest.raises(ConfigError, match=r"has no table \[hopsum\]; it has other"):
         resolve(file=path, environment={})
-
-
-def test_the_doctor_needs_something_to_look_at(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("HOPSUM_CONTROLLER", raising=False)
-    with pytest.raises(SystemExit) as stop:
-        doctor([])
-    assert stop.value.code == 2
-    assert "give MEMBERSHIP or --controller, or set HOPSUM_CONTROLLER" in capsys.readouterr().err
-    monkeypatch.setenv("HOPSUM_CONTROLLER", f"unix:{tmp_path}/nobody")
-    assert doctor([]) == 1
-    assert "nobody" in capsys.readouterr().out

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diagnosis of a job that hangs or does not begin: checks that pass, or fail with a remedy.
 
-rows          the result of a check, and the report of several: the same for workers and for the controller
+rows          the result of a check, and the report of several
 kernel        this machine's interfaces, routes, neighbours and sockets, by its kernel
 probe_client  PROBEs to a switch, from an address that it admits
 slots         the contents of a job's slot copies, in words
 worker_side   the checks of one worker, in their order
 joining_side  the checks of one worker of a controller's job, in their order
-controller_side  the checks of a controller's switches and jobs, in their order (controller_switch_checks,
-                 job_checks)
 """
 
 from __future__ import annotations

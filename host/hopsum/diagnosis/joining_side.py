@@ -9,10 +9,9 @@
     address, route, mtu, neighbour, buffer, offload    as those of a worker with a membership file
     switch      no process listens there, or the switch does not answer a worker of the running generation on this host
     round trip  PROBEs are lost; not made unless a worker of the generation is on this host
-    members ... slots  as those of a controller's job
 
-The controller is asked with the job's token, as a worker asks. What it says of the job is looked at twice, so that
-every member was heard in the meantime. The switch is sent PROBEs, which change nothing.
+The controller is asked with the job's token, as a worker asks. How the job and its other members are, says
+`hopsum job show`. The switch is sent PROBEs, which change nothing.
 """
 
 from __future__ import annotations
@@ -23,25 +22,28 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.controller_side import OF_JOBS
 from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
 from hopsum_wire.membership import Endpoint
-from hopsum_wire.watch.snapshots import ControllerSnapshot, Values
 
 WAY: Final = ("address", "route", "mtu", "neighbour", "switch", "round trip", "buffer", "offload")
 ASKED: Final = ("url", "controller", "job", "token")
-CHECKS: Final = (*ASKED, *WAY, *OF_JOBS)
+CHECKS: Final = (*ASKED, *WAY)
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The controller's answers to the job's token.
 
-    `own_ip` is this host's address towards the switch, None without a way there. The snapshots have this job only, and
-    are None where the controller does not show a job to its token. `refusal` says why then. `further` has the switches
-    of shards 1 and up, each with this host's address towards it.
+    Args:
+        controller: its address, and whether it was asked with TLS, in words.
+        workers: number of the job's workers.
+        send_to: the switch that this host's workers send to.
+        own_ip: this host's address towards the switch, None without a way there.
+        state: the job, as `hopsum_wire.control.values.message_to_dict` gives it; None where the controller does not
+            show a job to its token.
+        further: the switches of shards 1 and up, each with this host's address towards it.
     """
 
     controller: str
@@ -49,9 +51,7 @@ class Admission:
     workers: int
     send_to: Endpoint
     own_ip: str | None
-    before: ControllerSnapshot | None = None
-    after: ControllerSnapshot | None = None
-    refusal: str = ""
+    state: Mapping[str, Any] | None = None
     further: tuple[tuple[Endpoint, str | None], ...] = ()
 
 
@@ -80,13 +80,9 @@ def examine_admission(url: str, found: Admission, rank: int | None, patience: Pa
     ]
     report.rows += _Way(found, rank, patience).rows()
     for number, (switch, own_ip) in enumerate(found.further, 1):
-        other = replace(found, send_to=switch, own_ip=own_ip, before=None, after=None)  # without members' addresses
+        other = replace(found, send_to=switch, own_ip=own_ip, state=None)  # without members' addresses
         rows = _Way(other, rank, patience).rows()
         report.rows += [of_shard(row, number) for row in rows if row.check in ("address", "route", "mtu", "switch")]
-    if found.before is None or found.after is None:
-        report.rows += [skipped(check, found.refusal) for check in OF_JOBS]
-    else:
-        report.rows += [check(found.before, found.after) for check in OF_JOBS.values()]
     return report
 
 
@@ -99,7 +95,7 @@ class _Way:
 
     def __init__(self, found: Admission, rank: int | None, patience: Patience) -> None:
         self._found, self._patience = found, patience
-        self._job: Values | None = found.after.job(found.job) if found.after is not None else None
+        self._job = found.state
         self._member = _member_here(self._job, rank)
         self._own = Endpoint(found.own_ip, 0) if found.own_ip is not None else None
         if self._member is not None:
@@ -177,7 +173,7 @@ class _Way:
         return skipped("switch", told)
 
 
-def _member_here(job: Values | None, rank: int | None) -> Mapping[str, Any] | None:
+def _member_here(job: Mapping[str, Any] | None, rank: int | None) -> Mapping[str, Any] | None:
     """Return the member of a job's running generation on this host that asks, or None where there is none."""
     if job is None or job["state"] != "running":
         return None

@@ -122,9 +122,6 @@ def test_a_job_over_two_switches(
         assert "s1, slots 0-15" in shown
         top([*here, "--once", "--interval", "0.2"])
         assert json.loads(capsys.readouterr().out)["jobs"][0]["shards"] == 2
-        doctor([*here, "--job", "train", "--stuck-after", "0"])
-        checks = json.loads(capsys.readouterr().out)["checks"]
-        assert {each["status"] for each in checks} <= {"pass", "skip"}, checks
         token = tmp_path / "token"
         token.touch(mode=0o600)
         token.write_text(made["token"])
