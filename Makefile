@@ -12,7 +12,7 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test setup-demo setup-dev lint docs test-cuda test-torch ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
+.PHONY: help demo check test setup-demo setup-dev lint docs test-cuda test-torch test-shell ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -50,6 +50,12 @@ test-torch:      ## the torch tests on another version, in an environment of its
 	@tools/bootstrap.sh dev $(TORCH_VENV) $(TORCH)
 	@$(TORCH_VENV)/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal $(TORCH_TESTS) $(ARGS)
 
+SHELL_TESTS := tests/controlplane/test_shell.py tests/switch/server/test_shell.py tests/system/ptf/test_own_program.py \
+    tests/frame/test_guides.py tests/frame/test_tutorial_own_p4.py
+test-shell:      ## the tests of p4runtime-shell, which pins old packages, in an environment of its own (the network, two minutes)
+	@tools/bootstrap.sh shell $(VENV)-shell
+	@$(VENV)-shell/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal -m shell $(SHELL_TESTS) $(ARGS)
+
 ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, bmv2, tna, tofino_model or tofino2_model; default: all)
 	@$(PY) ptf_tests/run $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
@@ -74,4 +80,4 @@ wheel: setup-dev ## build the wheel into dist/
 	@$(PY) -m build --wheel --no-isolation
 
 clean:           ## remove the environment and everything generated outside git
-	rm -rf $(VENV) $(VENV)-torch-* dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-shell* dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ settings.load_profile("any machine")
 SYSTEM = Path(__file__).resolve().parent / "system"
 MARKED = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.system\b", re.MULTILINE)
 """How a module outside tests/system says that all its tests are system tests: its text is searched, not imported."""
+NO_SHELL = "p4runtime-shell is not installed. It pins protobuf below 3.21: `make test-shell` has an environment for it"
 NOT_SYSTEM = "not system"
 """The mark expression of `make check`."""
 
@@ -53,6 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(SYSTEM):
             item.add_marker("system")
+        if item.get_closest_marker("shell") and find_spec("p4runtime_sh") is None:
+            item.add_marker(pytest.mark.skip(reason=NO_SHELL))
     # A test of more than a minute comes first: at the end it would run alone.
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prepare everything that `make demo` or `make test` needs, once: system packages, a virtual environment, hopsum in it.
-# usage: tools/bootstrap.sh demo|dev VENV [VERSION of torch, instead of that in constraints.txt]
+# Prepare what `make demo`, `make test` or `make test-shell` needs, once: system packages, a virtual environment, hopsum.
+# usage: tools/bootstrap.sh demo|dev|shell VENV [VERSION of torch, instead of that in constraints.txt]
 # PYTHON=COMMAND makes the environment with another Python.
 set -euo pipefail
 
@@ -15,6 +15,12 @@ constraints=constraints.txt
 if [ -n "$torch" ]; then  # which brings its own triton
     constraints="$venv-constraints.txt"
     sed -e "s/^torch==.*/torch==$torch/" -e '/^triton==/d' constraints.txt >"$constraints"
+fi
+wanted_packages=("--editable" ".[$kind]")
+if [ "$kind" = shell ]; then  # p4runtime-shell brings its own pins of these
+    constraints="$venv-constraints.txt"
+    sed -E '/^(protobuf|p4runtime|googleapis-common-protos)==/d' constraints.txt >"$constraints"
+    wanted_packages=("--editable" ".[shell,switch,ptf,scapy]" hypothesis pytest pytest-xdist)
 fi
 wanted=$(cat pyproject.toml "$constraints" tools/bootstrap.sh | sha256sum | cut -d' ' -f1)
 
@@ -34,7 +40,7 @@ need() {  # need PACKAGE COMMAND...: remember PACKAGE if COMMAND fails
 
 need python3 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 need python3-venv "$python" -c 'import ensurepip, venv'
-if [ "$kind" = dev ]; then
+if [ "$kind" != demo ]; then
     # the package test framework (ptf) builds netifaces from source
     need gcc sh -c 'command -v gcc'
     need python3-dev "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))'
@@ -60,7 +66,7 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 say "installing hopsum[$kind] and its pinned dependencies into $venv (once; a minute or two)"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --progress-bar off --no-compile \
-    --constraint "$constraints" --editable ".[$kind]"
+    --constraint "$constraints" "${wanted_packages[@]}"
 # pip would compile all of it on one core. Some files of packages are templates, which is no failure.
 "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true
 "$venv/bin/python" -m pip check --disable-pip-version-check >/dev/null

@@ -85,7 +85,7 @@ COMMANDS = {
     ),
     "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
     "packet": Command("send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet", "scapy"),
-    "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf"),
+    "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf,shell"),
     "lab": Command(
         "write a P4 switch that aggregates, in levels, and have it graded",
         "hopsum_labs.command",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -45,6 +46,8 @@ def open_shell(
         json, p4info = pipeline
         arguments += ["--config", f"{p4info},{json}"]
     where = f"switch {device_id} at {address}"
+    if find_spec("p4runtime_sh") is None:
+        raise ControlPlaneError("p4runtime-shell is not installed", where=where, hint="pip install 'hopsum[shell]'")
     # The shell leaves a running thread behind when nobody answers, so ask first.
     wait_for_server(address, where, connect_timeout_s, tls)
     from p4runtime_sh import shell  # brings IPython

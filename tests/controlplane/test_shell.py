@@ -18,9 +18,10 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.shell import open_shell
 from hopsum_topologies import NativeSwitch
 
-pytestmark = pytest.mark.system
 if TYPE_CHECKING:
     from tests.controlplane.conftest import Server
+
+pytestmark = [pytest.mark.system, pytest.mark.shell]
 
 SHELL = "from hopsum_controlplane.shell import open_shell; open_shell({address!r}, {options})"
 LOOK = """

@@ -192,6 +192,7 @@ def test_packets_are_sent_captured_and_decoded(tmp_path: Path) -> None:
     assert Path(path).read_text(encoding="utf-8").startswith("--")
 
 
+@pytest.mark.shell
 def test_the_shell_of_getting_started_opens_on_the_switch(tmp_path: Path) -> None:
     (block,) = blocks("getting-started", "sh", "hopsum shell")
     with switch_of(block, tmp_path, free_port(socket.SOCK_DGRAM)) as process:
@@ -202,10 +203,10 @@ def test_the_shell_of_getting_started_opens_on_the_switch(tmp_path: Path) -> Non
     assert re.search(r"tables \d\d", said), said
 
 
+@pytest.mark.shell
 def test_a_control_command_reads_the_network_and_pushes_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("p4runtime_sh", reason="p4runtime-shell is not installed")
     (code,) = blocks("topologies", "python", "HOPSUM_NETWORK")
     program, p4info = compiled_program()
     with NativeSwitch(program, p4info) as switch:

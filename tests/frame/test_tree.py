@@ -29,8 +29,7 @@ def test_p4_holds_no_python() -> None:
 def test_source_carries_the_licence_and_stays_readable(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:3]), "no SPDX line"
-    most = 600 if path.is_relative_to(ROOT / "tests") else 500
-    assert len(lines) <= most or path.name == "_layout.py", f"{len(lines)} lines: split it"
+    assert len(lines) <= 800 or path.name == "_layout.py", f"{len(lines)} lines: split it"
 
 
 def test_importing_hopsum_needs_numpy_only() -> None:

@@ -18,7 +18,8 @@ from hopsum_topologies.process import ManagedProcess
 
 from ..support.reader import PATIENCE_S, Reader, await_end, end
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.shell]
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tutorial-own-p4.md").read_text()
 PORTS = {"9559": socket.SOCK_STREAM, "47501": socket.SOCK_DGRAM, "47502": socket.SOCK_DGRAM}
 WORKERS = f"127.{1 + os.getpid() // 250 % 250}.{1 + os.getpid() % 250}."

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[2]
+FROM_INDEX = int(os.environ.get("TEST_SCALE", "1")) > 1
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +111,12 @@ def link_required(venv: Path, extra: str) -> None:
 def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     """Everything that the demo needs comes with the wheel and its extra; nothing of the source tree is near.
 
-    TEST_INSTALL=1 installs torch and all else from the package index. Otherwise what is installed here is linked.
+    At SCALE=2, a release's, pip installs torch and all else from the package index. Otherwise the packages that are
+    installed here are linked.
     """
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    if os.environ.get("TEST_INSTALL") == "1":
+    if FROM_INDEX:
         pip_install(venv, "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[demo]")
     else:
         pip_install(venv, "--no-deps", str(wheel))
@@ -128,8 +130,8 @@ def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path
 
 def test_switch_and_controller_install_beside_what_is_current(wheel: Path, tmp_path: Path) -> None:
     """Without constraints the package index gives its newest protobuf, grpcio and P4Runtime bindings."""
-    if os.environ.get("TEST_INSTALL") != "1":
-        pytest.skip("TEST_INSTALL=1 installs protobuf, grpcio and all else from the package index")
+    if not FROM_INDEX:
+        pytest.skip("make test SCALE=2 installs protobuf, grpcio and all else from the package index")
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip_install(venv, f"{wheel}[switch,controller]")

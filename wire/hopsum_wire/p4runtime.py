@@ -2,9 +2,9 @@
 """P4Runtime's bindings, on whatever protobuf is installed.
 
 The stubs in the package `p4runtime` (1.4.1, 1.5.0 and 1.6.0) come from an old generator. protobuf refuses such stubs
-from version 4 on: "Descriptors cannot be created directly". The messages that the stubs describe are current all the
-same. Where protobuf refuses the stubs, `load` takes the file descriptors out of the stubs' sources and makes the
-modules as a current generator does.
+from version 4 on: "Descriptors cannot be created directly". The messages that the stubs describe are current. Where
+protobuf refuses the stubs, `load` takes the file descriptors out of the stubs' sources and makes the modules as a
+current generator does. protobuf 3.20, which p4runtime-shell pins, loads the stubs as they are.
 Once this module is imported, `from p4.v1 import p4runtime_pb2` works everywhere in the process.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,12 +57,11 @@ def _register(name: str) -> None:
 
 def serialized_file(source: str) -> bytes:
     """Return the serialized FileDescriptorProto in the source of a stub. Raises ValueError where there is none."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.keyword) and node.arg == "serialized_pb" and isinstance(node.value, ast.Constant):
-            found = node.value.value
-            if isinstance(found, bytes):
-                return found
-    raise ValueError("no serialized_pb: not the source of a stub that an old protoc made")
+    # A stub has the descriptor on one line, as a literal. Parsing all of P4Runtime's stub takes 30 times as long.
+    found = re.search(r"\bserialized_pb=(b'.*')$", source, re.MULTILINE)
+    if found is None:
+        raise ValueError("no serialized_pb: not the source of a stub that an old protoc made")
+    return bytes(ast.literal_eval(found[1]))
 
 
 load()

@@ -14,8 +14,7 @@ from hopsum_switch.server import SwitchServer
 
 from .controller import P4INFO, PROGRAM, Controller
 
-pytestmark = pytest.mark.system
-
+pytestmark = [pytest.mark.system, pytest.mark.shell]
 
 # The shell's threads would keep a failed script alive: hence the hook.
 PREAMBLE = """

@@ -14,6 +14,8 @@ import pytest
 from ...labs import mutants
 from ...support.targets import require_network
 
+pytestmark = pytest.mark.shell
+
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "ptf"
 LEFTOVERS = Path(__file__).parent / "programs"
