@@ -215,9 +215,7 @@ def _read_again(tls: ServerTls | None) -> None:
 
 
 def _tls_files(arguments: argparse.Namespace) -> TlsFiles:
-    return TlsFiles(
-        arguments.tls_certificate, arguments.tls_key, arguments.tls_client_ca, arguments.tls_client_names
-    )
+    return TlsFiles(arguments.tls_certificate, arguments.tls_key, arguments.tls_client_ca, arguments.tls_client_names)
 
 
 def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:

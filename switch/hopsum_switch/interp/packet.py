@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.ir_objects import DigestIR
-from ..program.lower_objects import STACK_STATE
+from ..program.lower_state import STACK_STATE
 
 NO_LIMIT = 1 << 62
 

@@ -120,9 +120,7 @@ def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str,
             for number, port in ports.items()
             for direction in ("received", "sent")
         ]
-        yield _family(
-            f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples
-        )
+        yield _family(f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples)
     by_port = {"none": dropped, **{str(number): port["dropped"] for number, port in ports.items()}}
     drops = [
         Sample({"port": port, "reason": reason}, count)

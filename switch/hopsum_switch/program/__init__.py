@@ -7,8 +7,8 @@ import hashlib
 
 from ..errors import ProgramError
 from .ir import ProgramIR
-from .json_reader import read_program
 from .lower import lower
+from .p4c_json import read_program
 from .verify import verify
 
 

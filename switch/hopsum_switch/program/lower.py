@@ -6,20 +6,36 @@ from __future__ import annotations
 from ..errors import ProgramError
 from .ir import DeparserIR, PipelineIR, ProgramIR, TableIR
 from .ir_parser import ParserIR
-from .json_model import ProgramJson
 from .lower_actions import lower_action
-from .lower_objects import declare_digests, declare_field_lists, declare_meters, declare_stacks, declare_unions
 from .lower_parser import lower_parser
 from .lower_pipeline import lower_pipeline
-from .lower_state import declare_headers, declare_state, lower_checksum
+from .lower_state import (
+    declare_digests,
+    declare_field_lists,
+    declare_headers,
+    declare_meters,
+    declare_stacks,
+    declare_state,
+    declare_unions,
+    lower_checksum,
+)
+from .p4c_json import ProgramJson
 from .scope import ProgramScope
 from .unsupported import refuse
+
+# Sections of the file that are refused whole, if they list anything.
+_REFUSED_SECTIONS = {
+    "header_union_stacks": "header union",
+    "parse_vsets": "value set",
+    "extern_instances": "extern",
+}
 
 
 def lower(program: ProgramJson, digest: str) -> ProgramIR:
     """Return the program with all names resolved. Raises: ProgramError."""
-    for construct, item in program.refused:
-        raise refuse(construct, item.name, item.source)
+    for section, construct in _REFUSED_SECTIONS.items():
+        for item in getattr(program, section):
+            raise refuse(construct, item.name or section, item.source)
     scope = ProgramScope()
     declare_headers(program, scope)
     declare_stacks(program, scope)
@@ -32,11 +48,11 @@ def lower(program: ProgramJson, digest: str) -> ProgramIR:
         scope.actions_by_id[action.id] = lower_action(action, scope)
     pipelines = {p.name: lower_pipeline(p, scope) for p in program.pipelines}
     return ProgramIR(
-        name=program.name,
+        name=program.program or "",
         digest=digest,
         headers=scope.headers,
         fields=tuple(scope.fields.values()),
-        errors=program.errors,
+        errors=dict(program.errors),
         parser=_parser(program, scope),
         ingress=_pipeline(pipelines, "ingress"),
         egress=_pipeline(pipelines, "egress"),

@@ -39,7 +39,8 @@ from .ir_actions import (
 )
 from .ir_expressions import Const, FieldIR, VariableIR
 from .ir_objects import FieldListIR, StackIR
-from .json_model import (
+from .lower_expressions import lower_data, lower_element, lower_header, lower_union
+from .p4c_json import (
     ActionJson,
     FieldOperand,
     NamedOperand,
@@ -48,7 +49,6 @@ from .json_model import (
     StringOperand,
     VectorOperand,
 )
-from .lower_expressions import lower_data, lower_element, lower_header, lower_union
 from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
 from .source import at
 from .unsupported import refuse
@@ -58,7 +58,7 @@ Arguments = tuple[Operand, ...]
 
 def lower_action(action: ActionJson, scope: ProgramScope) -> ActionIR:
     """Return an action with all names resolved. Raises: ProgramError."""
-    params = tuple(ParamIR(p.name, p.bits) for p in action.runtime_data)
+    params = tuple(ParamIR(p.name, p.bitwidth) for p in action.runtime_data)
     body = tuple(lower_primitive(p, scope, params) for p in action.primitives)
     sources = tuple(p.source for p in action.primitives)
     return ActionIR(action.name, action.id, params, body, sources, action.source)

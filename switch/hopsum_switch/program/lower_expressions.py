@@ -34,7 +34,7 @@ from .ir_expressions import (
     SelectBool,
 )
 from .ir_objects import StackIR, UnionIR
-from .json_model import (
+from .p4c_json import (
     BoolOperand,
     ExpressionOperand,
     FieldOperand,

@@ -24,20 +24,20 @@ from .ir_parser import (
     TransitionCase,
     Verify,
 )
-from .json_model import (
+from .lower_actions import lower_primitive
+from .lower_expressions import lower_bool, lower_data, lower_header
+from .p4c_json import (
     FieldOperand,
     LookaheadOperand,
     NamedOperand,
     Operand,
     OtherOperand,
     ParserJson,
-    ParserOpJson,
     ParseStateJson,
+    PrimitiveJson,
     StackFieldOperand,
     TransitionJson,
 )
-from .lower_actions import lower_primitive
-from .lower_expressions import lower_bool, lower_data, lower_header
 from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
 from .source import at
 from .unsupported import refuse
@@ -45,16 +45,16 @@ from .unsupported import refuse
 
 def lower_parser(parser: ParserJson, scope: ProgramScope) -> ParserIR:
     """Return the parser with all names resolved. Raises: ProgramError."""
-    states = {state.name: _state(state, scope) for state in parser.states}
+    states = {state.name: _state(state, scope) for state in parser.parse_states}
     return ParserIR(parser.name, parser.init_state, states)
 
 
 def _state(state: ParseStateJson, scope: ProgramScope) -> StateIR:
-    key = tuple(_key_part(part, ExpressionContext(scope, (), state.source)) for part in state.key)
+    key = tuple(_key_part(part, ExpressionContext(scope, (), state.source)) for part in state.transition_key)
     key_bits = sum(8 * padded_bytes(part.bits) for part in key)
     cases = tuple(_cases(state, key_bits))
     defaults = [t.next_state for t in state.transitions if t.type == "default"]
-    ops = tuple(_op(op, scope, state) for op in state.ops)
+    ops = tuple(_op(op, scope, state) for op in state.parser_ops)
     return StateIR(state.name, ops, key, cases, defaults[0] if defaults else None, state.source)
 
 
@@ -77,9 +77,15 @@ def _case(transition: TransitionJson, state: ParseStateJson, key_bits: int) -> T
         raise refuse("parser operation", f"transition {transition.type} of state {state.name}", state.source)
     everything = (1 << key_bits) - 1
     mask = everything if transition.mask is None else transition.mask
-    if transition.value & ~everything or mask & ~everything:
+    try:
+        value = int(transition.value or "", 16)
+    except ValueError:
+        raise ProgramError(
+            f"state {state.name}: the value {transition.value!r} of a transition is not hexadecimal{at(state.source)}"
+        ) from None
+    if value & ~everything or mask & ~everything:
         raise ProgramError(f"state {state.name}: a transition is wider than its key{at(state.source)}")
-    return TransitionCase(transition.value & mask, mask, transition.next_state)
+    return TransitionCase(value & mask, mask, transition.next_state)
 
 
 def _key_part(part: Operand, place: ExpressionContext) -> KeyPart:
@@ -94,12 +100,15 @@ def _key_part(part: Operand, place: ExpressionContext) -> KeyPart:
     raise ProgramError(f"transition key that is neither field nor lookahead{at(place.source)}")
 
 
-def _op(op: ParserOpJson, scope: ProgramScope, state: ParseStateJson) -> ParserOp:
+def _op(op: PrimitiveJson, scope: ProgramScope, state: ParseStateJson) -> ParserOp:
     place = ExpressionContext(scope, (), op.source or state.source)
     if op.op == "extract_VL":
         return _extract_variable(op, place)
-    if op.primitive is not None:
-        return Perform(lower_primitive(op.primitive, scope))
+    if op.op == "primitive":
+        call = _arg(op, 0, place)
+        if not isinstance(call, PrimitiveJson):
+            raise ProgramError(f"parser operation primitive without a primitive{at(place.source)}")
+        return Perform(lower_primitive(call, scope))
     if op.op == "extract":
         return _extract(op, place)
     if op.op == "set":
@@ -111,7 +120,7 @@ def _op(op: ParserOpJson, scope: ProgramScope, state: ParseStateJson) -> ParserO
     raise refuse("parser operation", f"{op.op} in state {state.name}", place.source)
 
 
-def _extract(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
+def _extract(op: PrimitiveJson, place: ExpressionContext) -> ParserOp:
     target = _arg(op, 0, place)
     if isinstance(target, NamedOperand) and target.type == "header_stack":
         return ExtractNext(place.scope.stack(target.name, place.source))
@@ -124,7 +133,7 @@ def _extract(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
     return Extract(header)
 
 
-def _extract_variable(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
+def _extract_variable(op: PrimitiveJson, place: ExpressionContext) -> ParserOp:
     target = _arg(op, 0, place)
     if not isinstance(target, NamedOperand) or target.type != "header":
         raise refuse("varbit", "extract with a length to something else than a header", place.source)
@@ -134,7 +143,7 @@ def _extract_variable(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
     return ExtractVariable(header, header.variable, lower_data(_arg(op, 1, place), place))
 
 
-def _set(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
+def _set(op: PrimitiveJson, place: ExpressionContext) -> ParserOp:
     target, value = _target(_arg(op, 0, place), place), _arg(op, 1, place)
     if isinstance(value, LookaheadOperand):
         return SetLookahead(target, Lookahead(value.offset, value.bits))
@@ -149,7 +158,7 @@ def _target(operand: Operand, place: ExpressionContext) -> FieldIR:
     return place.scope.field(operand, place.source)
 
 
-def _arg(op: ParserOpJson, index: int, place: ExpressionContext) -> Operand:
+def _arg(op: PrimitiveJson, index: int, place: ExpressionContext) -> Operand:
     if index >= len(op.parameters):
         raise ProgramError(f"parser operation {op.op} lacks argument {index + 1}{at(place.source)}")
     return op.parameters[index]

@@ -19,8 +19,9 @@ from .ir import (
 )
 from .ir_actions import ActionIR
 from .ir_objects import MeterIR
-from .json_model import (
-    DefaultEntryJson,
+from .lower_expressions import lower_bool, lower_data, lower_element
+from .p4c_json import (
+    ActionEntryJson,
     EntryJson,
     ExpressionOperand,
     FieldOperand,
@@ -29,7 +30,6 @@ from .json_model import (
     PipelineJson,
     TableJson,
 )
-from .lower_expressions import lower_bool, lower_data, lower_element
 from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
 from .source import SourceInfo, at
 from .unsupported import refuse
@@ -122,18 +122,19 @@ def _key(key: KeyJson, scope: ProgramScope, source: SourceInfo | None) -> KeyIR:
         element = lower_element(key.target, place)
         if element is None:
             raise refuse("expression", f"operator {key.target.op} as a key", source)
-        return KeyIR(
-            key.name, _KINDS[key.match_type], lower_data(key.target, place), element[0][0].bits, None, key.mask
-        )
-    assert isinstance(key.target, FieldOperand)  # a header has match type valid, which is refused
+        name, bits = key.name or key.target.op, element[0][0].bits
+        return KeyIR(name, _KINDS[key.match_type], lower_data(key.target, place), bits, None, key.mask)
+    if not isinstance(key.target, FieldOperand):  # a header has match type valid, which was refused
+        raise ProgramError(f"a key of match type {key.match_type} is not a field{at(source)}")
+    name = key.name or f"{key.target.header}.{key.target.field}"
     target = lower_data(key.target, place)
     header = scope.header(key.target.header, source)
     always = header.metadata or key.target.field == VALIDITY_FIELD
     bits = 1 if key.target.field == VALIDITY_FIELD else scope.field(key.target, source).bits
-    return KeyIR(key.name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
+    return KeyIR(name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
 
 
-def _call(entry: DefaultEntryJson | EntryJson, scope: ProgramScope, source: SourceInfo | None) -> ActionCall:
+def _call(entry: ActionEntryJson, scope: ProgramScope, source: SourceInfo | None) -> ActionCall:
     action = scope.action(entry.action_id, source)
     if len(entry.action_data) != len(action.params):
         raise ProgramError(
@@ -142,20 +143,31 @@ def _call(entry: DefaultEntryJson | EntryJson, scope: ProgramScope, source: Sour
     return ActionCall(action, entry.action_data)
 
 
-def _value(match: MatchJson, key: KeyIR) -> tuple[int, int]:
-    """Return (value, mask, prefix length or end), with the bits that do not matter cleared."""
+def _value(match: MatchJson, key: KeyIR, source: SourceInfo | None) -> tuple[int, int]:
+    """Pair the value with its mask, prefix length or end. Bits that do not matter are cleared."""
+    numbers: dict[MatchKind, tuple[int | None, int | None]] = {
+        MatchKind.EXACT: (match.key, 0),
+        MatchKind.LPM: (match.key, match.prefix_length),
+        MatchKind.TERNARY: (match.key, match.mask),
+        MatchKind.RANGE: (match.start, match.end),
+    }
+    value, second = numbers[key.kind]
+    if value is None or second is None:
+        raise ProgramError(f"a constant entry has no {key.kind.value} match for key {key.name}{at(source)}")
     if key.kind is MatchKind.TERNARY:
-        return match.key & match.second, match.second
+        value &= second
     if key.kind is MatchKind.LPM:
-        ignored = max(key.bits - match.second, 0)
-        return match.key >> ignored << ignored, match.second
-    return match.key, match.second
+        ignored = max(key.bits - second, 0)
+        value = value >> ignored << ignored
+    return value, second
 
 
 def _entry(entry: EntryJson, table: TableJson, keys: tuple[KeyIR, ...], scope: ProgramScope) -> ConstEntryIR:
-    if len(entry.match) != len(keys):
-        raise ProgramError(f"table {table.name}: an entry has {len(entry.match)} of {len(keys)} keys{at(table.source)}")
+    if len(entry.match_key) != len(keys):
+        found = f"{len(entry.match_key)} of {len(keys)} keys"
+        raise ProgramError(f"table {table.name}: an entry has {found}{at(table.source)}")
     ordered = table.match_type in (MatchKind.TERNARY.value, MatchKind.RANGE.value)
     priority = PRIORITY_PIVOT - entry.priority if ordered else 0
-    values = tuple(_value(m, key) for m, key in zip(entry.match, keys, strict=True))
-    return ConstEntryIR(values, _call(entry, scope, entry.source or table.source), priority)
+    source = entry.source or table.source
+    values = tuple(_value(m, key, source) for m, key in zip(entry.match_key, keys, strict=True))
+    return ConstEntryIR(values, _call(entry.action_entry, scope, source), priority)

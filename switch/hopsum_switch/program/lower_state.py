@@ -1,29 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers, counters, registers, calculations and checksums of the mirror to IR."""
+"""Declarations of the mirror to IR: headers, stacks, unions, lists, counters, meters, registers, calculations."""
 
 from __future__ import annotations
 
 from ..errors import ProgramError
 from .ir import ChecksumIR
-from .ir_expressions import FieldIR, HeaderIR, VariableIR
-from .ir_objects import CalculationInput, CalculationIR, CounterIR, RegisterIR
-from .json_model import (
+from .ir_expressions import DataExpr, FieldIR, FieldRef, HeaderIR, VariableIR
+from .ir_objects import (
+    CalculationInput,
+    CalculationIR,
+    CounterIR,
+    DigestIR,
+    FieldListIR,
+    MeterIR,
+    RegisterIR,
+    StackIR,
+    UnionIR,
+)
+from .lower_expressions import lower_bool, lower_data, lower_header
+from .p4c_json import (
     CalculationJson,
     ChecksumJson,
+    CounterJson,
+    FieldListJson,
     FieldOperand,
     HeaderJson,
+    HeaderStackJson,
     HeaderTypeJson,
+    HeaderUnionJson,
     HexOperand,
+    LearnListJson,
+    MeterJson,
     NamedOperand,
     Operand,
+    OtherOperand,
     ProgramJson,
 )
-from .lower_expressions import lower_bool, lower_header
 from .scope import ExpressionContext, ProgramScope
 from .source import at
+from .stacks import INDEX_BITS
 from .unsupported import refuse
 
 LENGTH_FIELD, LENGTH_BITS = "$length$", 32
+_PAYLOAD = OtherOperand("payload")
 HASH_ALGORITHMS = frozenset({"crc16", "crc32", "crcCCITT", "csum16", "identity", "xor16"})
 
 
@@ -39,7 +58,7 @@ def declare_headers(program: ProgramJson, scope: ProgramScope) -> None:
     if "standard_metadata" in scope.headers:
         for field in scope.headers["standard_metadata"].fields:
             scope.standard[field.qualified] = field
-    for alias, target in program.field_aliases.items():
+    for alias, target in program.field_aliases:
         scope.standard[alias] = scope.field(target, None)
 
 
@@ -65,18 +84,18 @@ def _variable_bits(header: HeaderJson, kind: HeaderTypeJson) -> int:
     """Return the most bits that a header's variable-length field can have."""
     if header.metadata or sum(field.bits is None for field in kind.fields) > 1:
         raise refuse("varbit", f"field of {header.name}", header.source)
-    return 8 * kind.max_bytes - sum(field.bits or 0 for field in kind.fields)
+    return 8 * (kind.max_bytes or 0) - sum(field.bits or 0 for field in kind.fields)
 
 
 def declare_state(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter counters, registers and calculations. Raises: ProgramError."""
-    for counter in program.counters:
-        ir = CounterIR(counter.name, counter.id, counter.size, counter.binding, counter.source)
+    for counter in program.counter_arrays:
+        ir = CounterIR(counter.name, counter.id, counter.size or 0, bound_table(counter), counter.source)
         scope.counters[counter.name] = ir
-    for register in program.registers:
-        if register.size <= 0 or register.bits <= 0:
+    for register in program.register_arrays:
+        if register.size <= 0 or register.bitwidth <= 0:
             raise ProgramError(f"register {register.name} has no cells or no width{at(register.source)}")
-        array = RegisterIR(register.name, register.id, register.size, register.bits, register.source)
+        array = RegisterIR(register.name, register.id, register.size, register.bitwidth, register.source)
         scope.registers[register.name] = array
     for calculation in program.calculations:
         scope.calculations[calculation.name] = _calculation(calculation, scope)
@@ -86,8 +105,9 @@ def _calculation(calculation: CalculationJson, scope: ProgramScope) -> Calculati
     if calculation.algo not in HASH_ALGORITHMS:
         raise refuse("hash algorithm", f"{calculation.algo} of {calculation.name}", calculation.source)
     place = ExpressionContext(scope, (), calculation.source)
-    inputs = tuple(_input(operand, place) for operand in calculation.inputs)
-    return CalculationIR(calculation.name, calculation.algo, inputs, calculation.with_payload)
+    payload = [operand for operand in calculation.input if operand == _PAYLOAD]
+    inputs = tuple(_input(operand, place) for operand in calculation.input if operand != _PAYLOAD)
+    return CalculationIR(calculation.name, calculation.algo, inputs, bool(payload))
 
 
 def _input(operand: Operand, place: ExpressionContext) -> CalculationInput:
@@ -111,8 +131,112 @@ def lower_checksum(checksum: ChecksumJson, scope: ProgramScope) -> ChecksumIR:
         name=checksum.name,
         target=scope.field(checksum.target, checksum.source),
         header=scope.header(checksum.target.header, checksum.source),
-        calculation=scope.calculation(checksum.calculation, checksum.source),
+        calculation=scope.calculation(checksum.calculation or "", checksum.source),
         condition=None if checksum.condition is None else lower_bool(checksum.condition, place),
         verify=checksum.verify,
         update=checksum.update,
     )
+
+
+# A metadata header of the engine's own: for each stack, how many elements are in use.
+STACK_STATE = "$stacks$"
+_UNITS = {"packets": False, "bytes": True}
+_RATES = 2
+
+
+def declare_stacks(program: ProgramJson, scope: ProgramScope) -> None:
+    """Enter header stacks, after all headers. Raises: ProgramError."""
+    if not program.header_stacks:
+        return
+    first, by_id = len(scope.fields), {header.id: header.name for header in program.headers}
+    fields = tuple(
+        FieldIR(STACK_STATE, stack.name, INDEX_BITS, False, first + number)
+        for number, stack in enumerate(program.header_stacks)
+    )
+    state = HeaderIR(STACK_STATE, STACK_STATE, len(scope.headers), True, fields)
+    for stack, field in zip(program.header_stacks, fields, strict=True):
+        scope.stacks[stack.name] = StackIR(stack.name, _elements(stack, by_id, scope), field)
+    scope.headers[STACK_STATE] = state
+    scope.fields.update({(STACK_STATE, field.name): field for field in fields})
+
+
+def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: ProgramScope) -> tuple[HeaderIR, ...]:
+    headers = _headers(stack, by_id, scope)
+    if any(header.variable is not None for header in headers):
+        raise refuse("varbit", f"header stack {stack.name}", stack.source)
+    if not headers or {header.type_name for header in headers} != {stack.header_type}:
+        raise ProgramError(f"header stack {stack.name}: the elements are not of its type{at(stack.source)}")
+    return headers
+
+
+def declare_unions(program: ProgramJson, scope: ProgramScope) -> None:
+    """Enter header unions, after all headers. Raises: ProgramError."""
+    by_id = {header.id: header.name for header in program.headers}
+    for union in program.header_unions:
+        scope.unions[union.name] = UnionIR(union.name, union.union_type, _headers(union, by_id, scope))
+
+
+def _headers(
+    owner: HeaderStackJson | HeaderUnionJson, by_id: dict[int, str], scope: ProgramScope
+) -> tuple[HeaderIR, ...]:
+    return tuple(scope.header(by_id.get(number, f"number {number}"), owner.source) for number in owner.header_ids)
+
+
+def declare_field_lists(program: ProgramJson, scope: ProgramScope) -> None:
+    """Enter the lists of preserved metadata. Raises: ProgramError."""
+    for item in program.field_lists:
+        scope.field_lists[item.id] = FieldListIR(item.id, tuple(_preserved(item, scope)))
+
+
+def _preserved(item: FieldListJson, scope: ProgramScope) -> list[FieldIR]:
+    fields = []
+    for element in item.elements:
+        if not isinstance(element, FieldOperand):
+            raise refuse("operand", f"{type(element).__name__} in field list {item.name or item.id}", item.source)
+        fields.append(scope.field(element, item.source))
+    return fields
+
+
+def declare_digests(program: ProgramJson, scope: ProgramScope) -> None:
+    """Enter the members of digests. Raises: ProgramError."""
+    for item in program.learn_lists:
+        scope.digests[item.id] = _digest(item, scope)
+
+
+def _digest(item: LearnListJson, scope: ProgramScope) -> DigestIR:
+    place = ExpressionContext(scope, (), item.source)
+    members = tuple(lower_data(element, place) for element in item.elements)
+    return DigestIR(item.id, item.name, members, tuple(map(_bits, members)), item.source)
+
+
+def _bits(member: DataExpr) -> int:
+    return member.field.bits if isinstance(member, FieldRef) else member.type.bits
+
+
+def declare_meters(program: ProgramJson, scope: ProgramScope) -> None:
+    """Enter meter arrays. Raises: ProgramError."""
+    for meter in program.meter_arrays:
+        scope.meters[meter.name] = _meter(meter, scope)
+
+
+def _meter(meter: MeterJson, scope: ProgramScope) -> MeterIR:
+    if meter.rate_count != _RATES:
+        raise refuse("meter", f"{meter.name} with {meter.rate_count} rates", meter.source)
+    table, size = bound_table(meter), meter.size or 0
+    if meter.type not in _UNITS or (table is None and size <= 0):
+        raise ProgramError(f"meter {meter.name}: type {meter.type!r} or size {size} is impossible{at(meter.source)}")
+    target = None
+    if meter.is_direct:
+        if meter.result_target is None:
+            raise ProgramError(f"the direct meter {meter.name} has no field for its colour{at(meter.source)}")
+        target = scope.field(meter.result_target, meter.source)
+    return MeterIR(meter.name, meter.id, size, _UNITS[meter.type], table, target, meter.source)
+
+
+def bound_table(array: CounterJson | MeterJson) -> str | None:
+    """The table of a direct counter or meter, None for another array. Raises: ProgramError (a direct one has none)."""
+    if not array.is_direct:
+        return None
+    if array.binding is None:
+        raise ProgramError(f"{array.name} is direct, but names no table{at(array.source)}")
+    return array.binding

@@ -10,7 +10,7 @@ from ..errors import ProgramError
 from .ir_actions import ActionIR, ParamIR
 from .ir_expressions import FieldIR, HeaderIR
 from .ir_objects import CalculationIR, CounterIR, DigestIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
-from .json_model import FieldOperand
+from .p4c_json import FieldOperand
 from .source import SourceInfo, at
 
 VALIDITY_FIELD = "$valid$"

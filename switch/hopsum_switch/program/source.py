@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class SourceInfo:
+class SourceInfo(Struct, frozen=True):
     """Position and text of a P4 construct, as the compiler recorded it."""
 
-    file: str
+    file: str = field(name="filename")
     line: int
     column: int
-    fragment: str
+    fragment: str = field(name="source_fragment")
 
     def __str__(self) -> str:
         return f"{self.file}({self.line}): {self.fragment}"
 
 
 def at(source: SourceInfo | None) -> str:
-    """Return " at FILE(LINE): TEXT", or a remark that the compiler left no position."""
+    """Say " at FILE(LINE): TEXT", or that the compiler left no position."""
     return f" at {source}" if source is not None else " (no source position in the JSON)"

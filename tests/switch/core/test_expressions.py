@@ -15,8 +15,8 @@ from hopsum_switch.interp.packet import ValueLayout
 from hopsum_switch.program import load_program
 from hopsum_switch.program.int_types import MAX_SHIFT
 from hopsum_switch.program.ir_expressions import IntType
-from hopsum_switch.program.json_operands import operand
 from hopsum_switch.program.lower_expressions import lower_bool, lower_data
+from hopsum_switch.program.p4c_json import read_operand
 from hopsum_switch.program.scope import ExpressionContext, ProgramScope
 
 from .builder import Json, assign, build, expression, field, hexstr
@@ -153,7 +153,7 @@ def holds(kind: IntType, value: int) -> bool:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(data_trees(4), FIELD_VALUES)
 def test_integer_expressions_equal_the_model_and_stay_in_their_type(tree: Json, values: dict[str, int]) -> None:
-    expr = lower_data(operand(tree, "test"), PLACE)
+    expr = lower_data(read_operand(tree), PLACE)
     result = compile_data(expr, ExpressionWriter(LAYOUT), "test")(slots(values))
     assert result == model(tree, values)
     assert holds(expr.type, result)
@@ -162,7 +162,7 @@ def test_integer_expressions_equal_the_model_and_stay_in_their_type(tree: Json, 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(bool_trees(4), FIELD_VALUES)
 def test_conditions_equal_the_model(tree: Json, values: dict[str, int]) -> None:
-    condition = compile_condition(lower_bool(operand(tree, "test"), PLACE), ExpressionWriter(LAYOUT), "test")
+    condition = compile_condition(lower_bool(read_operand(tree), PLACE), ExpressionWriter(LAYOUT), "test")
     assert bool(condition(slots(values))) == model(tree, values)
 
 
@@ -207,7 +207,7 @@ def test_a_hostile_shift_amount_costs_nothing() -> None:
 
 def test_shift_types_are_bounded() -> None:
     tree = expression("<<", field("h", "a"), field("h", "w"))
-    assert lower_data(operand(tree, "test"), PLACE).type.bits == 8 + MAX_SHIFT
+    assert lower_data(read_operand(tree), PLACE).type.bits == 8 + MAX_SHIFT
 
 
 def test_deep_expressions_run_where_python_would_refuse_to_nest() -> None:

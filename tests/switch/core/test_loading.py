@@ -26,15 +26,23 @@ PROGRAMS = Path(__file__).parent.parent / "programs"
     ("text", "message"),
     [
         ("", "not JSON"),
-        ("[]", "program: expected an object, found list"),
+        ("[]", "program: Expected `object`, got `array`"),
         ('{"__meta__": {"version": [3, 0]}}', r"JSON format \[3, 0\] is not 2.x"),
         ("{}", "0 parsers"),
-        ('{"headers": [{"name": 5}]}', r"program.headers\[0\].name: expected a string, found int"),
-        ('{"headers": [{"name": "x"}]}', r"program.headers\[0\].id: expected an integer, found nothing"),
-        ('{"headers": [{"name": "x", "id": true}]}', "expected an integer, found bool"),
-        ('{"headers": 7}', "headers: expected an array, found int"),
-        ('{"errors": [["a"]]}', "errors: expected"),
-        ('{"field_aliases": [["a", ["b"]]]}', "expected a pair, found 1"),
+        ('{"headers": [{"name": 5}]}', r"program.headers\[0\].name: Expected `str`, got `int`"),
+        ('{"headers": [{"name": "x"}]}', r"program.headers\[0\]: Object missing required field `id`"),
+        ('{"headers": [{"name": "x", "id": true}]}', r"program.headers\[0\].id: Expected `int`, got `bool`"),
+        ('{"headers": 7}', "program.headers: Expected `array`, got `int`"),
+        ('{"errors": [["a"]]}', r"program.errors\[0\]: Expected `array` of length 2"),
+        (
+            '{"field_aliases": [["a", ["b"]]]}',
+            r"program.field_aliases\[0\]\[1\]: Expected `array` of at least length 2",
+        ),
+        (
+            '{"actions": [{"name": "a", "id": 0, "primitives": [{"op": "b", "parameters":'
+            ' [{"type": "expression", "value": {"op": "+", "left": {"type": "hexstr", "value": "zz"}}}]}]}]}',
+            r"program.actions\[0\].primitives\[0\].parameters\[0\].value.left: 'zz' is not a hexadecimal number",
+        ),
     ],
 )
 def test_wrong_shapes_are_named_with_their_path(text: str, message: str) -> None:
