@@ -9,18 +9,25 @@ here. Losses are those of the program. It needs no root.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from ipaddress import IPv4Address
 from threading import Event
 from types import TracebackType
+from typing import Final
 
 from hopsum.transport.link import LinkStatistics
-from hopsum.transport.raw_frames import RawFrames
 from hopsum_controlplane.addresses import mac_to_int
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.server import SwitchServer
-from hopsum_topologies.description import MTU_BYTES, Link, Topology
+from hopsum_topologies.description import Link, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
+from hopsum_wire.frames import FramePath, lower_headers
+
+_UDP_AT: Final = ETHERNET_BYTES + IPV4_BYTES
+_LOWER_BYTES: Final = _UDP_AT + UDP_BYTES
+_ADDRESSES: Final = slice(_UDP_AT - 8, _UDP_AT + 4)
+_UDP_LENGTH: Final = slice(_UDP_AT + 4, _UDP_AT + 6)
 
 
 class _CableEnd(MemoryPort):
@@ -53,13 +60,16 @@ class _HostPort(MemoryPort):
 class HostLink:
     """A `hopsum.transport.link.Link` whose frames never leave this process. Only `wake` is thread-safe."""
 
-    def __init__(self, port: _HostPort, frames: RawFrames) -> None:
+    def __init__(self, port: _HostPort, path: FramePath) -> None:
         self.statistics = LinkStatistics()
-        self._port, self._frames = port, frames
+        self._port, self._path = port, path
+        back = FramePath(path.dst_mac, path.src_mac, path.dst_ip, path.src_ip, path.dst_port, path.src_port)
+        # addresses and ports of a frame from the switch, as they follow each other in a frame without IPv4 options
+        self._from_switch = lower_headers(back, 0)[_ADDRESSES]
 
     def send(self, datagram: bytes | memoryview) -> None:
         """Send one datagram."""
-        self._port.inject(self._frames.lower(len(datagram)) + bytes(datagram))
+        self._port.inject(lower_headers(self._path, len(datagram)) + bytes(datagram))
         self.statistics.datagrams_sent += 1
         self.statistics.bytes_sent += len(datagram)
 
@@ -69,7 +79,8 @@ class HostLink:
         self._port.arrived.clear()
         datagrams: list[memoryview] = []
         for frame in self._port.take():
-            datagrams += self._frames.datagrams(memoryview(frame), mtu_bytes=MTU_BYTES, vouched=False)
+            if frame[_ADDRESSES] == self._from_switch:
+                datagrams.append(memoryview(frame)[_LOWER_BYTES : _UDP_AT + int.from_bytes(frame[_UDP_LENGTH], "big")])
         self.statistics.datagrams_received += len(datagrams)
         self.statistics.bytes_received += sum(map(len, datagrams))
         return datagrams
@@ -122,14 +133,10 @@ class InProcessNetwork:
 
     def link(self, host: str, switch: str, udp_port: int) -> HostLink:
         """Return the link of an agent on a host: datagrams between `udp_port` and a switch's service."""
-        frames = RawFrames(
-            mac_to_int(self.topology.mac(host)),
-            (self.topology.ip(host), udp_port),
-            (self.topology.ip(switch), HOPSUM_UDP_PORT),
-            self.topology.ip(switch),
-        )
-        frames.hop_mac = mac_to_int(self.topology.mac(switch))
-        return HostLink(self._hosts[host], frames)
+        topology = self.topology
+        src_mac, dst_mac = (mac_to_int(topology.mac(end)) for end in (host, switch))
+        src_ip, dst_ip = (int(IPv4Address(topology.ip(end))) for end in (host, switch))
+        return HostLink(self._hosts[host], FramePath(src_mac, dst_mac, src_ip, dst_ip, udp_port))
 
     def __enter__(self) -> InProcessNetwork:
         """Return itself."""

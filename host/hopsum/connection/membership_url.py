@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""file://, udp:// and raw://: a switch, by the membership file that its controller wrote."""
+"""file://, udp:// and raw://: a switch, by the membership file that its controller wrote.
+
+raw:// is for link="scapy" only: its packets pass a layer-2 socket on the interface.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from hopsum.config import Config, nearest
 from hopsum.connection.open_agent import Hooks, open_agent
 from hopsum.connection.url import UrlError, query_of, split_url
 from hopsum.transport.link import DatagramLink
-from hopsum.transport.raw import RawLink
 from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
 
@@ -22,8 +24,12 @@ _RAW_PARAMETERS: Final[dict[str, Callable[[str], Any]]] = {"membership": str, "v
 
 
 def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part in the job of a membership file, over UDP, over frames of one interface, or over scapy."""
+    """Take part in the job of a membership file, over UDP or over scapy."""
     membership = MEMBERSHIPS[parts.scheme](config, parts)
+    if config.link != "scapy":
+        if parts.scheme == "raw":
+            raise UrlError(f'URL {config.url!r}: frames on an interface pass scapy: link="scapy", or a URL udp://')
+        return open_agent(config, hooks, membership)
     interface, via = None, None
     if parts.scheme == "raw":
         interface = parts.netloc
@@ -32,13 +38,9 @@ def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     view = PacketView(config.pcap or None, hooks.on_packet, config.show)
 
     def link(seat: RankEndpoint) -> DatagramLink:
-        local, switch = seat.endpoint.address, seat.send_to.address
-        if interface is None or config.link == "scapy":
-            return ScapyLink(local, switch, interface=interface, via=via, view=view)
-        return RawLink(interface, local, switch, via=via)
+        return ScapyLink(seat.endpoint.address, seat.send_to.address, interface=interface, via=via, view=view)
 
-    is_udp = interface is None and config.link != "scapy"
-    return open_agent(config, hooks, membership, make_link=None if is_udp else link)
+    return open_agent(config, hooks, membership, make_link=link)
 
 
 def membership_at(location: str) -> JobMembership:

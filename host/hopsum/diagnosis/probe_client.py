@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from hopsum.transport.segments import split_segments
+from hopsum.transport.packet_socket import split_segments
 from hopsum_wire import Header, Kind, WireError, split_datagram
 from hopsum_wire.membership import Endpoint
 

@@ -3,7 +3,7 @@
 
 On an interface the packets pass a layer-2 socket of scapy. Without an interface a UDP socket carries `Hopsum()/Raw()`
 of each packet, and the layers below, which the kernel makes, are shown with MAC addresses of 0. scapy is imported when
-a link is made. The fast links build the same bytes without scapy; tests/wire/test_frames.py compares them.
+a link is made. `hopsum_wire.frames` builds the same bytes without scapy, and a test compares them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from typing import Any, Final, NamedTuple, Protocol
 from hopsum.errors import HopsumError
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics
 from hopsum.transport.outage import Outage
-from hopsum.transport.packet_filter import attach, frames_for
-from hopsum.transport.raw import find_hop, hold_port, inspect_interface, take_in_time
-from hopsum.transport.segments import split_segments
+from hopsum.transport.packet_socket import (
+    attach,
+    find_hop,
+    frames_for,
+    hold_port,
+    inspect_interface,
+    split_segments,
+    take_in_time,
+)
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.frames import FramePath

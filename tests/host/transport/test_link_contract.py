@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of every link to a switch: over the kernel's UDP, frames of its own, or scapy's packets."""
+"""The contract of every link to a switch: over the kernel's UDP, or scapy's packets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from hopsum.transport import link as link_module
-from hopsum.transport import raw as raw_module
 from hopsum.transport import scapy_link as scapy_module
-from hopsum.transport.raw import RawLink
 from hopsum.transport.scapy_link import ScapyLink
 from hopsum.transport.udp_link import UdpLink
 
@@ -24,7 +22,7 @@ from .veth import SWITCH_IP, Veth
 
 LOCALHOST = "127.0.0.1"
 WAIT_S = 60.0
-AnyLink = UdpLink | RawLink | ScapyLink
+AnyLink = UdpLink | ScapyLink
 
 
 class Ends(NamedTuple):
@@ -35,21 +33,20 @@ class Ends(NamedTuple):
     link_to: Callable[[int], AnyLink]
 
 
-@pytest.fixture(params=["udp", "raw", "scapy over udp", "scapy"])
+@pytest.fixture(params=["udp", "scapy over udp", "scapy"])
 def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     with ExitStack() as stack:
-        if request.param in ("raw", "scapy"):
+        if request.param == "scapy":
             request.getfixturevalue("namespaces")
-            yield raw_ends(stack, request.param)
+            yield interface_ends(stack)
         else:
             yield udp_ends(stack, UdpLink if request.param == "udp" else ScapyLink)
 
 
-def raw_ends(stack: ExitStack, kind: str) -> Ends:
+def interface_ends(stack: ExitStack) -> Ends:
     veth = Veth(stack)
     peer = veth.socket(veth.far, SWITCH_IP)
-    open_one: Callable[..., AnyLink] = veth.link if kind == "raw" else veth.scapy_link
-    return Ends(open_one(peer.getsockname()), peer, lambda port: open_one((SWITCH_IP, port), port=5001))
+    return Ends(veth.scapy_link(peer.getsockname()), peer, lambda port: veth.scapy_link((SWITCH_IP, port), port=5001))
 
 
 def udp_ends(stack: ExitStack, make: type[UdpLink] | type[ScapyLink]) -> Ends:
@@ -135,7 +132,7 @@ def test_a_link_hears_only_what_is_for_it(ends: Ends) -> None:
 
 def test_a_receive_leaves_the_rest_for_the_next(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     link, peer, _ = ends
-    for module in (link_module, raw_module, scapy_module):
+    for module in (link_module, scapy_module):
         monkeypatch.setattr(module, "BATCH_DATAGRAMS", 3)
     for number in range(5):
         peer.sendto(bytes([number] * (number + 1)), link.local)

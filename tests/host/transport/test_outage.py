@@ -117,8 +117,8 @@ def test_what_lasts_ends_at_the_deadline_and_is_named(stack: ExitStack) -> None:
 
 def linked(stack: ExitStack, kind: str) -> tuple[Veth, DatagramLink]:
     veth = Veth(stack)
-    if kind == "raw":
-        return veth, veth.link((SWITCH_IP, PORT))
+    if kind == "scapy":
+        return veth, veth.scapy_link((SWITCH_IP, PORT))
     with veth.host.inside():
         link = UdpLink((WORKER_IP, PORT), (SWITCH_IP, PORT), gso="auto" if kind == "segments" else "off")
     stack.callback(link.close)
@@ -134,7 +134,7 @@ def send(link: DatagramLink) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["segments", "plain", "raw"])
+@pytest.mark.parametrize("kind", ["segments", "plain", "scapy"])
 def test_an_interface_that_flaps(stack: ExitStack, kind: str) -> None:
     """The worker's own interface goes down and comes back: what is sent meanwhile is lost, and counted."""
     veth, link = linked(stack, kind)

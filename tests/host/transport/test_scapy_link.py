@@ -6,30 +6,50 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 from scapy.utils import rdpcap
 
+import hopsum
+from hopsum.connection.url import UrlError
+from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
+from hopsum.transport.packet_socket import attach, frames_for, split_segments
 from hopsum.transport.scapy_link import PacketView, ScapyLink
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_topologies import Namespace, NativeSwitch
+from hopsum_topologies.process import ManagedProcess
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
 from hopsum_wire.frames import FramePath, build_frame
+from hopsum_wire.membership import MembershipError
 from hopsum_wire.scapy import Hopsum
 
+from .test_link_contract import everything
 from .veth import PORT, SWITCH_IP, WORKER_IP, Veth
 
 LOCALHOST = "127.0.0.1"
 WAIT_S = 60.0
+STATE = Header(kind=Kind.STATE).pack()
+RESULT = Header(kind=Kind.RESULT, length=1024).pack() + bytes(1024)
 KINDS = [
     (kind, Header(kind=kind, op=Op.LOOKUP_ADD8.value, generation=7, worker=1, slot=3, round=9, count=1000, length=size))
     for kind in Kind
     for size in (0, 512)
 ]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 def number(ip: str) -> int:
@@ -39,6 +59,14 @@ def number(ip: str) -> int:
 def receive_one(link: ScapyLink) -> bytes:
     (datagram,) = link.receive(WAIT_S)
     return bytes(datagram)
+
+
+@pytest.mark.parametrize(
+    "datagrams",
+    [[STATE], [RESULT], [STATE] * 32, [RESULT] * 5, [RESULT, RESULT, STATE], [b"short"], [bytes(32)], [RESULT[:-1]]],
+)
+def test_a_run_is_cut_into_its_datagrams(datagrams: list[bytes]) -> None:
+    assert [bytes(view) for view in split_segments(memoryview(b"".join(datagrams)))] == datagrams
 
 
 def test_every_kind_of_packet_is_the_frame_of_the_fast_links(
@@ -130,3 +158,141 @@ def test_without_scapy_the_message_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "ScapyMissingError: link scapy: scapy is not installed; pip install 'hopsum[scapy]'" in done.stderr
+
+
+def test_a_kernel_with_the_address_neither_answers_nor_gives_the_port_away(namespaces: None, stack: ExitStack) -> None:
+    veth = Veth(stack)
+    peer = veth.socket(veth.far, SWITCH_IP)
+    link = veth.scapy_link(peer.getsockname(), port=0)
+    peer.connect(link.local)
+    for _ in range(3):
+        peer.send(b"who is there?")  # "port unreachable" would end the second one
+    assert everything(link, 3) == [b"who is there?"] * 3
+    with pytest.raises(OSError, match="in use"):
+        veth.socket(veth.host, WORKER_IP, link.local[1])
+    with pytest.raises(OSError, match="in use"):
+        veth.scapy_link(peer.getsockname(), port=link.local[1])
+    link.close()
+    veth.socket(veth.host, WORKER_IP, link.local[1])
+
+
+def test_a_run_that_the_far_kernel_has_not_cut(namespaces: None, stack: ExitStack) -> None:
+    veth = Veth(stack, offloads=True)
+    peer = veth.socket(veth.far, SWITCH_IP)
+    link = veth.scapy_link(peer.getsockname())
+    peer.connect(link.local)
+    segments = [*([RESULT] * 20), Header(kind=Kind.STALE).pack()]
+    peer.sendmsg(segments, [(SOL_UDP, UDP_SEGMENT, len(RESULT).to_bytes(2, sys.byteorder))])
+    peer.send(b"alone, its checksum left to a device")
+    assert everything(link, 22) == [*segments, b"alone, its checksum left to a device"]
+
+
+def test_a_switch_behind_a_router(namespaces: None, stack: ExitStack) -> None:
+    veth = Veth(stack)
+    behind = stack.enter_context(Namespace())
+    veth.far.add_veth("out", "in", behind, mtu_bytes=1500)
+    veth.far.ip("addr", "add", "10.5.0.1/24", "dev", "out")
+    behind.ip("addr", "add", "10.5.0.2/24", "dev", "in")
+    behind.ip("route", "add", "default", "via", "10.5.0.1")
+    with veth.far.inside():
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    peer = veth.socket(behind, "10.5.0.2")
+    link = veth.scapy_link(peer.getsockname(), via=SWITCH_IP)
+    link.send(b"over the hill")
+    data, sender = peer.recvfrom(100)
+    peer.sendto(b"and back", sender)
+    assert (data, everything(link, 1)) == (b"over the hill", [b"and back"])
+
+
+def test_the_kernel_wakes_nobody_for_frames_of_others(namespaces: None, stack: ExitStack) -> None:
+    """The filter alone, at a packet socket: what it lets through of frames that are nearly for a worker."""
+    veth = Veth(stack)
+    with veth.host.inside():
+        sniffer = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    attach(sniffer, frames_for((WORKER_IP, PORT), (SWITCH_IP, 24677), "10.6.0.9"))
+    sniffer.bind(("eth0", 3))
+    with veth.far.inside():
+        sender = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    sender.bind(("far0", 0))
+    switch, udp = {"src": SWITCH_IP, "dst": WORKER_IP}, {"sport": 24677, "dport": PORT}
+    frames = [
+        (False, IP(**switch) / UDP(**{**udp, "dport": 1})),
+        (False, IP(**switch) / UDP(**{**udp, "sport": 1})),
+        (False, IP(**{**switch, "src": "10.6.0.7"}) / UDP(**udp)),
+        (False, IP(**{**switch, "dst": "10.6.0.7"}) / UDP(**udp)),
+        (False, IP(**switch, frag=3) / UDP(**udp)),
+        (False, IP(**switch, flags="MF") / UDP(**udp)),
+        (False, IP(**switch, options=b"\1" * 4) / UDP(**udp)),
+        (False, IP(**switch, proto=6) / Raw(bytes(20))),
+        (False, IP(**switch) / ICMP(type=8)),
+        (False, IP(**{**switch, "dst": "10.6.0.7"}) / ICMP(type=3)),
+        (False, ARP(psrc="10.6.0.7", pdst="10.6.0.8")),
+        (False, Raw(bytes(50))),
+        (True, IP(**switch) / UDP(**udp) / Raw(b"x")),
+        (True, IP(**switch, flags="DF") / UDP(**udp)),
+        (True, IP(**{**switch, "src": "10.6.0.7"}) / ICMP(type=3) / Raw(bytes(28))),
+        (True, ARP(psrc="10.6.0.7", pdst=WORKER_IP)),
+        (True, ARP(op=2, psrc="10.6.0.9", pdst="10.6.0.8")),
+    ]
+    whole = [(wanted, bytes(Ether(src="02:00:00:00:00:09", dst="02:00:00:00:00:01") / rest)) for wanted, rest in frames]
+    for _, frame in whole:
+        sender.send(frame)
+    sniffer.settimeout(WAIT_S)
+    wanted = [frame for wanted, frame in whole if wanted]
+    assert [sniffer.recv(2000) for _ in wanted] == wanted
+
+
+# Makes the job of the workers that stand in its arguments, on a switch in the same namespace.
+MAKE_JOB = """
+import sys
+from pathlib import Path
+from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.native import NativeDevice
+address, path, *macs = sys.argv[1:]
+with NativeDevice(address) as device:
+    ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
+    workers = tuple(WorkerEndpoint(rank, rank + 1, mac, f"10.0.0.{rank + 1}", 6000) for rank, mac in enumerate(macs))
+    controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
+    write_membership(controller.create_job(JobSpec("raw", workers, 16)), Path(path))
+print("done")
+"""
+
+
+def test_an_all_reduce_through_the_switch(namespaces: None, stack: ExitStack, tmp_path: Path) -> None:
+    """Two workers, each with its own interface: one has the address only on the wire, the other in its kernel too."""
+    middle = stack.enter_context(Namespace())
+    hosts = [stack.enter_context(Namespace()) for _ in range(2)]
+    macs = [f"02:00:00:00:01:0{rank}" for rank in range(2)]
+    for rank, host in enumerate(hosts):
+        host.add_veth("eth0", f"s{rank + 1}", middle, mtu_bytes=1500)
+        host.ip("link", "set", "dev", "eth0", "address", macs[rank])
+    hosts[1].ip("addr", "add", "10.0.0.2/24", "dev", "eth0")
+    switch = stack.enter_context(
+        NativeSwitch(
+            *compiled_program(), interfaces={1: "s1", 2: "s2"}, namespace=middle, extra=("--backend", "interpreter")
+        )
+    )
+    path = tmp_path / "job.json"
+    command = [sys.executable, "-c", MAKE_JOB, switch.address, str(path), *macs]
+    maker = ManagedProcess(command, tmp_path / "log", namespace=middle.name)
+    maker.wait_for(lambda: not maker.running(), "an end of the controller", 60)
+    assert maker.log_text() == "done\n"
+
+    def work(rank: int) -> np.ndarray:
+        with hosts[rank].inside():
+            job = hopsum.connect(
+                f"raw://eth0/raw?membership={path}", rank=rank, codec="fixed", backend="numpy", link="scapy"
+            )
+        with job:
+            return hopsum.allreduce(np.arange(3000, dtype=np.float32) * (rank + 1), job)
+
+    with ThreadPoolExecutor(2) as pool:
+        means = list(pool.map(work, range(2)))
+    assert means[0].tobytes() == means[1].tobytes()
+    np.testing.assert_allclose(means[0], np.arange(3000) * 1.5, atol=1e-3)
+    with pytest.raises(MembershipError, match="is for job 'other'"):
+        hopsum.connect(f"raw://eth0/other?membership={path}", rank=0, link="scapy")
+    with pytest.raises(UrlError, match='frames on an interface pass scapy: link="scapy", or a URL udp://'):
+        hopsum.connect(f"raw://eth0/raw?membership={path}", rank=0)

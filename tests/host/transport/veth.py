@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-from hopsum.transport.raw import RawLink
 from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum_topologies import Namespace
 
@@ -33,13 +32,6 @@ class Veth:
         made.settimeout(60)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         return made
-
-    def link(self, switch: tuple[str, int], *, port: int = PORT, via: str | None = None) -> RawLink:
-        """Return a raw link of the worker, closed with the stack."""
-        with self.host.inside():
-            link = RawLink("eth0", (WORKER_IP, port), switch, via=via)
-        self._stack.callback(link.close)
-        return link
 
     def scapy_link(
         self, switch: tuple[str, int], *, port: int = PORT, via: str | None = None, view: PacketView | None = None

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet socket on one interface: its filter, its interface, the next hop by ARP, and the wait for packets."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+from hopsum.transport.link import LinkStatistics
+from hopsum_wire import HOPSUM_BYTES, Header
+from hopsum_wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, PROTO_ICMP, PROTO_UDP
+
+T = TypeVar("T")
+
+ASK_S: Final = 0.3
+"""The wait for an ARP reply, `ASKS` times."""
+ASKS: Final = 5
+# linux/sockios.h, linux/if_arp.h
+_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+_ARPHRD_ETHER: Final = 1
+_SO_ATTACH_FILTER: Final = 26
+_INSTRUCTION: Final = struct.Struct("=HBBI")
+# linux/bpf_common.h: load 32, 16, 8 bits from a fixed place; jump if equal, if bits are set; return
+_WORD, _HALF, _BYTE, _EQUAL, _ANY, _RETURN = 0x20, 0x28, 0x30, 0x15, 0x45, 0x06
+_TAKE: Final = 0xFFFFFFFF
+_ICMP_UNREACHABLE: Final = 3
+_PLAIN_IPV4: Final = 0x45
+"""Version 4, no options."""
+_FRAGMENT: Final = 0x3FFF
+"""More fragments, or an offset."""
+
+
+class _Step(NamedTuple):
+    """An instruction, its label, and the labels that a jump goes to ("": the next one)."""
+
+    code: int
+    value: int
+    yes: str = ""
+    no: str = ""
+    label: str = ""
+
+
+def frames_for(own: tuple[str, int], switch: tuple[str, int], hop: str) -> list[_Step]:
+    """Return a filter for one worker.
+
+    It lets through: UDP from the switch to the worker, ICMP "unreachable" to its address, ARP about its address or from
+    the next hop.
+    """
+    own_ip, switch_ip, hop_ip = (_number(ip) for ip in (own[0], switch[0], hop))
+    return [
+        _Step(_HALF, 12),
+        _Step(_EQUAL, ETHERTYPE_ARP, "arp"),
+        _Step(_EQUAL, ETHERTYPE_IPV4, no="drop"),
+        _Step(_BYTE, 14),
+        _Step(_EQUAL, _PLAIN_IPV4, no="drop"),
+        _Step(_HALF, 20),
+        _Step(_ANY, _FRAGMENT, "drop"),
+        _Step(_WORD, 30),
+        _Step(_EQUAL, own_ip, no="drop"),
+        _Step(_BYTE, 23),
+        _Step(_EQUAL, PROTO_ICMP, "icmp"),
+        _Step(_EQUAL, PROTO_UDP, no="drop"),
+        _Step(_WORD, 26),
+        _Step(_EQUAL, switch_ip, no="drop"),
+        _Step(_HALF, 34),
+        _Step(_EQUAL, switch[1], no="drop"),
+        _Step(_HALF, 36),
+        _Step(_EQUAL, own[1], "take", "drop"),
+        _Step(_BYTE, 34, label="icmp"),
+        _Step(_EQUAL, _ICMP_UNREACHABLE, "take", "drop"),
+        _Step(_WORD, 38, label="arp"),
+        _Step(_EQUAL, own_ip, "take"),
+        _Step(_WORD, 28),
+        _Step(_EQUAL, hop_ip, "take", "drop"),
+        _Step(_RETURN, 0, label="drop"),
+        _Step(_RETURN, _TAKE, label="take"),
+    ]
+
+
+NOTHING: Final = [_Step(_RETURN, 0)]
+
+
+def attach(sock: socket.socket, steps: list[_Step]) -> None:
+    """Let a socket receive only what a filter lets through. Raises OSError when the kernel refuses it."""
+    at = {step.label: number for number, step in enumerate(steps) if step.label}
+    program = b"".join(
+        _INSTRUCTION.pack(
+            step.code, *(at[target] - number - 1 if target else 0 for target in (step.yes, step.no)), step.value
+        )
+        for number, step in enumerate(steps)
+    )
+    held = ctypes.create_string_buffer(program, len(program))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(steps), ctypes.addressof(held)))
+
+
+def _number(ip: str) -> int:
+    return int.from_bytes(socket.inet_aton(ip), "big")
+
+
+def take_in_time(
+    poll: select.poll, waker: int, take: Callable[[], list[T]], statistics: LinkStatistics, timeout_s: float
+) -> list[T]:
+    """Return what `take` finds; wait for something, for `waker`, or for word that nobody listens, up to `timeout_s`.
+
+    Args:
+        poll: of the socket that `take` reads without waiting, and of `waker`, an eventfd.
+    """
+    until, unreachable = time.monotonic() + max(timeout_s, 0.0), statistics.unreachable
+    while True:
+        ready = dict(poll.poll(max(until - time.monotonic(), 0.0) * 1000))
+        woken = waker in ready
+        if woken:
+            with suppress(BlockingIOError):
+                os.eventfd_read(waker)
+        found = take() if ready.keys() - {waker} else []
+        told = statistics.unreachable > unreachable
+        if found or woken or told or time.monotonic() >= until:
+            return found
+
+
+def find_hop(
+    interface: str,
+    hop: str,
+    poll: select.poll,
+    take: Callable[[], object],
+    ask: Callable[[], None],
+    is_found: Callable[[], bool],
+) -> None:
+    """Ask for the next hop's MAC until it is found. Raises OSError if nobody answers.
+
+    Args:
+        poll: of the socket that `take` reads without waiting; `take` hears ARP replies.
+        ask: sends an ARP request.
+    """
+    for _ in range(ASKS):
+        ask()
+        until = time.monotonic() + ASK_S
+        while not is_found() and (left_s := until - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000):
+                take()
+        if is_found():
+            return
+    raise OSError(
+        errno.EHOSTUNREACH,
+        f"no host on {interface} answers ARP for {hop}, asked {ASKS} times: the switch, or a router named by via, "
+        "has to be on this link",
+    )
+
+
+def inspect_interface(sock: socket.socket, interface: str) -> tuple[int, int]:
+    """Return MAC and MTU of an Ethernet interface. Raises OSError."""
+    request = struct.pack("16s24x", interface.encode()[:15])
+    try:
+        answer = fcntl.ioctl(sock, _SIOCGIFHWADDR, request)
+        (mtu_bytes,) = struct.unpack_from("=i", fcntl.ioctl(sock, _SIOCGIFMTU, request), 16)
+    except OSError as error:
+        known = ", ".join(sorted(name for _, name in socket.if_nameindex()))
+        raise OSError(
+            error.errno, f"no interface {interface!r} in this network namespace; there are: {known}"
+        ) from None
+    (kind,) = struct.unpack_from("=H", answer, 16)
+    if kind != _ARPHRD_ETHER:
+        raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use udp://")
+    return int.from_bytes(answer[18:24], "big"), int(mtu_bytes)
+
+
+def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket | None:
+    """Return a socket that keeps the port and takes nothing; None if the address is none of this host's."""
+    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        attach(holder, NOTHING)
+        holder.bind(local)
+        with suppress(OSError):  # the kernel need not know a way there
+            holder.connect(switch)
+    except OSError as error:
+        holder.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
+    return holder
+
+
+def split_segments(buffer: memoryview) -> list[memoryview]:
+    """Return the datagrams of a GSO buffer, views into it.
+
+    All segments but the last have the same size (UDP_SEGMENT and UDP_GRO make them so), and the header of the first
+    one holds that size. A buffer that holds no whole hopsum packet stays in one piece, for its receiver to refuse.
+    """
+    if len(buffer) <= HOPSUM_BYTES:
+        return [buffer]
+    each = HOPSUM_BYTES + Header.unpack(buffer).length
+    return [buffer[at : at + each] for at in range(0, len(buffer), each)]
