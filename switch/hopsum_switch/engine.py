@@ -14,13 +14,10 @@ from typing import ClassVar, NamedTuple
 from .interp.observer import Observer
 from .interp.v1model import Interpreter
 from .program.ir import ProgramIR
-from .state.clones import CloneStore
-from .state.counters import CounterStore
+from .state.cells import CounterStore, MeterStore, RegisterStore
+from .state.copies import CloneStore, MulticastStore
 from .state.digests import DigestStore
-from .state.meters import MeterStore
-from .state.multicast import MulticastStore
 from .state.randomness import RandomStream
-from .state.registers import RegisterStore
 from .state.tables import TableStore
 
 

@@ -33,8 +33,8 @@ from hopsum_controlplane.testing import FakeDevice
 from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
-from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
+from hopsum_switch.state.lookup import Exact
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..program.ir_actions import ActionIR, Jump, JumpIfZero, Operation
+from ..program.ir import ActionIR, Jump, JumpIfZero, Operation
 from .expressions import function
 from .observed import ObservedWriter
 from .operations import Environment, OperationWriter

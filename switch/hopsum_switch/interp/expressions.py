@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..program.int_types import MAX_SHIFT
 from ..program.ir_expressions import (
+    MAX_SHIFT,
     And,
     Binary,
     BinaryOp,

@@ -11,9 +11,10 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, overload
 
-from ..program.ir import ActionNodeIR, ConditionalIR, ProgramIR, TableIR
-from ..program.ir_actions import (
+from ..program.ir import (
+    INVALID_HEADER_READ,
     ActionIR,
+    ActionNodeIR,
     AddHeader,
     Assign,
     AssignElement,
@@ -21,23 +22,25 @@ from ..program.ir_actions import (
     AssignStack,
     AssignUnion,
     AssignVariable,
+    CellArray,
+    ConditionalIR,
     ExecuteMeter,
     Hash,
     JumpIfZero,
     LogMessage,
     MarkToDrop,
     Operation,
+    ProgramIR,
     RandomUniform,
     RegisterRead,
     RemoveHeader,
     ShiftStack,
+    StateIR,
+    TableIR,
 )
 from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IsValid
-from ..program.ir_objects import INVALID_HEADER_READ, CellArray
-from ..program.ir_parser import StateIR
-from ..program.source import SourceInfo
-from ..state.counters import CounterCells, CounterStore
-from ..state.registers import RegisterStore
+from ..program.p4_source import SourceInfo
+from ..state.cells import CounterCells, CounterStore, RegisterStore
 from ..state.tables import TableState, TableStore
 from .expressions import ExpressionWriter
 from .observer import Observer

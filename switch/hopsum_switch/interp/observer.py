@@ -29,13 +29,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
+from ..program.ir import (
+    ActionCall,
+    ActionNodeIR,
+    CellArray,
+    ConditionalIR,
+    CounterIR,
+    DigestIR,
+    RegisterIR,
+    StateIR,
+    TableIR,
+)
 from ..program.ir_expressions import FieldIR, HeaderIR
-from ..program.ir_objects import CellArray, CounterIR, DigestIR, RegisterIR
-from ..program.ir_parser import StateIR
-from ..program.source import SourceInfo
+from ..program.p4_source import SourceInfo
+from ..state.copies import PortCopy
 from ..state.lookup import Entry
-from ..state.multicast import PortCopy
 
 
 class Observer:

@@ -11,7 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..program.ir_actions import (
+from ..program.frame_budget import MAX_STEPS
+from ..program.ir import (
+    INDEX_OUT_OF_RANGE,
     AddHeader,
     Assign,
     AssignElement,
@@ -19,10 +21,12 @@ from ..program.ir_actions import (
     AssignStack,
     AssignUnion,
     AssignVariable,
+    CellArray,
     Clone,
     Count,
     ExecuteMeter,
     Exit,
+    FieldListIR,
     Hash,
     JumpIfZero,
     LogMessage,
@@ -40,13 +44,9 @@ from ..program.ir_actions import (
     Truncate,
 )
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
-from ..program.ir_objects import INDEX_OUT_OF_RANGE, CellArray, FieldListIR
-from ..program.steps import MAX_STEPS
-from ..state.clones import MAX_SESSION_ID
-from ..state.counters import CounterStore
-from ..state.meters import MeterStore
+from ..state.cells import CounterStore, MeterStore, RegisterStore
+from ..state.copies import MAX_SESSION_ID
 from ..state.randomness import RandomStream
-from ..state.registers import RegisterStore
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
 from .observer import Observer

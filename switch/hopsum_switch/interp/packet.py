@@ -8,10 +8,8 @@ invalid keep their values until the packet is replicated, and then become 0.
 
 from __future__ import annotations
 
-from ..program.ir import ProgramIR
+from ..program.ir import STACK_STATE, DigestIR, ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from ..program.ir_objects import DigestIR
-from ..program.lower_state import STACK_STATE
 
 NO_LIMIT = 1 << 62
 

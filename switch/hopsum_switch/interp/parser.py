@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..program.ir import ProgramIR
-from ..program.ir_expressions import DataExpr, FieldIR, HeaderIR
-from ..program.ir_objects import StackIR
-from ..program.ir_parser import (
+from ..program.frame_budget import parser_cycles
+from ..program.ir import (
     Advance,
     Computed,
     Extract,
@@ -23,14 +21,16 @@ from ..program.ir_parser import (
     Lookahead,
     ParserOp,
     Perform,
+    ProgramIR,
     SetField,
     SetLookahead,
+    StackIR,
     StateIR,
     Verify,
+    padded_bytes,
 )
-from ..program.lower_parser import padded_bytes
-from ..program.source import SourceInfo
-from ..program.steps import parser_cycles
+from ..program.ir_expressions import DataExpr, FieldIR, HeaderIR
+from ..program.p4_source import SourceInfo
 from .actions import compile_operations
 from .expressions import ExpressionWriter, compile_condition, compile_data
 from .observed import ObservedState, RunsState, expression_writer, observed_step

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, NodeIR, PipelineIR, TableIR
+from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, MeterIR, NodeIR, PipelineIR, TableIR
 from ..program.ir_expressions import BoolToInt, FieldRef, IsValid
-from ..program.ir_objects import MeterIR
 from ..state.lookup import Entry
 from ..state.meter import GREEN
 from ..state.tables import TableState, TableStore

@@ -45,21 +45,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ..program.ir import ProgramIR
-from ..program.ir_expressions import FieldIR
-from ..program.ir_objects import DigestIR
-from ..program.steps import OUT_OF_STEPS
-from ..state.clones import CloneStore
-from ..state.counters import CounterStore
+from ..program.frame_budget import OUT_OF_STEPS
+from ..program.ir import DeparserIR, DigestIR, ProgramIR
+from ..program.ir_expressions import FieldIR, HeaderIR
+from ..state.cells import CounterStore, MeterStore, RegisterStore
+from ..state.copies import CloneStore, MulticastStore, PortCopy
 from ..state.digests import DigestStore
-from ..state.meters import MeterStore
-from ..state.multicast import MulticastStore, PortCopy
 from ..state.randomness import RandomStream
-from ..state.registers import RegisterStore
 from ..state.tables import TableStore
-from .calculations import Calculations
-from .checksums import Checksum
-from .deparser import Deparser
+from .calculations import Calculations, Checksum
 from .expressions import compile_tuple
 from .observed import expression_writer, observed_counters, observed_registers
 from .observer import Observer
@@ -67,6 +61,40 @@ from .operations import DROP_PORT, Environment, OutOfStepsError
 from .packet import NO_LIMIT, PacketState, Slots, ValueLayout
 from .parser import Parser
 from .tables import BoundControl
+
+# The deparser: valid headers in order, then the bytes that the parser did not read.
+
+
+class Deparser:
+    """Turns a packet back into a frame."""
+
+    def __init__(self, ir: DeparserIR, layout: ValueLayout, checksums: list[Checksum]) -> None:
+        self._checksums = checksums
+        self._headers = [
+            (layout.valid(h), h.bits // 8, _fields(h), None if h.variable is None else h.variable.length.slot)
+            for h in ir.order
+        ]
+
+    def run(self, packet: PacketState) -> bytes:
+        """Return the frame, not cut by truncate()."""
+        for checksum in self._checksums:
+            checksum.update(packet)
+        values, parts = packet.values, []
+        for valid, size, fields, length in self._headers:
+            if values[valid]:
+                word, more = 0, 0 if length is None else values[length]
+                for slot, bits, mask in fields:
+                    word = word << (more if bits is None else bits) | values[slot] & mask
+                parts.append(word.to_bytes(size + more // 8, "big"))
+        parts.append(packet.data)
+        return b"".join(parts)
+
+
+def _fields(header: HeaderIR) -> list[tuple[int, int | None, int]]:
+    """Return (slot, width, mask) of the fields in the frame. A variable width is None."""
+    variable = None if header.variable is None else header.variable.field
+    return [(f.slot, None if f == variable else f.bits, (1 << f.bits) - 1) for f in header.wire]
+
 
 MAX_TURNS = 256
 TOO_MANY_TURNS = "turns"

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from ..program.ir import ProgramIR
+from ..program.ir import CalculationInput, CalculationIR, ProgramIR
 from ..program.ir_expressions import HeaderIR
-from ..program.ir_objects import CalculationInput, CalculationIR
 from .frames import HeaderAccess
 from .layout import ControlWord, Word, round_up
 from .scope import I8, I64, PTR, FunctionScope, Unit, Value, word

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from llvmlite import ir
 
-from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, MatchKind, NodeIR, PipelineIR, TableIR
-from ..program.ir_actions import ActionIR, Exit
-from ..program.steps import action_loops
+from ..program.frame_budget import action_loops
+from ..program.ir import ActionIR, ActionNodeIR, ConditionalIR, Exit, KeyIR, MatchKind, NodeIR, PipelineIR, TableIR
 from .layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
 from .operations import Operations
 from .scope import I1, I64, PTR, FunctionScope, Unit, Value, word

@@ -12,16 +12,12 @@ import numpy as np
 from ..batch import Batch, Outputs, address
 from ..engine import Engine, Output
 from ..errors import ProgramError
-from ..program.ir import ProgramIR
-from ..program.ir_objects import INDEX_OUT_OF_RANGE
-from ..program.steps import OUT_OF_STEPS
-from ..state.clones import CloneStore
-from ..state.counters import CounterCells, CounterStore
+from ..program.frame_budget import OUT_OF_STEPS
+from ..program.ir import INDEX_OUT_OF_RANGE, ProgramIR
+from ..state.cells import CounterCells, CounterStore, MeterStore, RegisterStore
+from ..state.copies import CloneStore, MulticastStore
 from ..state.digests import DigestStore
-from ..state.meters import MeterStore
-from ..state.multicast import MulticastStore
 from ..state.randomness import MASK
-from ..state.registers import RegisterStore
 from ..state.tables import TableStore
 from .cache import CodeCache
 from .calculations import scratch_bytes

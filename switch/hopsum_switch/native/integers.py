@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from ..program.int_types import MAX_SHIFT
 from ..program.ir_expressions import (
+    MAX_SHIFT,
     And,
     Binary,
     BinaryOp,

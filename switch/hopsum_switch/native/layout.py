@@ -27,8 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..program.ir import ProgramIR, TableIR
-from ..program.ir_actions import ActionIR
+from ..program.ir import ActionIR, ProgramIR, TableIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validity, reads, temporaries
 

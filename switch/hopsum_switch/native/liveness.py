@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
-from ..program.ir import ActionNodeIR, PipelineIR, ProgramIR, TableIR
-from ..program.ir_actions import (
+from ..program.ir import (
     ActionIR,
+    ActionNodeIR,
     AddHeader,
     Assign,
     AssignHeader,
+    CalculationInput,
     Count,
     Exit,
     Hash,
@@ -20,14 +21,18 @@ from ..program.ir_actions import (
     MarkToDrop,
     NoOp,
     Operation,
+    PipelineIR,
+    ProgramIR,
     RandomUniform,
     RegisterRead,
     RegisterWrite,
     RemoveHeader,
+    StackIR,
+    TableIR,
     Truncate,
+    UnionIR,
 )
 from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
-from ..program.ir_objects import CalculationInput, StackIR, UnionIR
 
 _NO_FIELD = Count | Exit | Jump | JumpIfZero | NoOp | RegisterWrite | Truncate  # operations that change no field
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..program.ir_actions import (
+from ..program.frame_budget import jumps_back
+from ..program.ir import (
     AddHeader,
     Assign,
     AssignElement,
@@ -39,7 +40,6 @@ from ..program.ir_actions import (
     Truncate,
 )
 from ..program.ir_expressions import Const, DataExpr, FieldIR, IntType
-from ..program.steps import jumps_back
 from .calculations import compute
 from .integers import Expr, width_of
 from .layout import WORD_BITS, ControlWord, StoredInteger, Word

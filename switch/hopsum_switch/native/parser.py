@@ -6,9 +6,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..interp.parser import error_number
-from ..program.ir_expressions import HeaderIR
-from ..program.ir_objects import StackIR
-from ..program.ir_parser import (
+from ..program.frame_budget import parser_cycles
+from ..program.ir import (
     Advance,
     Computed,
     Extract,
@@ -19,11 +18,12 @@ from ..program.ir_parser import (
     Perform,
     SetField,
     SetLookahead,
+    StackIR,
     StateIR,
     Verify,
+    padded_bytes,
 )
-from ..program.lower_parser import padded_bytes
-from ..program.steps import parser_cycles
+from ..program.ir_expressions import HeaderIR
 from .frames import HeaderAccess
 from .layout import WORD_BITS, StoredInteger, Word, round_up, words_for
 from .operations import Operations

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ..program.ir_actions import Assign
+from ..program.ir import Assign
 from ..program.ir_expressions import (
     Binary,
     BinaryOp,

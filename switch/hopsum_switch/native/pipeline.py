@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from ..program.frame_budget import control_loops, parser_cycles
 from ..program.ir import ChecksumIR
 from ..program.ir_expressions import FieldIR
-from ..program.steps import control_loops, parser_cycles
 from .calculations import compute
 from .control import write_control
 from .frames import HeaderAccess

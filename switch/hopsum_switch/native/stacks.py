@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..program.ir_actions import ShiftStack
+from ..program.ir import ShiftStack
 from ..program.ir_expressions import HeaderIR
 from .scope import I64, FunctionScope, Value, word
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ..program.steps import MAX_STEPS
+from ..program.frame_budget import MAX_STEPS
 from .layout import ControlWord, Word
 from .scope import FunctionScope, Value, word
 

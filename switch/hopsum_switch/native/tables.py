@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..program.ir import ActionCall, MatchKind
-from ..state.lookup import Entry
-from ..state.match import Exact, Lpm, Match, Range, Ternary, prefix_mask
-from ..state.multicast import MulticastStore
+from ..state.copies import MulticastStore
+from ..state.lookup import Entry, Exact, Lpm, Match, Range, Ternary, prefix_mask
 from ..state.tables import TableState
 from .control import HASH_FACTOR, HASH_SHIFT
 from .layout import NO_ACTION, RECORD_HEADER, ControlWord, TableWord, key_words, params, record_words

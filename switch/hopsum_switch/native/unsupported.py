@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import UnsupportedError
-from ..program.source import SourceInfo, at
+from ..program.p4_source import SourceInfo, at
 
 UNSUPPORTED: Mapping[str, str] = {
     "big integer": "an intermediate value of more than 16384 bits",

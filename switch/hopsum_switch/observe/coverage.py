@@ -20,11 +20,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..interp.observer import Observer
-from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, NodeIR, ProgramIR, TableIR
-from ..program.ir_actions import ActionIR, MarkToDrop
-from ..program.ir_objects import CounterIR
-from ..program.ir_parser import StateIR
-from ..program.source import SourceInfo
+from ..program.ir import (
+    ActionCall,
+    ActionIR,
+    ActionNodeIR,
+    ConditionalIR,
+    CounterIR,
+    MarkToDrop,
+    NodeIR,
+    ProgramIR,
+    StateIR,
+    TableIR,
+)
+from ..program.p4_source import SourceInfo
 from ..state.lookup import Entry
 
 MAX_COUNTER_CELLS = 64

@@ -45,7 +45,7 @@ from prometheus_client.registry import Collector
 
 from ..engine import Engine
 from ..ports.dataplane import Dataplane
-from ..program.ir_objects import INDEX_OUT_OF_RANGE
+from ..program.ir import INDEX_OUT_OF_RANGE
 
 _log = logging.getLogger("hopsum_switch.metrics")
 

@@ -51,14 +51,22 @@ from typing import Any, TextIO
 
 from ..interp.observer import Observer
 from ..interp.v1model import TOO_MANY_TURNS
-from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
+from ..program.frame_budget import OUT_OF_STEPS
+from ..program.ir import (
+    ActionCall,
+    ActionNodeIR,
+    CellArray,
+    ConditionalIR,
+    CounterIR,
+    DigestIR,
+    RegisterIR,
+    StateIR,
+    TableIR,
+)
 from ..program.ir_expressions import FieldIR, HeaderIR
-from ..program.ir_objects import CellArray, CounterIR, DigestIR, RegisterIR
-from ..program.ir_parser import StateIR
-from ..program.source import SourceInfo
-from ..program.steps import OUT_OF_STEPS
+from ..program.p4_source import SourceInfo
+from ..state.copies import PortCopy
 from ..state.lookup import Entry
-from ..state.multicast import PortCopy
 from .trace_text import render
 
 _log = logging.getLogger("hopsum_switch.trace")

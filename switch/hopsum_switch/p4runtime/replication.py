@@ -17,7 +17,7 @@ from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.translate import invalid, store_refusals
 from hopsum_switch.p4runtime.values import decode, encode
 from hopsum_switch.ports.base import DROP_PORT
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 _PORT_BITS = 9
 

@@ -27,9 +27,8 @@ from hopsum_switch.p4runtime.translate import (
     meter_to_proto,
     store_refusals,
 )
-from hopsum_switch.state.counters import PacketByteCount
-from hopsum_switch.state.lookup import Entry
-from hopsum_switch.state.match import Match, normalise
+from hopsum_switch.state.cells import PacketByteCount
+from hopsum_switch.state.lookup import Entry, Match, normalise
 from hopsum_switch.state.meter import MeterConfig, checked
 from hopsum_switch.state.tables import TableState
 

@@ -17,8 +17,8 @@ from hopsum_switch.p4runtime.p4info import MatchField, P4InfoIndex, P4InfoMatchK
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.values import decode, encode
 from hopsum_switch.program.ir import ActionCall, KeyIR, TableIR
-from hopsum_switch.state.counters import PacketByteCount
-from hopsum_switch.state.match import Exact, Lpm, Match, Optional, Range, Ternary
+from hopsum_switch.state.cells import PacketByteCount
+from hopsum_switch.state.lookup import Exact, Lpm, Match, Optional, Range, Ternary
 from hopsum_switch.state.meter import MeterConfig as MeterValues
 
 _CODES: dict[type[errors.TableError], RpcCode] = {

@@ -12,11 +12,502 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .ir_actions import ActionIR
-from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, DigestIR, MeterIR, RegisterIR, StackIR, UnionIR
-from .ir_parser import ParserIR
-from .source import SourceInfo
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, VariableIR
+from .p4_source import SourceInfo
+
+# Objects that actions and parsers name: stacks, field lists, digests, counters, meters, registers, calculations.
+
+
+# A metadata header of the engine's own: for each stack, how many elements are in use.
+STACK_STATE = "$stacks$"
+
+
+@dataclass(frozen=True, slots=True)
+class StackIR:
+    """A header stack. `next` counts the elements in use. It is metadata that only the engine writes."""
+
+    name: str
+    headers: tuple[HeaderIR, ...]
+    next: FieldIR
+
+
+@dataclass(frozen=True, slots=True)
+class UnionIR:
+    """A header union: when a member becomes valid, the others become invalid."""
+
+    name: str
+    type_name: str
+    headers: tuple[HeaderIR, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldListIR:
+    """Metadata that is preserved for a packet that is copied or starts again. All other metadata is reset."""
+
+    id: int
+    fields: tuple[FieldIR, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestIR:
+    """A digest: the members of one type of message for the controller, and their widths."""
+
+    id: int
+    name: str
+    members: tuple[DataExpr, ...]
+    bits: tuple[int, ...]
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeterIR:
+    """Two-rate meters. A direct one has a table. A hit there stores the colour of the entry's meter in `target`."""
+
+    name: str
+    id: int
+    size: int
+    counts_bytes: bool
+    table: str | None
+    target: FieldIR | None
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class CounterIR:
+    """A counter array. `table` is set for a direct counter, whose cells are that table's entries."""
+
+    name: str
+    id: int
+    size: int
+    table: str | None
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterIR:
+    """A register array. Cells hold unsigned values of `bits` bits."""
+
+    name: str
+    id: int
+    size: int
+    bits: int
+    source: SourceInfo | None
+
+
+CellArray = CounterIR | MeterIR | RegisterIR
+"""An array of cells. An index selects one cell."""
+INDEX_OUT_OF_RANGE = "index_out_of_range"
+"""The kind under which engines count an index outside such an array (`Engine.faults`)."""
+INVALID_HEADER_READ = "invalid_header_read"
+"""The kind under which an interpreter with an observer counts reads of fields of invalid headers (`Engine.faults`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalculationInput:
+    """One piece of a calculation's input: a field, a whole header, or a constant of `bits` bits."""
+
+    field: FieldIR | None
+    header: HeaderIR | None
+    constant: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class CalculationIR:
+    """A checksum or hash over fields, skipping those of invalid headers."""
+
+    name: str
+    algorithm: str
+    inputs: tuple[CalculationInput, ...]
+    with_payload: bool
+
+
+# Actions: parameters and a list of operations with jumps.
+
+
+@dataclass(frozen=True, slots=True)
+class ParamIR:
+    """One parameter of an action."""
+
+    name: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Store a value, wrapped to the field's width."""
+
+    target: FieldIR
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class AssignHeader:
+    """Copy validity and, if valid, all fields."""
+
+    target: HeaderIR
+    value: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class AddHeader:
+    """Make an invalid header valid, with all fields 0. A valid header does not change."""
+
+    header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveHeader:
+    """Make a header invalid. Its fields keep their values."""
+
+    header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftStack:
+    """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
+
+    stack: StackIR
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignStack:
+    """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
+
+    target: StackIR
+    value: StackIR
+
+
+@dataclass(frozen=True, slots=True)
+class AssignElement:
+    """Store a value into one of several fields of one shape. An index outside them stores nothing."""
+
+    targets: tuple[FieldIR, ...]
+    index: DataExpr
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class AssignUnion:
+    """Copy a union, member by member as `AssignHeader`."""
+
+    target: UnionIR
+    value: UnionIR
+
+
+@dataclass(frozen=True, slots=True)
+class AssignVariable:
+    """Copy a variable-length field with its length."""
+
+    target: VariableIR
+    value: VariableIR
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """Write a line to the log. The values go between the parts of the text."""
+
+    parts: tuple[str, ...]
+    values: tuple[DataExpr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Have a copy made at the end of the control for a clone session. The last call holds."""
+
+    session: DataExpr
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class SendDigest:
+    """After ingress, send the members' present values to the controller. The last call holds, and egress sends none."""
+
+    digest: DigestIR
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """After ingress, start again with the frame as received. The last call holds."""
+
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class Recirculate:
+    """After egress, start again with the frame as emitted. The last call holds."""
+
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteMeter:
+    """Store a meter's colour (0 green, 1 yellow, 2 red). An index outside the array does nothing."""
+
+    meter: MeterIR
+    index: DataExpr
+    target: FieldIR
+
+
+@dataclass(frozen=True, slots=True)
+class MarkToDrop:
+    """Set the egress port to the drop port and clear the multicast group."""
+
+    egress_spec: FieldIR
+    mcast_grp: FieldIR | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the control after the running action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the emitted frame to at most `length` bytes. The smallest of several cuts holds."""
+
+    length: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRead:
+    """Read a cell. An index outside the array leaves the field as it is."""
+
+    target: FieldIR
+    register: RegisterIR
+    index: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWrite:
+    """Write a cell. An index outside the array writes nothing."""
+
+    register: RegisterIR
+    index: DataExpr
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Count the packet and its bytes as received. An index outside the array counts nothing."""
+
+    counter: CounterIR
+    index: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """target = base + hash mod size, in 64 bits. A size of 0 acts as 1."""
+
+    target: FieldIR
+    base: DataExpr
+    calculation: CalculationIR
+    size: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RandomUniform:
+    """Store a random integer in [low, high], or nothing if low > high."""
+
+    target: FieldIR
+    low: DataExpr
+    high: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Continue at operation `to` of the action."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class JumpIfZero:
+    """Continue at operation `to` if the value is 0."""
+
+    value: DataExpr
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """No operation. It keeps jump targets in place."""
+
+
+Operation = (
+    Assign
+    | AssignHeader
+    | AddHeader
+    | RemoveHeader
+    | ShiftStack
+    | AssignStack
+    | AssignElement
+    | AssignUnion
+    | AssignVariable
+    | LogMessage
+    | Clone
+    | SendDigest
+    | Resubmit
+    | Recirculate
+    | ExecuteMeter
+    | MarkToDrop
+    | Exit
+    | Truncate
+    | RegisterRead
+    | RegisterWrite
+    | Count
+    | Hash
+    | RandomUniform
+    | Jump
+    | JumpIfZero
+    | NoOp
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionIR:
+    """An action. `sources` has one element per element of `body`."""
+
+    name: str
+    id: int
+    params: tuple[ParamIR, ...]
+    body: tuple[Operation, ...]
+    sources: tuple[SourceInfo | None, ...]
+    source: SourceInfo | None
+
+
+# The parser: states of operations, each ending in a transition.
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """`bits` bits that start `offset` bits after the read position."""
+
+    offset: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """Read a header and make it valid."""
+
+    header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractVariable:
+    """Read a header whose variable-length field has `bits` bits, a multiple of 8.
+
+    HeaderTooShort if that is more than the field holds.
+    """
+
+    header: HeaderIR
+    variable: VariableIR
+    bits: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractNext:
+    """Read the next element of a stack. The error is StackOutOfBounds if all elements are in use."""
+
+    stack: StackIR
+
+
+@dataclass(frozen=True, slots=True)
+class SetField:
+    """Store an expression into a field."""
+
+    target: FieldIR
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class SetLookahead:
+    """Store bits that stay unread into a field."""
+
+    target: FieldIR
+    value: Lookahead
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Stop with an error unless the condition holds."""
+
+    condition: BoolExpr
+    error: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Skip bits. The number must be a multiple of 8."""
+
+    bits: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Perform:
+    """An operation that actions have too."""
+
+    operation: Operation
+
+
+ParserOp = Extract | ExtractVariable | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The low `bits` bits of an expression."""
+
+    value: DataExpr
+    bits: int
+
+
+def padded_bytes(bits: int) -> int:
+    """Round the width of a piece of a transition key up to whole bytes."""
+    return (bits + 7) // 8
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One piece of a transition key, padded at the left to whole bytes."""
+
+    value: FieldIR | Lookahead | Computed
+
+    @property
+    def bits(self) -> int:
+        """Return the width without padding."""
+        return self.value.bits
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionCase:
+    """A transition that is taken if key & mask == value. Value and mask cover the whole padded key."""
+
+    value: int
+    mask: int
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateIR:
+    """One state. Cases are tried in order, then `default` (None: parsing ends)."""
+
+    name: str
+    ops: tuple[ParserOp, ...]
+    key: tuple[KeyPart, ...]
+    cases: tuple[TransitionCase, ...]
+    default: str | None
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParserIR:
+    """All states. With `init` None the parser accepts every frame and reads no byte."""
+
+    name: str
+    init: str | None
+    states: Mapping[str, StateIR]
 
 
 class MatchKind(Enum):

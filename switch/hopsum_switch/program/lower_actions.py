@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import ProgramError
-from .ir_actions import (
+from .ir import (
     ActionIR,
     AddHeader,
     Assign,
@@ -19,6 +19,7 @@ from .ir_actions import (
     Count,
     ExecuteMeter,
     Exit,
+    FieldListIR,
     Hash,
     Jump,
     JumpIfZero,
@@ -35,11 +36,20 @@ from .ir_actions import (
     Resubmit,
     SendDigest,
     ShiftStack,
+    StackIR,
     Truncate,
 )
 from .ir_expressions import Const, FieldIR, VariableIR
-from .ir_objects import FieldListIR, StackIR
-from .lower_expressions import lower_data, lower_element, lower_header, lower_union
+from .lower_expressions import (
+    VALIDITY_FIELD,
+    ExpressionContext,
+    ProgramScope,
+    lower_data,
+    lower_element,
+    lower_header,
+    lower_union,
+)
+from .p4_source import at
 from .p4c_json import (
     ActionJson,
     FieldOperand,
@@ -49,8 +59,6 @@ from .p4c_json import (
     StringOperand,
     VectorOperand,
 )
-from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
-from .source import at
 from .unsupported import refuse
 
 Arguments = tuple[Operand, ...]

@@ -3,8 +3,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TypeVar
+
 from ..errors import ProgramError
-from .int_types import binary_type, const_type, field_type, invert_type
+from .ir import (
+    ActionIR,
+    CalculationIR,
+    CounterIR,
+    DigestIR,
+    FieldListIR,
+    MeterIR,
+    ParamIR,
+    RegisterIR,
+    StackIR,
+    UnionIR,
+)
 from .ir_expressions import (
     And,
     Binary,
@@ -32,8 +46,12 @@ from .ir_expressions import (
     ParamRef,
     Select,
     SelectBool,
+    binary_type,
+    const_type,
+    field_type,
+    invert_type,
 )
-from .ir_objects import StackIR, UnionIR
+from .p4_source import SourceInfo, at
 from .p4c_json import (
     BoolOperand,
     ExpressionOperand,
@@ -45,10 +63,133 @@ from .p4c_json import (
     OtherOperand,
     StackFieldOperand,
 )
-from .scope import VALIDITY_FIELD, ExpressionContext
-from .source import at
-from .stacks import count, element_field, last_field, last_index
 from .unsupported import refuse
+
+# Names in reach while a program is resolved.
+
+VALIDITY_FIELD = "$valid$"
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass
+class ProgramScope:
+    """All declarations so far. They are added in the order headers, state, actions, tables."""
+
+    headers: dict[str, HeaderIR] = field(default_factory=dict)
+    fields: dict[tuple[str, str], FieldIR] = field(default_factory=dict)
+    standard: dict[str, FieldIR] = field(default_factory=dict)
+    stacks: dict[str, StackIR] = field(default_factory=dict)
+    unions: dict[str, UnionIR] = field(default_factory=dict)
+    field_lists: dict[int, FieldListIR] = field(default_factory=dict)
+    digests: dict[int, DigestIR] = field(default_factory=dict)
+    meters: dict[str, MeterIR] = field(default_factory=dict)
+    counters: dict[str, CounterIR] = field(default_factory=dict)
+    registers: dict[str, RegisterIR] = field(default_factory=dict)
+    calculations: dict[str, CalculationIR] = field(default_factory=dict)
+    actions_by_id: dict[int, ActionIR] = field(default_factory=dict)
+
+    def header(self, name: str, source: SourceInfo | None) -> HeaderIR:
+        """Return a header instance. Raises: ProgramError."""
+        return _found(self.headers, name, "header", source)
+
+    def field(self, operand: FieldOperand, source: SourceInfo | None) -> FieldIR:
+        """Return a field. Validity is not a field. Raises: ProgramError."""
+        return _found(self.fields, (operand.header, operand.field), "field", source)
+
+    def stack(self, name: str, source: SourceInfo | None) -> StackIR:
+        """Return a header stack. Raises: ProgramError."""
+        return _found(self.stacks, name, "header stack", source)
+
+    def union(self, name: str, source: SourceInfo | None) -> UnionIR:
+        """Return a header union. Raises: ProgramError."""
+        return _found(self.unions, name, "header union", source)
+
+    def field_list(self, number: int, source: SourceInfo | None) -> FieldListIR:
+        """Return a field list by its number. Raises: ProgramError."""
+        return _found(self.field_lists, number, "field list", source)
+
+    def digest(self, number: int, source: SourceInfo | None) -> DigestIR:
+        """Return a digest by its number. Raises: ProgramError."""
+        return _found(self.digests, number, "learn list", source)
+
+    def meter(self, name: str, source: SourceInfo | None) -> MeterIR:
+        """Return a meter array. Raises: ProgramError."""
+        return _found(self.meters, name, "meter", source)
+
+    def counter(self, name: str, source: SourceInfo | None) -> CounterIR:
+        """Return a counter. Raises: ProgramError."""
+        return _found(self.counters, name, "counter", source)
+
+    def register(self, name: str, source: SourceInfo | None) -> RegisterIR:
+        """Return a register array. Raises: ProgramError."""
+        return _found(self.registers, name, "register", source)
+
+    def calculation(self, name: str, source: SourceInfo | None) -> CalculationIR:
+        """Return a calculation. Raises: ProgramError."""
+        return _found(self.calculations, name, "calculation", source)
+
+    def action(self, action_id: int, source: SourceInfo | None) -> ActionIR:
+        """Return an action by its number. Raises: ProgramError."""
+        return _found(self.actions_by_id, action_id, "action", source)
+
+
+@dataclass(frozen=True)
+class ExpressionContext:
+    """The context of an expression: the names that it may use besides the scope, and the place for errors."""
+
+    scope: ProgramScope
+    params: tuple[ParamIR, ...]
+    source: SourceInfo | None
+
+
+def _found(table: dict[K, V], key: K, kind: str, source: SourceInfo | None) -> V:
+    try:
+        return table[key]
+    except KeyError:
+        raise ProgramError(f"unknown {kind} {key!r}{at(source)}; compile the program again") from None
+
+
+# Reads of header stacks as expressions: an element that is not there reads 0.
+
+INDEX_BITS = 32
+
+
+def count(stack: StackIR) -> DataExpr:
+    """Return the number of elements in use."""
+    return FieldRef(stack.next, field_type(stack.next))
+
+
+def last_index(stack: StackIR) -> DataExpr:
+    """Return the number of the last element in use, or 2**32 - 1 if none is."""
+    before = Binary(BinaryOp.ADD, count(stack), _const((1 << INDEX_BITS) - 1), IntType(INDEX_BITS + 1, False))
+    return Binary(BinaryOp.AND, before, _const((1 << INDEX_BITS) - 1), IntType(INDEX_BITS, False))
+
+
+def last_field(stack: StackIR, name: str, source: SourceInfo | None) -> DataExpr:
+    """Return a field of the last element in use. Raises: ProgramError (no such field)."""
+    names = [field.name for field in stack.headers[0].fields]
+    if name not in names:
+        raise ProgramError(f"the elements of {stack.name} have no field {name}{at(source)}")
+    return element_field(stack, last_index(stack), names.index(name), source)
+
+
+def element_field(stack: StackIR, index: DataExpr, position: int, source: SourceInfo | None) -> DataExpr:
+    """Return field number `position` of element `index`. Raises: ProgramError (no such field)."""
+    if position >= len(stack.headers[0].fields):
+        raise ProgramError(f"the elements of {stack.name} have no field {position}{at(source)}")
+    kind = field_type(stack.headers[0].fields[position])
+    value: DataExpr = Const(0, IntType(kind.bits, kind.signed))
+    for number, header in reversed(list(enumerate(stack.headers))):
+        chosen = Compare(CompareOp.EQ, index, _const(number))
+        value = Select(chosen, FieldRef(header.fields[position], kind), value, kind)
+    return value
+
+
+def _const(value: int) -> Const:
+    return Const(value, const_type(value))
+
 
 _BINARY = {op.value: op for op in BinaryOp}
 _COMPARE = {op.value: op for op in CompareOp}

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ..errors import ProgramError
-from .source import SourceInfo
+from .p4_source import SourceInfo
 
 SUPPORTED_MAJOR = 2
 

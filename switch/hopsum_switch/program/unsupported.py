@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import UnsupportedError
-from .source import SourceInfo, at
+from .p4_source import SourceInfo, at
 
 UNSUPPORTED: Mapping[str, str] = {
     "action profile": "tables with action profiles or selectors (only direct actions run)",

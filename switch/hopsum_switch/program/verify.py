@@ -14,10 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ProgramError
-from .ir import ActionCall, ActionNodeIR, ConditionalIR, MatchKind, NodeIR, PipelineIR, ProgramIR, TableIR
-from .ir_actions import ActionIR, Jump, JumpIfZero
-from .ir_parser import Extract, Lookahead
-from .source import at
+from .ir import (
+    ActionCall,
+    ActionIR,
+    ActionNodeIR,
+    ConditionalIR,
+    Extract,
+    Jump,
+    JumpIfZero,
+    Lookahead,
+    MatchKind,
+    NodeIR,
+    PipelineIR,
+    ProgramIR,
+    TableIR,
+)
+from .p4_source import at
 
 REQUIRED_STANDARD = (
     "standard_metadata.ingress_port",

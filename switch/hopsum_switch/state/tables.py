@@ -17,8 +17,7 @@ from ..errors import (
     ReadOnlyError,
 )
 from ..program.ir import ActionCall, MatchKind, ProgramIR, TableIR
-from .lookup import Entry, Lookup, lookup_for
-from .match import Exact, Lpm, Match, Range, Ternary, normalise
+from .lookup import Entry, Exact, Lookup, Lpm, Match, Range, Ternary, lookup_for, normalise
 
 MAX_PRIORITY = 2**31 - 1
 

@@ -8,8 +8,7 @@ import pytest
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ProgramError
 from hopsum_switch.interp.v1model import MAX_TURNS
-from hopsum_switch.state.clones import CloneStore
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import CloneStore, PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

@@ -13,11 +13,9 @@ from hopsum_switch.errors import ProgramError
 from hopsum_switch.interp.expressions import ExpressionWriter, compile_condition, compile_data
 from hopsum_switch.interp.packet import ValueLayout
 from hopsum_switch.program import load_program
-from hopsum_switch.program.int_types import MAX_SHIFT
-from hopsum_switch.program.ir_expressions import IntType
-from hopsum_switch.program.lower_expressions import lower_bool, lower_data
+from hopsum_switch.program.ir_expressions import MAX_SHIFT, IntType
+from hopsum_switch.program.lower_expressions import ExpressionContext, ProgramScope, lower_bool, lower_data
 from hopsum_switch.program.p4c_json import read_operand
-from hopsum_switch.program.scope import ExpressionContext, ProgramScope
 
 from .builder import Json, assign, build, expression, field, hexstr
 

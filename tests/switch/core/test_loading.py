@@ -14,7 +14,7 @@ import pytest
 
 from hopsum_switch.errors import ProgramError, UnsupportedError
 from hopsum_switch.program import load_program
-from hopsum_switch.program.source import SourceInfo
+from hopsum_switch.program.p4_source import SourceInfo
 
 from .builder import SOURCE, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

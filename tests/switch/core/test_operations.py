@@ -7,8 +7,8 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
-from hopsum_switch.state.counters import PacketByteCount
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.cells import PacketByteCount
+from hopsum_switch.state.copies import PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

@@ -9,9 +9,9 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, TableError
-from hopsum_switch.state.counters import PacketByteCount
-from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import MAX_GROUP_ID, MulticastStore, PortCopy
+from hopsum_switch.state.cells import PacketByteCount
+from hopsum_switch.state.copies import MAX_GROUP_ID, MulticastStore, PortCopy
+from hopsum_switch.state.lookup import Exact
 
 from .builder import build
 

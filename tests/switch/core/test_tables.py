@@ -17,7 +17,7 @@ from hopsum_switch.errors import (
     ReadOnlyError,
     TableError,
 )
-from hopsum_switch.state.match import Exact, Lpm, Match, Optional, Range, Ternary
+from hopsum_switch.state.lookup import Exact, Lpm, Match, Optional, Range, Ternary
 from hopsum_switch.state.tables import TableState
 
 from .builder import Json, ProgramBuilder, assign, build, field, hexstr, primitive

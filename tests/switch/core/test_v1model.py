@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hopsum_switch.engine import Engine, Output
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

@@ -13,8 +13,8 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.errors import UnsupportedError
 from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
 from hopsum_switch.native.unsupported import UNSUPPORTED
-from hopsum_switch.state.counters import PacketByteCount
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.cells import PacketByteCount
+from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair

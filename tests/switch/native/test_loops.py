@@ -14,8 +14,8 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import Batch, Outputs
 from hopsum_switch.ports.engines import FrameByFrame
 from hopsum_switch.program import load_program
-from hopsum_switch.program.steps import MAX_STEPS, control_loops, parser_cycles
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.program.frame_budget import MAX_STEPS, control_loops, parser_cycles
+from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair

@@ -19,8 +19,8 @@ from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
 from hopsum_switch.program import load_program
-from hopsum_switch.state.match import Exact, Lpm, Range, Ternary
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
+from hopsum_switch.state.lookup import Exact, Lpm, Range, Ternary
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .agreement import Pair, mutate

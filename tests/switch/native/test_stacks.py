@@ -8,7 +8,7 @@ import random
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 from ..core import test_unions
 from ..core.builder import Json, assign, expression, field, hexstr, primitive

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopsum_switch.native.layout import MemoryLayout
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair

@@ -22,7 +22,7 @@ from hopsum_switch.observe.snapshot import (
     freeze,
     full_name,
 )
-from hopsum_switch.state.counters import PacketByteCount
+from hopsum_switch.state.cells import PacketByteCount
 
 from ..core.builder import build
 from .programs import STATION, frame, station

@@ -20,7 +20,7 @@ from hopsum_switch.interp.observer import Observer
 from hopsum_switch.observe.trace import Trace, TraceWriter, trace_to
 from hopsum_switch.observe.trace_text import render, shortened
 from hopsum_switch.program import load_program
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import assign, build, field, hexstr, primitive
 from .programs import PATHS, STATION, frame, frames, ipv4, station

@@ -20,7 +20,7 @@ from hopsum_switch.ports.engines import FrameByFrame, batch_engine
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.program.ir import ProgramIR
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import assign, build, expression, field, hexstr, primitive
 from .test_dataplane import Cross, running, wait_for

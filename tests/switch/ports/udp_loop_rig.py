@@ -24,7 +24,7 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.udp_frames import HEADERS_BYTES, checksum, headers
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
 from hopsum_switch.program.ir import ProgramIR
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import assign, build, expression, field, hexstr, primitive
 

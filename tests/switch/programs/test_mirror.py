@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
 
 SAMPLES, AUDITS = 5, 6
 NOISE = 2  # its byte in an item

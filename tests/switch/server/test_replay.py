@@ -17,8 +17,8 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.udp_frames import strip
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import SwitchServer
-from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
+from hopsum_switch.state.lookup import Exact
 
 from .controller import DEADLINE_S, wait_until
 

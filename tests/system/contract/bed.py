@@ -15,8 +15,8 @@ from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
-from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import PortCopy
+from hopsum_switch.state.copies import PortCopy
+from hopsum_switch.state.lookup import Exact
 from hopsum_wire import JOB_EVENTS, Op
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)

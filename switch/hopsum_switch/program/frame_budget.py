@@ -7,9 +7,7 @@ two states of one cycle. Everything else in a program runs once per packet, sinc
 
 from __future__ import annotations
 
-from .ir import ActionNodeIR, PipelineIR, TableIR
-from .ir_actions import ActionIR, Jump, JumpIfZero
-from .ir_parser import ParserIR
+from .ir import ActionIR, ActionNodeIR, Jump, JumpIfZero, ParserIR, PipelineIR, TableIR
 
 # No frame is longer than 65,549 bytes (the largest UDP datagram, and headers in front). A parser or an action that goes
 # over every byte of such a frame comes to its end, and so do two nested loops of 256 turns each.

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from ..errors import ProgramError
-from .ir import ChecksumIR
-from .ir_expressions import DataExpr, FieldIR, FieldRef, HeaderIR, VariableIR
-from .ir_objects import (
+from .ir import (
+    STACK_STATE,
     CalculationInput,
     CalculationIR,
+    ChecksumIR,
     CounterIR,
     DigestIR,
     FieldListIR,
@@ -17,7 +17,9 @@ from .ir_objects import (
     StackIR,
     UnionIR,
 )
-from .lower_expressions import lower_bool, lower_data, lower_header
+from .ir_expressions import DataExpr, FieldIR, FieldRef, HeaderIR, VariableIR
+from .lower_expressions import INDEX_BITS, ExpressionContext, ProgramScope, lower_bool, lower_data, lower_header
+from .p4_source import at
 from .p4c_json import (
     CalculationJson,
     ChecksumJson,
@@ -36,9 +38,6 @@ from .p4c_json import (
     OtherOperand,
     ProgramJson,
 )
-from .scope import ExpressionContext, ProgramScope
-from .source import at
-from .stacks import INDEX_BITS
 from .unsupported import refuse
 
 LENGTH_FIELD, LENGTH_BITS = "$length$", 32
@@ -138,8 +137,6 @@ def lower_checksum(checksum: ChecksumJson, scope: ProgramScope) -> ChecksumIR:
     )
 
 
-# A metadata header of the engine's own: for each stack, how many elements are in use.
-STACK_STATE = "$stacks$"
 _UNITS = {"packets": False, "bytes": True}
 _RATES = 2
 

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells that a program names: counters, registers and meters, indexed or direct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableSequence
+from typing import NamedTuple
+
+from ..errors import InvalidArgumentError, NotFoundError
+from ..program.ir import ProgramIR, TableIR
+from .meter import MeterCell, MeterConfig
+from .tables import TableStore
+
+
+class PacketByteCount(NamedTuple):
+    """Both sides of one counter cell."""
+
+    packets: int
+    bytes: int
+
+
+class CounterCells:
+    """The cells of one indexed counter, as two parallel sequences that the data plane adds to."""
+
+    __slots__ = ("bytes", "packets")
+
+    def __init__(self, packets: MutableSequence[int], octets: MutableSequence[int]) -> None:
+        self.packets = packets
+        self.bytes = octets
+
+
+class CounterStore:
+    """All counters of a program, by fully qualified name. Direct counters are by their table and entry handle."""
+
+    def __init__(self, program: ProgramIR, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
+        """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
+        self._program = program
+        self._tables = tables
+        indexed = [c for c in program.counters.values() if c.table is None]
+        self._cells = cells or {c.name: CounterCells([0] * c.size, [0] * c.size) for c in indexed}
+
+    def cells(self, name: str) -> CounterCells:
+        """Return the live cells of an indexed counter. Raises: NotFoundError."""
+        try:
+            return self._cells[name]
+        except KeyError:
+            raise NotFoundError(f"the program has no indexed counter {name!r}") from None
+
+    def size(self, name: str) -> int:
+        """Return the number of cells. Raises: NotFoundError."""
+        return len(self.cells(name).packets)
+
+    def read(self, name: str, index: int) -> PacketByteCount:
+        """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
+        cells = self._checked(name, index)
+        return PacketByteCount(cells.packets[index], cells.bytes[index])
+
+    def read_all(self, name: str) -> list[PacketByteCount]:
+        """Return all cells in order. Raises: NotFoundError."""
+        cells = self.cells(name)
+        return [PacketByteCount(p, b) for p, b in zip(cells.packets, cells.bytes, strict=True)]
+
+    def write(self, name: str, index: int, value: PacketByteCount) -> None:
+        """Set one cell. Raises: NotFoundError, InvalidArgumentError (index, negative value)."""
+        cells = self._checked(name, index)
+        _check_value(name, value)
+        cells.packets[index], cells.bytes[index] = value
+
+    def read_direct(self, table: str, handle: int) -> PacketByteCount:
+        """Return the direct counter of an entry. Raises: NotFoundError, InvalidArgumentError (no counter)."""
+        self._require_direct(table)
+        entry = self._tables[table].entry(handle)
+        return PacketByteCount(entry.packets, entry.bytes)
+
+    def write_direct(self, table: str, handle: int, value: PacketByteCount) -> None:
+        """Set the direct counter of an entry. Raises: NotFoundError, InvalidArgumentError."""
+        self._require_direct(table)
+        entry = self._tables[table].entry(handle)
+        _check_value(table, value)
+        entry.packets, entry.bytes = value
+
+    def reset(self) -> None:
+        """Set all indexed cells to 0. Direct counters belong to their entries."""
+        for cells in self._cells.values():
+            cells.packets[:] = [0] * len(cells.packets)
+            cells.bytes[:] = [0] * len(cells.bytes)
+
+    def _checked(self, name: str, index: int) -> CounterCells:
+        cells = self.cells(name)
+        if not 0 <= index < len(cells.packets):
+            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells.packets) - 1}")
+        return cells
+
+    def _require_direct(self, table: str) -> TableIR:
+        ir = self._tables[table].ir
+        if not ir.with_counters:
+            raise InvalidArgumentError(f"{table} has no direct counter")
+        return ir
+
+
+def _check_value(name: str, value: PacketByteCount) -> None:
+    if value.packets < 0 or value.bytes < 0:
+        raise InvalidArgumentError(f"{name}: a counter cannot be negative ({value})")
+
+
+# Register arrays.
+
+
+class RegisterStore:
+    """All register arrays of a program, by fully qualified name. Cells are unsigned integers."""
+
+    def __init__(self, program: ProgramIR, cells: Mapping[str, MutableSequence[int]] | None = None) -> None:
+        """Start with zeros, in lists or in the given cells (all 0) of each array."""
+        self._program = program
+        self._cells = cells or {r.name: [0] * r.size for r in program.registers.values()}
+
+    def cells(self, name: str) -> MutableSequence[int]:
+        """Return the live cells of an array. Raises: NotFoundError."""
+        try:
+            return self._cells[name]
+        except KeyError:
+            raise NotFoundError(f"the program has no register {name!r}") from None
+
+    def read(self, name: str, index: int) -> int:
+        """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
+        return self._checked(name, index)[index]
+
+    def read_all(self, name: str) -> list[int]:
+        """Return a copy of all cells. Raises: NotFoundError."""
+        return list(self.cells(name))
+
+    def write(self, name: str, index: int, value: int) -> None:
+        """Set one cell. Raises: NotFoundError, InvalidArgumentError (index, width)."""
+        cells = self._checked(name, index)
+        bits = self._program.registers[name].bits
+        if not 0 <= value < 1 << bits:
+            raise InvalidArgumentError(f"{name}: {value} is not a value of {bits} bits")
+        cells[index] = value
+
+    def names(self) -> list[str]:
+        """Return the names of all arrays."""
+        return list(self._cells)
+
+    def clear(self, name: str) -> None:
+        """Set all cells of an array to 0. Raises: NotFoundError."""
+        cells = self.cells(name)
+        cells[:] = [0] * len(cells)
+
+    def reset(self) -> None:
+        """Set all cells to 0."""
+        for name in self._cells:
+            self.clear(name)
+
+    def _checked(self, name: str, index: int) -> MutableSequence[int]:
+        cells = self.cells(name)
+        if not 0 <= index < len(cells):
+            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells) - 1}")
+        return cells
+
+
+# Indexed and direct meters.
+
+
+class MeterStore:
+    """All meters of a program, by fully qualified name. Direct meters are by their table and entry handle."""
+
+    def __init__(self, program: ProgramIR, tables: TableStore) -> None:
+        self._program = program
+        self._tables = tables
+        indexed = [meter for meter in program.meters.values() if meter.table is None]
+        self._cells = {meter.name: [MeterCell() for _ in range(meter.size)] for meter in indexed}
+
+    def cells(self, name: str) -> list[MeterCell]:
+        """Return the live cells of an indexed meter. Raises: NotFoundError."""
+        try:
+            return self._cells[name]
+        except KeyError:
+            raise NotFoundError(f"the program has no indexed meter {name!r}") from None
+
+    def read(self, name: str, index: int) -> MeterConfig | None:
+        """Return the configuration of one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
+        return self._cell(name, index).config
+
+    def write(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell. Raises: NotFoundError, InvalidArgumentError."""
+        self._cell(name, index).configure(config)
+
+    def read_direct(self, table: str, handle: int) -> MeterConfig | None:
+        """Return the configuration of an entry's meter. Raises: NotFoundError, InvalidArgumentError (no meter)."""
+        meter = self._direct(table, handle)
+        return None if meter is None else meter.config
+
+    def write_direct(self, table: str, handle: int, config: MeterConfig | None) -> None:
+        """Configure an entry's meter. Raises: NotFoundError, InvalidArgumentError."""
+        self._direct(table, handle)
+        cell = MeterCell()
+        cell.configure(config)
+        self._tables[table].entry(handle).meter = cell
+
+    def reset(self) -> None:
+        """Return all indexed cells to green. Direct meters belong to their entries."""
+        for cells in self._cells.values():
+            for cell in cells:
+                cell.configure(None)
+
+    def _cell(self, name: str, index: int) -> MeterCell:
+        cells = self.cells(name)
+        if not 0 <= index < len(cells):
+            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells) - 1}")
+        return cells[index]
+
+    def _direct(self, table: str, handle: int) -> MeterCell | None:
+        if self._tables[table].ir.direct_meter is None:
+            raise InvalidArgumentError(f"{table} has no direct meter")
+        return self._tables[table].entry(handle).meter
