@@ -15,6 +15,7 @@ import pytest
 from hopsum_controlplane import (
     ControlPlaneError,
     GenerationAllocator,
+    Job,
     JobSpec,
     LeafEndpoint,
     LeafGroup,
@@ -23,7 +24,7 @@ from hopsum_controlplane import (
     TreeController,
     TreeSpec,
 )
-from hopsum_controlplane.cluster.serialization import job_from_json, job_to_json
+from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import Event, Op
@@ -241,19 +242,19 @@ def test_parts_that_are_wrong(make_spec: Callable[..., JobSpec], changes: dict[s
 def test_parts_of_a_tree_survive_their_books(trees: TreeController) -> None:
     tree = trees.create_job(spec(2, 2, table6=(*range(16),)))
     for job in (tree.spine, *tree.leaves):
-        assert job_from_json(job_to_json(job)) == job
-        older = json.loads(job_to_json(job))
+        assert value_of(Job, json_of(job)) == job
+        older = json.loads(json_of(job))
         del older["spec"]["table6"]
-        assert job_from_json(json.dumps(older)).spec == replace(job.spec, table6=None), "a database of before"
+        assert value_of(Job, json.dumps(older)).spec == replace(job.spec, table6=None), "a database of before"
 
 
 def test_digits_are_a_part_of_all_switches_of_a_tree_and_of_its_books(trees: TreeController) -> None:
     tree = trees.create_job(replace(spec(2, 2), table16=None, table6=None, digits=(8, 3)))
     for job in (tree.spine, *tree.leaves):
         assert job.spec.digits == (8, 3)
-        assert job_from_json(job_to_json(job)) == job
-        older = json.loads(job_to_json(job))
+        assert value_of(Job, json_of(job)) == job
+        older = json.loads(json_of(job))
         del older["spec"]["digits"]
-        assert job_from_json(json.dumps(older)).spec == replace(job.spec, digits=None), "a database of before"
+        assert value_of(Job, json.dumps(older)).spec == replace(job.spec, digits=None), "a database of before"
     with pytest.raises(ControlPlaneError, match=r"\(4 workers \* granularity 4 \+ 1\)\^8"):
         replace(tree.leaves[0].spec, digits=(8, 4)).check()

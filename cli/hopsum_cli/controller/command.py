@@ -15,7 +15,7 @@ from typing import Final
 from hopsum_cli.controller.signals import SignalQueue
 from hopsum_cli.controller.words import in_words
 from hopsum_controlplane.cluster import ClusterConfig, StoreLockedError, load_config
-from hopsum_controlplane.cluster.config import LOG_LEVELS
+from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.descriptors import raise_limit

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hopsum_controlplane.cluster import ClusterConfig
-from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.tenants import RESOURCES, TenantConfig
+from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.service.access import AdminToken
 
 
@@ -22,18 +21,12 @@ def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
     ]
     if config.audit_log:
         lines.append(f"who changes what is in {config.audit_log}")
-    lines += [_tenant(tenant) for tenant in config.tenants]
     for switch in config.switches:
         lines += _switch(switch)
     for spine in config.spines:
         lines.append(f"tree of {', '.join(link.leaf for link in config.below(spine))}, then {spine}")
         lines += [f"  {link}" for link in config.below(spine)]
     return "\n".join(lines)
-
-
-def _tenant(tenant: TenantConfig) -> str:
-    bounds = [f"{most} {resource}" for resource in RESOURCES if (most := tenant.quota(resource)) is not None]
-    return f"tenant {tenant.name}: tokens in {tenant.token_file}; {', '.join(bounds) or 'no quotas'}"
 
 
 def _tls(config: ClusterConfig) -> str:

@@ -97,8 +97,6 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
     if job["codec"]:
         yield "codec", escape(f"{job['codec']} {job['codec_options']}".strip())
-    if job["tenant"]:
-        yield "tenant", escape(job["tenant"])
     if job["observers"]:
         yield "observers", str(job["observers"])
     yield "lease", f"{job['lease_s']:g} s"

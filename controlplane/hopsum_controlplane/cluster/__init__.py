@@ -11,8 +11,8 @@ Importing this package imports neither grpc nor protobuf.
 
 from __future__ import annotations
 
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
-from hopsum_controlplane.cluster.config import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.cluster.device_factory import device_factories, pipelines, registrable
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,

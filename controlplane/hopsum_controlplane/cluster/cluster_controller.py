@@ -21,7 +21,7 @@ from typing import Any
 
 from hopsum_controlplane.cluster import lifecycle, placement, views
 from hopsum_controlplane.cluster.agreement import Disputes
-from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.errors import (
     InvalidRequestError,
     StoreError,
@@ -34,7 +34,6 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import has_joined_with
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
-from hopsum_controlplane.cluster.quotas import Quotas
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.rounds import rounds_used_up
@@ -93,7 +92,6 @@ class ClusterController:
         self._successors: dict[str, tuple[int, float]] = {}
         """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
         self._disputes = Disputes(self._cache)
-        self.quotas = Quotas(config.tenants, self._cache.records)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(
             config, devices, self._cache, pipeline=pipeline, registered=registered, **options
@@ -129,7 +127,6 @@ class ClusterController:
             switches = self._reconcilers.capacities(request, self.registry.obstacle)
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
-            self.quotas.require(record)
             self._cache.add(record)
             self._histories.observe(record.name)
         return views.of_created(record, token)

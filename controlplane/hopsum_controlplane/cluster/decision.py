@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from hopsum_controlplane.cluster.errors import InvalidRequestError
@@ -52,6 +52,8 @@ class Report(Sealed):
 
     allreduces_begun: int = 0
     """All-reduces of vectors that the worker has begun since the job's first generation, told with shard 0."""
+    # Narrowed, so that what the database returns equals what a JOIN said.
+    further_shards: tuple[Report, ...] = field(default=(), kw_only=True)
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
@@ -79,7 +81,7 @@ class Report(Sealed):
     def of(cls, sealed: Sealed) -> Report:
         """Return a report without the count of all-reduces."""
         positions = (sealed.generation, sealed.delivered_to, sealed.submitted_to)
-        return cls(*positions, sealed.held, further_shards=sealed.further_shards)
+        return cls(*positions, sealed.held, further_shards=tuple(map(cls.of, sealed.further_shards)))
 
     def at(self, shard: int) -> Report:
         """Return what the worker holds at a shard alone, with the count of all-reduces."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry, Update

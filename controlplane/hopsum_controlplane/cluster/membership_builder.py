@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJobError
-from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, MemberPhase
 from hopsum_controlplane.jobs import ALL_OPS, Job
 from hopsum_controlplane.membership import SideChannels, job_membership

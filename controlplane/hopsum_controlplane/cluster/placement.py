@@ -13,9 +13,8 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
-from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
-from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.membership_builder import leaves_of
 from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint

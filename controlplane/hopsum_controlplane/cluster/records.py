@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hopsum_controlplane.cluster.config import SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from typing import NamedTuple
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.cluster.config import MAX_LEASE_S, MIN_LEASE_S
+from hopsum_controlplane.cluster.cluster_config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
@@ -39,7 +39,7 @@ class JobRequest:
     many switches side by side, those named in `shard_switches` or those with most room. With `hosts` those are all
     that registered by themselves. `lease_s` is how long a silent member is waited for, None for the cluster's.
     `codec` is the name of the workers' codec and `codec_options` a JSON object. Both are empty where the workers
-    choose. `tenant` is the name of the tenant that makes the job, empty for an administrator's.
+    choose.
     """
 
     name: str
@@ -60,7 +60,6 @@ class JobRequest:
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
     hosts: bool = False
-    tenant: str = ""
 
     @property
     def worker_ranks(self) -> range:

@@ -12,6 +12,7 @@ Tokens and secrets are not in it, only their digests. Not thread-safe.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -22,11 +23,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsum_controlplane.cluster import serialization
-from hopsum_controlplane.cluster.errors import StoreError, StoreLockedError
-from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase, RegisteredSwitch
-from hopsum_controlplane.jobs import WorkerEndpoint
+import msgspec
+
+from hopsum_controlplane.cluster.cluster_config import SwitchConfig
+from hopsum_controlplane.cluster.decision import Report
+from hopsum_controlplane.cluster.errors import InvalidRequestError, StoreError, StoreLockedError
+from hopsum_controlplane.cluster.records import (
+    BranchAssignment,
+    JobRecord,
+    JobState,
+    Member,
+    MemberPhase,
+    RegisteredSwitch,
+    ShardSeat,
+)
+from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.jobs import Job, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
+from hopsum_wire.generations import Resume
 
 SCHEMA_VERSION = 10
 _APPLICATION_ID = 0x686F7073  # "hops"
@@ -104,7 +118,7 @@ CREATE TABLE IF NOT EXISTS earlier_tokens (
     name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
 ) STRICT;
 """,
-    9: "",  # requests have a tenant, which earlier programs do not know
+    9: "",  # requests of version 0.1 name a tenant, which programs before that do not read
 }
 
 _JOB_COLUMNS = (
@@ -186,7 +200,7 @@ class StateStore:
     def put_switch(self, switch: RegisteredSwitch) -> None:
         """Write a switch that registered, in the place of the one with its name. Raises StoreError as `put`."""
         with self._transaction() as database:
-            row = (switch.name, serialization.switch_to_json(switch))
+            row = (switch.name, switch_to_json(switch))
             database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?)", row)
 
     def remove_switch(self, name: str) -> None:
@@ -291,7 +305,7 @@ class StateStore:
 
     def _switch(self, name: str, text: str) -> RegisteredSwitch:
         try:
-            return serialization.switch_from_json(text)
+            return switch_from_json(text)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self.path} is damaged: switch {name!r}: {error!r:.200}", hint=_DAMAGED) from error
 
@@ -309,21 +323,21 @@ class StateStore:
         earlier = self._database.execute("SELECT token_digest FROM earlier_tokens WHERE name = ?", (name,)).fetchone()
         try:
             record = JobRecord(
-                request=serialization.request_from_json(request),
+                request=value_of(JobRequest, request),
                 token_digest=bytes(token_digest),  # type: ignore[arg-type]
                 switch=switch,
                 job_index=int(job_index),
                 region=SlotRange(int(slot_base), int(slots)),
                 state=JobState(state),
-                job=None if job is None else serialization.job_from_json(job),
+                job=None if job is None else value_of(Job, job),
                 reason=reason,
                 members=tuple(_member(member) for member in members),
                 retired=tuple(incarnation for (incarnation,) in retired),
-                resume=None if resume is None else serialization.resume_from_json(resume),
-                newcomers=None if newcomers is None else serialization.resume_from_json(newcomers),
-                branches=serialization.branches_from_json(branches),
-                confirmed=serialization.names_from_json(confirmed),
-                departed=serialization.branches_from_json(departed),
+                resume=None if resume is None else value_of(Resume, resume),
+                newcomers=None if newcomers is None else value_of(Resume, newcomers),
+                branches=_branches(branches),
+                confirmed=value_of(tuple[str, ...], confirmed),
+                departed=_branches(departed),
                 earlier_token_digest=b"" if earlier is None else bytes(earlier[0]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -379,27 +393,27 @@ def _marks(columns: list[str]) -> str:
 def _job_row(record: JobRecord) -> tuple[object, ...]:
     return (
         record.name,
-        serialization.request_to_json(record.request),
+        json_of(record.request),
         record.token_digest,
         record.switch,
         record.job_index,
         *record.region,
         record.state.value,
-        None if record.job is None else serialization.job_to_json(record.job),
+        None if record.job is None else json_of(record.job),
         record.reason,
-        None if record.resume is None else serialization.resume_to_json(record.resume),
-        None if record.newcomers is None else serialization.resume_to_json(record.newcomers),
-        serialization.branches_to_json(record.branches),
-        serialization.names_to_json(record.confirmed),
-        serialization.branches_to_json(record.departed),
+        None if record.resume is None else json_of(record.resume),
+        None if record.newcomers is None else json_of(record.newcomers),
+        json_of(record.branches),
+        json_of(record.confirmed),
+        json_of(record.departed),
     )
 
 
 def _member_row(name: str, member: Member) -> tuple[object, ...]:
     at = member.endpoint
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
-    report = None if member.report is None else serialization.report_to_json(member.report)
-    settings = serialization.settings_to_json(member.settings)
+    report = None if member.report is None else json_of(member.report)
+    settings = json_of(dict(member.settings))
     phase = (
         member.phase.value,
         member.joined_generation,
@@ -408,7 +422,7 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
         member.why,
         member.leaf,
         settings,
-        serialization.further_to_json(member.further),
+        json_of([each._asdict() for each in member.further]),
     )
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
@@ -417,7 +431,7 @@ def _member(row: tuple[Any, ...]) -> Member:
     _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
     phase, joined_generation, notified_generation, report, why, leaf, settings, further = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
-    held = None if report is None else serialization.report_from_json(report)
+    held = None if report is None else _report(report)
     identity = (endpoint, side_port, incarnation, secret, version)
     return Member(
         *identity,
@@ -427,6 +441,66 @@ def _member(row: tuple[Any, ...]) -> Member:
         held,
         why,
         leaf,
-        settings=serialization.settings_from_json(settings),
-        further=serialization.further_from_json(further),
+        settings=tuple(value_of(dict[str, str], settings).items()),
+        further=tuple(
+            ShardSeat(_convert(WorkerEndpoint, each["endpoint"]), each["side_port"]) for each in json.loads(further)
+        ),
     )
+
+
+# ---- values as JSON texts -----------------------------------------------------------------------------
+
+
+def json_of(value: Any) -> str:
+    """Return a dataclass, or a tuple of such, as JSON: an object has a key for each field."""
+    return json.dumps(msgspec.to_builtins(value, enc_hook=str))
+
+
+def value_of(kind: Any, text: str) -> Any:
+    """Return the value of a type from its JSON. Raises ValueError or TypeError where the text has another shape.
+
+    Keys that the type lacks are left out, and fields that a text of an older version lacks have their defaults.
+    """
+    return _convert(kind, json.loads(text))
+
+
+def _convert(kind: Any, values: Any) -> Any:
+    if kind is Job:
+        # The default of `side_key` is a new random one, which no worker of the stored generation would have.
+        values = {"side_key": "", **values}
+    return msgspec.convert(values, kind, dec_hook=lambda wanted, text: wanted(text))
+
+
+def _branches(text: str) -> tuple[BranchAssignment, ...]:
+    found = []
+    for values in json.loads(text):
+        job = None if values["job"] is None else _convert(Job, values["job"])
+        found.append(BranchAssignment(values["switch"], values["job_index"], SlotRange(*values["region"]), job))
+    return tuple(found)
+
+
+def _report(text: str) -> Report:
+    report: Report = value_of(Report, text)
+    try:
+        report.check()
+    except InvalidRequestError as error:
+        raise ValueError(str(error)) from error
+    return report
+
+
+def switch_to_json(switch: RegisteredSwitch) -> str:
+    """Return a switch that registered as text."""
+    config = msgspec.to_builtins(switch.config, enc_hook=str)
+    # No switch that registers has them.
+    del config["program"], config["loop_ports"]
+    for rule in config["ports"]:
+        del rule["speed_gbps"]
+    replaced = [incarnation.hex() for incarnation in switch.replaced]
+    return json.dumps({"config": config, "incarnation": switch.incarnation.hex(), "replaced": replaced})
+
+
+def switch_from_json(text: str) -> RegisteredSwitch:
+    """Return the switch of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    values = json.loads(text)
+    replaced = tuple(bytes.fromhex(each) for each in values["replaced"])
+    return RegisteredSwitch(_convert(SwitchConfig, values["config"]), bytes.fromhex(values["incarnation"]), replaced)

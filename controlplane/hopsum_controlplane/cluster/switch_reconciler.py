@@ -27,11 +27,10 @@ from hopsum_controlplane.adoption import AdoptionStatus
 from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.backoff import Backoff
-from hopsum_controlplane.cluster.config import SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import PipelineMismatchError, StoreError
 from hopsum_controlplane.cluster.forwarding import L2Forwarding
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.membership_builder import Limits, Parts
 from hopsum_controlplane.cluster.pace import Pace
 from hopsum_controlplane.cluster.records import JobRecord, JobState
@@ -330,9 +329,7 @@ class SwitchReconciler:
         """Remove what is left of a job that has moved away."""
         if _has(controller, job):
             controller.delete_job(job)
-        self._cache.apply(
-            job.spec.name, lambda record: lifecycle.on_cleared(record, self.config.name), missing_ok=True
-        )
+        self._cache.apply(job.spec.name, lambda record: lifecycle.on_cleared(record, self.config.name), missing_ok=True)
 
     def _gone(self, job: Job) -> None:
         """Note that nothing of a generation stands here, if it is time for that: a spine notes it after its leaves."""

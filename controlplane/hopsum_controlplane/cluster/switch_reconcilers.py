@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.conditions import SwitchConditions
-from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UndecidedError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of

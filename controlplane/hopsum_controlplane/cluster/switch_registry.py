@@ -24,7 +24,7 @@ from ipaddress import IPv4Network
 from typing import NamedTuple
 
 from hopsum_controlplane.addresses import ipv4_to_int
-from hopsum_controlplane.cluster.config import ClusterConfig, PortRule, SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig
 from hopsum_controlplane.cluster.errors import (
     InvalidRequestError,
     ResourceExhaustedError,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.conditions import JobCondition
-from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.events import JobEvent
 from hopsum_controlplane.cluster.health import Health, health_of, why_lost
 from hopsum_controlplane.cluster.history import JoinRejections
@@ -173,8 +173,7 @@ class JobView:
     `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
     `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last generation that ended, and
     the beginning of the last one that began, or None where there was none since the controller was started.
-    `events` are the last ones, the oldest first, and none where one job was not asked for by name. `tenant` is the
-    name of the tenant whose job it is, empty for an administrator's.
+    `events` are the last ones, the oldest first, and none where one job was not asked for by name.
     """
 
     name: str
@@ -208,7 +207,6 @@ class JobView:
     conditions: tuple[ConditionView, ...] = ()
     events: tuple[EventView, ...] = ()
     shards: int = 1
-    tenant: str = ""
 
 
 @dataclass(frozen=True)
@@ -290,7 +288,6 @@ def of_job(
             for each in conditions
         ),
         shards=request.shards,
-        tenant=request.tenant,
     )
 
 

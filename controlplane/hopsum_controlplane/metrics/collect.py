@@ -31,7 +31,6 @@ MAX_MEMBERS: Final = 1024
 CONDITION_REASONS: Final = ("unreachable", "not_primary", "other_program", "store", "undecided", "other")
 
 _SWITCH: Final = ("switch",)
-_TENANT: Final = ("tenant", "resource")
 _JOB: Final = ("job_name",)
 _PART: Final = ("job_name", "switch")
 _MEMBER: Final = ("job_name", "rank")
@@ -41,8 +40,6 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("build_info", "gauge", "1 for the version of hopsum that runs.", ("version",)),
     ("database_writable", "gauge", "1 while the database can be written.", ()),
     ("certificate_expiry_timestamp_seconds", "gauge", "Unix time at which the service's certificate ends.", ()),
-    ("tenant_used", "gauge", "Resources that a tenant's jobs take, see its quotas.", _TENANT),
-    ("tenant_quota", "gauge", "Resources that a tenant's jobs may take; left out where there is no bound.", _TENANT),
     ("switch_up", "gauge", "1 while the controller drives the switch.", _SWITCH),
     ("switch_condition", "gauge", "1 for the reason why the controller cannot use the switch.", ("switch", "reason")),
     ("switch_slots", "gauge", "Slots that jobs may use.", _SWITCH),
@@ -119,11 +116,6 @@ def collect(
     _add(made["database_writable"], int(not controller.database_condition))
     if certificate_ends_at_s is not None:
         _add(made["certificate_expiry_timestamp_seconds"], certificate_ends_at_s)
-    for tenant, usage in controller.quotas.usage().items():
-        for resource, used in usage._asdict().items():
-            _add(made["tenant_used"], used, tenant.name, resource)
-            if (most := tenant.quota(resource)) is not None:
-                _add(made["tenant_quota"], most, tenant.name, resource)
     jobs = controller.jobs(counters=True)
     for switch in controller.switches():
         _add_switch(made, switch, [job for job in jobs if switch.name in _switches(job)])

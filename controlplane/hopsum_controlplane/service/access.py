@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from hopsum_controlplane.cluster.errors import UnauthenticatedError
-from hopsum_controlplane.cluster.tenants import TenantConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.credentials import read_private
 from hopsum_wire.control.services import BEARER
@@ -36,50 +35,25 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdminToken:
-    """A token of an administrator, of a tenant or of switches, and the name of who has it."""
+    """A token of an administrator, and the name of its holder."""
 
     token: str
     name: str = ADMINISTRATOR
 
 
-@dataclass(frozen=True, slots=True)
-class TenantToken:
-    """A token of a tenant, and the name of who has it."""
-
-    token: str
-    tenant: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller: a name, and the tenant, empty for an administrator."""
-
-    name: str
-    tenant: str = ""
-
-
 class AdminAuth:
-    """Knows administrators by `tokens`, and tenants by `tenants`, both of which may be replaced.
+    """Checks the bearer tokens of administrators against `tokens`, which a reload replaces.
 
     Without tokens every caller is an administrator.
     """
 
-    def __init__(self, tokens: Sequence[AdminToken] = (), tenants: Sequence[TenantToken] = ()) -> None:
+    def __init__(self, tokens: Sequence[AdminToken] = ()) -> None:
         self.tokens = tuple(tokens)
-        self.tenants = tuple(tenants)
 
     @property
     def required(self) -> bool:
         """Return whether a token is asked for."""
         return bool(self.tokens)
-
-    def caller(self, token: str) -> Caller:
-        """Return the administrator or the tenant with this token. Raises UnauthenticatedError where there is none."""
-        for each in self.tenants:
-            if hmac.compare_digest(each.token.encode(), token.encode()):
-                return Caller(each.name, each.tenant)
-        return Caller(self.require(token))
 
     def require(self, token: str) -> str:
         """Return the name of the administrator with this token, "anybody" where none is asked for.
@@ -142,15 +116,6 @@ def read_token(path: Path, setting: str) -> str:
 def read_admin_tokens(path: Path) -> tuple[AdminToken, ...]:
     """Return the tokens of the file of administrators. Raises ControlPlaneError."""
     return read_tokens(path, "admin_token_file")
-
-
-def read_tenant_tokens(tenants: Iterable[TenantConfig]) -> tuple[TenantToken, ...]:
-    """Return the tokens of the files of tenants. Raises ControlPlaneError."""
-    return tuple(
-        TenantToken(each.token, tenant.name, each.name if each.name != ADMINISTRATOR else tenant.name)
-        for tenant in tenants
-        for each in read_tokens(tenant.token_file, f"tenant {tenant.name!r} token_file")
-    )
 
 
 def read_tokens(path: Path, setting: str) -> tuple[AdminToken, ...]:

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from hopsum_controlplane.cluster.errors import UnauthenticatedError, UnknownJobError
+from hopsum_controlplane.cluster.errors import UnauthenticatedError
 from hopsum_controlplane.cluster.requests import printable
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth, Caller
+from hopsum_controlplane.service.access import AdminAuth
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
@@ -30,8 +30,6 @@ STRANGERS_S: Final = 1.0
 """The time in which one of the calls without an administrator's token has a line in the audit log."""
 UNKNOWN: Final = "unknown"
 """Identity of who has no administrator's token."""
-OF_TENANTS: Final = frozenset(("CreateJob", "ListJobs", "GetJob", "DeleteJob", "RotateJobToken"))
-"""Calls that tenants may make, for jobs of their own."""
 
 
 class Jobs:
@@ -68,12 +66,7 @@ class Jobs:
         """
         if not (name == "GetJob" and self._controller.knows(call.token)):
             try:
-                who = self._admin_auth.caller(call.token)
-                if who.tenant and name not in OF_TENANTS:
-                    raise UnauthenticatedError(
-                        f"{name} is for administrators, and this call has a token of tenant {who.tenant!r}",
-                        hint="a tenant makes, sees and deletes jobs of its own",
-                    )
+                self._admin_auth.require(call.token)
             except UnauthenticatedError as error:
                 self._note_stranger(name, call, error.what)
                 raise
@@ -82,7 +75,7 @@ class Jobs:
 
     def _create_job(self, request: Any, call: Call) -> Any:
         with self._audited("CreateJob", request.name, call):
-            made = self._controller.create_job(job_request(request, self._admin_auth.caller(call.token).tenant))
+            made = self._controller.create_job(job_request(request))
         return created_message(made)
 
     def _delete_job(self, request: Any, call: Call) -> Any:
@@ -111,17 +104,14 @@ class Jobs:
 
     def _who(self, call: Call) -> str:
         """Return who makes a call, in words: for the workers of a job that is deleted."""
-        return f"{self._admin_auth.caller(call.token).name} at {call.peer}"
+        return f"{self._admin_auth.require(call.token)} at {call.peer}"
 
     @contextmanager
     def _audited(self, action: str, job: str, call: Call) -> Iterator[None]:
         """Write what the block does to a job into the audit log, also when it fails."""
-        who = self._admin_auth.caller(call.token)
-        about = {**_from(call, who.name), **({"tenant": who.tenant} if who.tenant else {}), "job": printable(job)}
+        about = {**_from(call, self._admin_auth.require(call.token)), "job": printable(job)}
         before = self._state(job)
         try:
-            if action != "CreateJob":
-                self._require_own(who, job)
             yield
         except ControlPlaneError as error:
             self._audit.write(action, **about, before=before, after=self._state(job), refused=str(error))
@@ -136,22 +126,12 @@ class Jobs:
                 return {"state": view.state.value, "generation": view.generation, **size}
         return None
 
-    def _require_own(self, who: Caller, job: str) -> None:
-        """Raise UnknownJobError for a tenant's call that names another's job, as for one that is not there."""
-        if who.tenant and all((view.name, view.tenant) != (job, who.tenant) for view in self._controller.jobs()):
-            hint = "`hopsum job list` shows the tenant's jobs"
-            raise UnknownJobError(f"tenant {who.tenant!r} has no job {job!r:.80}", hint=hint)
-
     def _list_jobs(self, request: Any, call: Call) -> Any:
-        tenant = self._admin_auth.caller(call.token).tenant
-        jobs = [view for view in self._controller.jobs() if tenant in ("", view.tenant)]
-        return pb.ListJobsResponse(jobs=map(job_message, jobs))
+        return pb.ListJobsResponse(jobs=map(job_message, self._controller.jobs()))
 
     def _get_job(self, request: Any, call: Call) -> Any:
         if self._controller.knows(call.token):
             self._controller.locate(request.name, call.token)  # refuses another job's token
-        else:
-            self._require_own(self._admin_auth.caller(call.token), request.name)
         return job_message(self._controller.job(request.name))
 
     def _move_job(self, request: Any, call: Call) -> Any:

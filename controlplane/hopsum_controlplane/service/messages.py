@@ -56,8 +56,8 @@ def _report(message: Any) -> Report:
     return Report(*positions, held, message.allreduces_begun, further_shards=further)
 
 
-def job_request(message: Any, tenant: str = "") -> JobRequest:
-    """Return what an operator or a tenant asks for."""
+def job_request(message: Any) -> JobRequest:
+    """Return what an operator asks for."""
     return JobRequest(
         name=message.name,
         workers=message.workers,
@@ -77,7 +77,6 @@ def job_request(message: Any, tenant: str = "") -> JobRequest:
         shards=message.shards or len(message.shard_switches) or 1,
         shard_switches=tuple(message.shard_switches),
         hosts=message.hosts,
-        tenant=tenant,
     )
 
 
@@ -180,7 +179,6 @@ def job_message(view: JobView) -> pb.Job:
         conditions=[_condition_message(each) for each in view.conditions],
         events=[_event_message(each) for each in view.events],
         shards=view.shards,
-        tenant=view.tenant,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration read again while a controller serves: secrets, quotas and the log's level change, no more."""
+"""The configuration read again while a controller serves: secrets and the log's level change, no more."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hopsum_controlplane.service.logs import set_level
 from hopsum_controlplane.service.server import Service
 
 _TLS: Final = ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_names")
-RELOADED: Final = (*_TLS, "admin_token_file", "switch_token_file", "log_level", "audit_log", "tenants")
-"""Settings that take effect without another start: keys of [controller], [[tenant]], and the files they name."""
+RELOADED: Final = (*_TLS, "admin_token_file", "switch_token_file", "log_level", "audit_log")
+"""Settings that take effect without another start: keys of [controller], and the files that they name."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -40,7 +40,7 @@ class Reloading:
             _log.error("SIGHUP: %s; nothing has changed", error)
             return False
         self._config = replace(self._config, **{name: getattr(found, name) for name in RELOADED})
-        _log.info("SIGHUP: read %s again: certificates, keys, tokens, quotas, log level, audit log", self._path)
+        _log.info("SIGHUP: read %s again: certificates, keys, tokens, log level, audit log", self._path)
         ignored = [each.name for each in fields(ClusterConfig) if _differ(self._config, found, each.name)]
         if ignored:
             _log.warning("SIGHUP: changes of %s take effect at the next start", ", ".join(ignored))

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import grpc
 
-from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import (
     AdminAuth,
     AdminToken,
     CertificateAuth,
     SwitchAuth,
-    TenantToken,
     read_admin_tokens,
-    read_tenant_tokens,
     read_token,
 )
 from hopsum_controlplane.service.audit_log import AuditLog
@@ -83,7 +81,6 @@ class Service:
         tls: None: secrets pass in the clear.
         admin_tokens: of who may make and delete jobs, none only where no other machine reaches it.
         switch_token: of switches that register, None where none may.
-        tenant_tokens: of tenants, which make jobs of their own within the controller's quotas.
         client_names: the common names of certificates whose clients may call, None where all may.
         audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
 
@@ -99,14 +96,14 @@ class Service:
         tls: Tls | None = None,
         admin_tokens: Sequence[AdminToken] = (),
         switch_token: str | None = None,
-        tenant_tokens: Sequence[TenantToken] = (),
         client_names: frozenset[str] | None = None,
         audit: AuditLog | None = None,
         threads: int = THREADS,
     ) -> None:
         _require_token(listen, admin_tokens)
         self._listens, self._controller = listen, controller
-        self._auth, self._switch_auth = AdminAuth(admin_tokens, tenant_tokens), SwitchAuth(switch_token)
+        self._auth = AdminAuth(admin_tokens)
+        self._switch_auth = SwitchAuth(switch_token)
         self._clients = CertificateAuth(client_names)
         self._audit = audit or AuditLog()
         self._credentials = None if tls is None else ServerCredentials(tls)
@@ -147,11 +144,11 @@ class Service:
         return self._events.answers(within_s)
 
     def reload(self, config: ClusterConfig) -> None:
-        """Read certificates, keys, tokens and quotas of a configuration. Connections go on.
+        """Read certificates, keys and tokens of a configuration. Connections go on.
 
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
-        tls, tokens, switch, tenants, names = safeguards(replace(config, listen=self._listens))
+        tls, tokens, switch, names = safeguards(replace(config, listen=self._listens))
         if (tls is None) != (self._credentials is None):
             raise ControlPlaneError(
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
@@ -160,8 +157,9 @@ class Service:
         self._audit.reopen(config.audit_log)
         if tls is not None and self._credentials is not None:
             self._credentials.reload(tls)
-        self._auth.tokens, self._auth.tenants, self._switch_auth.token = tokens, tenants, switch
-        self._controller.quotas.tenants, self._clients.names = config.tenants, names
+        self._auth.tokens = tokens
+        self._switch_auth.token = switch
+        self._clients.names = names
         self._audit.write("Reload", administrators=[each.name for each in tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -214,12 +212,11 @@ class Service:
 
 
 class Safeguards(NamedTuple):
-    """TLS files of a service, tokens of administrators, registering switches and tenants, and clients' names."""
+    """What keeps strangers out of a service: TLS files, tokens, and names of clients' certificates."""
 
     tls: Tls | None
     admin_tokens: tuple[AdminToken, ...]
     switch_token: str | None
-    tenant_tokens: tuple[TenantToken, ...] = ()
     client_names: frozenset[str] | None = None
 
 
@@ -235,19 +232,15 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
     _require_token(config.listen, tokens)
     switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
-    tenants = read_tenant_tokens(config.tenants)
-    holders = [("admin_token_file", each.token) for each in tokens]
-    holders += [(f"token_file of tenant {each.tenant!r}", each.token) for each in tenants]
-    holders += [] if switch is None else [("switch_token_file", switch)]
-    by_token: dict[str, str] = {}
-    for holder, token in holders:
-        if (other := by_token.setdefault(token, holder)) != holder:
-            raise ControlPlaneError(f"{other} and {holder} hold one token", hint="give each tokens of its own")
+    if switch in [each.token for each in tokens]:
+        # A host's switch would else be an administrator.
+        told = "admin_token_file and switch_token_file hold one token"
+        raise ControlPlaneError(told, hint="give each tokens of its own")
     for each in config.switches:
         if each.tls is not None:
             each.tls.check()
     names = None if config.tls_client_names is None else read_names(config.tls_client_names)
-    return Safeguards(tls, tokens, switch, tenants, names)
+    return Safeguards(tls, tokens, switch, names)
 
 
 def _connections_max() -> int:

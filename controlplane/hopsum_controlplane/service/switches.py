@@ -48,6 +48,4 @@ class Switches:
         return pb.RegisterSwitchResponse(lease_s=made.lease_s, heartbeat_s=made.heartbeat_s)
 
     def _deregister(self, request: Any, call: Call) -> Any:
-        return pb.DeregisterSwitchResponse(
-            jobs=self._controller.registry.deregister(request.name, request.incarnation)
-        )
+        return pb.DeregisterSwitchResponse(jobs=self._controller.registry.deregister(request.name, request.incarnation))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane.cluster import SwitchConfig
-from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.testing import FakeDevice
 
 from .noted import noted_tree

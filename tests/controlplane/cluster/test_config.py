@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster import (
     ClusterConfigError,
     PortRule,
     SwitchConfig,
-    config,
+    cluster_config,
     load_config,
 )
 from hopsum_wire import HOPSUM_UDP_PORT
@@ -116,8 +116,8 @@ def test_a_short_file(tmp_path: Path) -> None:
         ("{port = 1,", "{prt = 1,", r"\[\[switch\]\] 0 ports 0 has an unknown key 'prt'; did you mean port\?"),
         ('name = "leaf1"', "", r"\[\[switch\]\] 0 has no name; it needs name, driver"),
         ('database = "/var/lib/state.sqlite"', "", r"\[controller\] has no database"),
-        ("lease_s = 30", 'lease_s = "30"', r"\[controller\] lease_s = '30'; it is an integer or a number"),
-        ("lease_s = 30", "lease_s = true", r"\[controller\] lease_s = True; it is an integer or a number"),
+        ("lease_s = 30", 'lease_s = "30"', r"\[controller\] lease_s = '30'; it is a number"),
+        ("lease_s = 30", "lease_s = true", r"\[controller\] lease_s = True; it is a number"),
         ("lease_s = 30", "lease_s = 0.5", r"lease_s 0\.5; it is 1 \.\. 86400 seconds"),
         ("heartbeat_s = 7.5", "heartbeat_s = 16", r"heartbeat_s 16 with lease_s 30; it is 0\.1 \.\. 15"),
         (
@@ -128,7 +128,7 @@ def test_a_short_file(tmp_path: Path) -> None:
         ('tls_key = "/etc/server.key"', "", "only one of tls_certificate and tls_key"),
         ('"127.0.0.1:47500"', '"127.0.0.1"', "'127.0.0.1' is not an IPv4 address and a port"),
         ('"127.0.0.1:47500"', '"127.0.0.1:0"', r"port 0; ports are 1 \.\. 65535"),
-        ("10.0.0.0/24", "10.0.0.1/24", "network '10.0.0.1/24': .*has host bits set; write"),
+        ("10.0.0.0/24", "10.0.0.1/24", r"\[\[switch\]\] 0 ports 0 network = '10.0.0.1/24': .*has host bits set; write"),
         ("10.0.0.128/25", "10.0.0.0/24", r"switch 'leaf1': network 10\.0\.0\.0/24 at several ports"),
         ("l2_forwarding = true", "l2_forwarding = 1", r"l2_forwarding = 1; it is true or false"),
         ("election_id = 9", "election_id = true", r"election_id = True; it is an integer"),
@@ -157,7 +157,7 @@ def test_a_tofino_switch(tmp_path: Path) -> None:
     assert switch.program == Path("/opt/hopsum.conf")
     assert (switch.loop_ports, switch.speeds_gbps) == ((68, 196), {1: 100})
     for old, new, message in (
-        ("[68, 196]", '[68, "196"]', "loop_ports: '196'; it is a list of integers"),
+        ("[68, 196]", '[68, "196"]', "loop_ports 1 = '196'; it is an integer"),
         ('driver = "tofino"\nprogram = "/opt/hopsum.conf"', 'driver = "bmv2"', "loop_ports or speed_gbps for driver"),
         ("loop_ports", "device_id = -1\nloop_ports", "device id -1; the first chip of a switch is 0"),
     ):
@@ -176,8 +176,8 @@ def test_no_file_no_switch_one_name_twice(tmp_path: Path) -> None:
 
 
 def test_the_documented_file_is_right(tmp_path: Path) -> None:
-    assert config.__doc__ is not None
-    text = config.__doc__.split("::\n")[1].split("\n\nA worker")[0]
+    assert cluster_config.__doc__ is not None
+    text = cluster_config.__doc__.split("::\n")[1].split("\n\nA worker")[0]
     assert load(tmp_path, text).switches[0].name == "leaf1"
 
 
@@ -253,5 +253,5 @@ def test_one_network_below_two_leaves(tmp_path: Path) -> None:
 
 
 def test_importing_the_cluster_needs_no_grpc() -> None:
-    code = "import hopsum_controlplane.cluster, sys; sys.exit({'grpc', 'google.protobuf'} & set(sys.modules) != set())"
+    code = "import hopsum_controlplane.cluster, sys; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

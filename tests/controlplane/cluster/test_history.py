@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import JobState, Pending, SwitchConfig
-from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.testing import Failure
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane.cluster import StateStore, SwitchConfig
-from hopsum_controlplane.cluster.config import ClusterConfig, load_config
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, load_config
 from hopsum_controlplane.cluster.errors import ClusterConfigError
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -45,7 +45,6 @@ def known_keys(folder: Path, text: str) -> list[str]:
     [
         ("The keys of `[controller]`", ""),
         ("The keys of each `[[switch]]`", "[controller]\ndatabase = 'x'\n[[switch]]\n"),
-        ("The keys of each `[[tenant]]`", "[controller]\ndatabase = 'x'\n[[tenant]]\n"),
         ("The keys of each `[[link]]`", "[controller]\ndatabase = 'x'\n[[link]]\n"),
     ],
 )

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
-from hopsum_controlplane.cluster.tenants import TenantConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import TableEntry
@@ -187,7 +185,6 @@ def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> No
     cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.0.0.0/16"}))
     for worker in cluster.run("train"):
         worker.beat(**dict.fromkeys(NAMES, 1.0))
-    cluster.controller.quotas.tenants = (TenantConfig("vision", Path("vision.token"), max_jobs=1),)
     families = collect(cluster.controller, certificate_ends_at_s=1.0)
     assert [family.name for family in families] == [PREFIX + name.removesuffix("_total") for name, *_ in FAMILIES]
     assert [family.name for family in families if not family.samples] == []

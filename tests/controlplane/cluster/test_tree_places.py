@@ -12,7 +12,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import InvalidRequestError, JobRequest, Pending, PortRule, ResourceExhaustedError
-from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.metrics.collect import expose
 from hopsum_controlplane.service.messages import job_message

@@ -23,8 +23,8 @@ from hopsum_controlplane.cluster import (
     StateStore,
     SwitchConfig,
 )
+from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.jobs import Job

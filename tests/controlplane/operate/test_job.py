@@ -23,7 +23,7 @@ from hopsum_cli.top.screen import screen
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.requests import JobRequest
-from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
+from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
 from hopsum_wire import MAX_SLOTS
@@ -66,14 +66,14 @@ def test_the_job_records_its_codec_with_its_options(
     shown = json.loads(capsys.readouterr().out)
     assert (shown["codec"], shown["codec_options"]) == ("uhc", '{"bits": 8}')
     request = cluster.controller._cache.get("job").request
-    kept = request_to_json(request)
-    assert request_from_json(kept) == request
+    kept = json_of(request)
+    assert value_of(JobRequest, kept) == request
     older = {
         key: value
         for key, value in json.loads(kept).items()
         if not key.startswith("codec") and key not in ("table6", "digits")
     }
-    assert request_from_json(json.dumps(older)) == replace(request, codec="", codec_options="")
+    assert value_of(JobRequest, json.dumps(older)) == replace(request, codec="", codec_options="")
 
 
 def test_a_codec_with_packed_results_selects_its_table(cluster: Cluster, at: list[str]) -> None:
@@ -81,14 +81,14 @@ def test_a_codec_with_packed_results_selects_its_table(cluster: Cluster, at: lis
     request = cluster.controller._cache.get("job").request
     assert {"table6": request.table6} == job_tables(make_codec("thc:result_bits=6", workers=4, backend="numpy"))
     assert (request.table, request.table16, request.codec_options) == (None, None, '{"result_bits": 6}')
-    assert request_from_json(request_to_json(request)) == request
+    assert value_of(JobRequest, json_of(request)) == request
 
 
 def test_a_codec_with_digits_tells_them(cluster: Cluster, at: list[str]) -> None:
     assert main(["create", "job", "--workers", "8", "--codec", "thc:digits=6", *at]) == 0
     request = cluster.controller._cache.get("job").request
     assert (request.table, request.digits, request.codec_options) == (None, (6, 4), '{"digits": 6}')
-    assert request_from_json(request_to_json(request)) == request
+    assert value_of(JobRequest, json_of(request)) == request
 
 
 def test_digits_that_overflow_a_lane_make_no_job(

@@ -13,7 +13,7 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.bfruntime.chip import CHIPS, ChipSetup
 from hopsum_controlplane.cluster import Pending, device_factories, pipelines
-from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.tofino import TofinoPipeline, chip_of, load_program, set_up
 from hopsum_wire import Op

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/tenants.md: `python -m tests.system.hostile [ATTACK ...]` makes each attack in turn."""
+"""A table of each attack, made in turn: `python -m tests.system.hostile [ATTACK ...]`."""
 
 from __future__ import annotations
 

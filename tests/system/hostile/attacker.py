@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant that means harm, as a process: `python attacker.py ATTACK JSON`, which prints its counts at SIGTERM.
+"""An attacker with the token of one job, as a process: `python attacker.py ATTACK JSON` prints its counts at SIGTERM.
 
-It has what a tenant has: a token that makes jobs within a quota, the tokens and secrets of these jobs, and addresses of
-the workers' network. `JSON` is the `Site`. Calls go out by gRPC, datagrams by sockets, without the library's manners.
+The attacker has the job's token, its members' secrets, and addresses of the workers' network. `JSON` is the `Site`.
+Calls go out by gRPC, datagrams by sockets, without the library's manners.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ import grpc
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import MemberClient
 from hopsum_wire import WIRE_VERSION, Kind, Op
 from hopsum_wire.control import control_pb2 as pb
@@ -44,30 +42,30 @@ over = threading.Event()
 
 @dataclass(frozen=True)
 class Site:
-    """The knowledge of a tenant: the controller, its own token, the name of a job of somebody else.
+    """The attacker's knowledge: the controller, its job with token and number of workers, the name of another job.
 
-    It does not end before it has counted what is in `until`, however slow the machine is.
+    An attack does not end before it has counted what is in `until`, however slow the machine is.
     """
 
     controller: str
+    job: str
     token: str
+    workers: int
     victim: str
     until: Sequence[str] = ()
 
 
 class Crew:
-    """A job of the attacker's own with two workers, which sit in this process and hold its places."""
+    """The workers of the attacker's job, which sit in this process and hold its places."""
 
-    def __init__(self, site: Site, name: str = "hostile", workers: int = 2) -> None:
-        self.name = name
+    def __init__(self, site: Site) -> None:
+        self.name, self.token = site.job, site.token
         self.channel = Channel(ControllerAddress.of(site.controller))
-        self.jobs = JobsClient(self.channel, site.token)
-        self.token = self.jobs.create(name, workers, 16).token
-        self.sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(workers)]
+        self.sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(site.workers)]
         self.members: list[MemberClient] = []
         for each in self.sockets:
             each.bind(("127.0.0.1", 0))
-            member = MemberClient(self.channel, name, self.token)
+            member = MemberClient(self.channel, self.name, self.token)
             member.join(each.getsockname(), WAIT_S)
             self.members.append(member)
 
@@ -114,12 +112,12 @@ def flood_locate(site: Site) -> None:
 
 
 def flood_lists(site: Site) -> None:
-    """Ask for lists and audited refusals, in 200 calls at once, with the tenant's token."""
+    """Ask for the job with its counters, and for audited refusals, in 200 calls at once, with the job's token."""
     asyncio.run(
         flood(
             site,
             [
-                lambda to: call(to, JOB_SERVICE, "ListJobs", pb.ListJobsRequest(), site.token),
+                lambda to: call(to, JOB_SERVICE, "GetJob", pb.GetJobRequest(name=site.job), site.token),
                 lambda to: call(to, JOB_SERVICE, "DeleteJob", pb.DeleteJobRequest(name=site.victim), site.token),
             ],
             200,
@@ -129,7 +127,7 @@ def flood_lists(site: Site) -> None:
 
 def flood_heartbeats(site: Site) -> None:
     """Renew the leases of a job of 32 workers, in 512 calls at once, each with a member's secret."""
-    crew = Crew(site, workers=32)
+    crew = Crew(site)
     members = [(each.registration.rank, each.registration.secret) for each in crew.members]
     makers = [
         lambda to, rank=rank, secret=secret: call(
@@ -168,7 +166,7 @@ def giants(site: Site) -> None:
 
 
 def odd_values(site: Site) -> None:
-    """Ask for ranks, slots, jobs and reports that cannot be, as members and as the tenant."""
+    """Ask for ranks, slots, jobs and reports that cannot be, with the job's token and a member's secret."""
     crew, rng = Crew(site), random.Random(1)
     edges = (0, 1, 63, 64, 255, 2047, 2048, 65535, (1 << 31) - 1, (1 << 32) - 1)
 
@@ -197,44 +195,14 @@ def odd_values(site: Site) -> None:
 # ---- places -------------------------------------------------------------------------------------------
 
 
-def hold_slots(site: Site) -> None:
-    """Make jobs of any size until nothing is left, never use them, and try again."""
-    channel = Channel(ControllerAddress.of(site.controller))
-    jobs = JobsClient(channel, site.token)
-    while not over.is_set():
-        for slots in (512, 64, 16, 1):
-            name = f"held-{secrets.token_hex(6)}"
-            try:
-                jobs.create(name, 1, slots)
-                counts["made"] += 1
-            except ControllerError as error:
-                counts["refused"] += 1
-                counts["refused, naming the quota"] += "(max_" in str(error)
-
-
-def churn_jobs(site: Site) -> None:
-    """Make and delete jobs as fast as it goes, from four threads."""
-
-    def one(number: int) -> None:
-        jobs = JobsClient(Channel(ControllerAddress.of(site.controller)), site.token)
-        while not over.is_set():
-            with suppress(HopsumError):
-                jobs.create(f"churn{number}", 1, 16)
-                jobs.delete(f"churn{number}")
-                counts["made and deleted"] += 1
-
-    in_threads(one, 4)
-
-
 def churn_generations(site: Site) -> None:
     """Join and leave again and again, so that generations begin."""
     channel = Channel(ControllerAddress.of(site.controller))
-    token = JobsClient(channel, site.token).create("hostile", 1, 16).token
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source:
         source.bind(("127.0.0.1", 0))
         while not over.is_set():
             with suppress(HopsumError):
-                member = MemberClient(channel, "hostile", token)
+                member = MemberClient(channel, site.job, site.token)
                 member.join(source.getsockname(), 5.0)
                 member.membership(5.0)
                 member.leave()
@@ -333,21 +301,23 @@ def paced(send: Callable[[], None], a_second: int) -> None:
         time.sleep(0.005)
 
 
-def in_threads(work: Callable[[int], None], threads: int) -> None:
-    started = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    for each in started:
-        each.start()
-    for each in started:
-        each.join()
-
-
 ATTACKS: Final = {
     each.__name__.replace("_", "-"): each
     for each in (
-        flood_locate, flood_lists, flood_heartbeats, strangers, giants, odd_values, hold_slots, churn_jobs,
-        churn_generations, connections, forged, flood_datagrams,
+        flood_locate,
+        flood_lists,
+        flood_heartbeats,
+        strangers,
+        giants,
+        odd_values,
+        churn_generations,
+        connections,
+        forged,
+        flood_datagrams,
     )
-}  # fmt: skip
+}
+WORKERS: Final = {"flood-heartbeats": 32, "churn-generations": 1}
+"""Workers of the attacker's job; 2 for the other attacks."""
 
 
 def end_when_told(told: threading.Event, until: Sequence[str]) -> None:

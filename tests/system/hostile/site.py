@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch and a controller that several tenants use: a job that trains, another whose members are heard, an attacker.
+"""A switch and a controller that several jobs use: one that trains, one whose members are heard, and the attacker's.
 
 `watch` says what the others notice: how fast the training is, and how long calls of an administrator and a member take.
 """
@@ -28,11 +28,11 @@ from hopsum.rpc.member import MemberClient
 from hopsum_topologies.process import ManagedProcess
 
 from ..year.trainings import Training
-from .attacker import Site
+from .attacker import WORKERS, Site
 
 START_S: Final = 300.0
-SLOTS: Final = 256
-"""The quota of the attacker."""
+HOSTILE: Final = "hostile"
+"""Name of the attacker's job."""
 _PERIOD_S: Final = 0.1
 _CONFIG: Final = """\
 [controller]
@@ -43,13 +43,6 @@ admin_token_file = "admin.token"
 audit_log = "audit.jsonl"
 heartbeat_s = 1
 lease_s = {lease_s}
-
-[[tenant]]
-name = "hostile"
-token_file = "hostile.token"
-max_jobs = 8
-max_slots = {slots}
-max_members = 64
 
 [[switch]]
 name = "leaf1"
@@ -88,23 +81,24 @@ class HostileSite:
         )
         switch.wait_for(lambda: "\nudp 1=" in switch.log_text(), "the switch", START_S)
         address, service = re.findall(r"ready grpc=(\S+) |^udp 1=(\S+)", switch.log_text(), re.MULTILINE)
-        self.tokens = {name: secrets.token_urlsafe(32) for name in ("admin", "hostile")}
-        for name, token in self.tokens.items():
-            (folder / f"{name}.token").touch(0o600)
-            (folder / f"{name}.token").write_text(token)
-        text = _CONFIG.format(address=address[0], service=service[1], slots=SLOTS, lease_s=lease_s)
+        token = secrets.token_urlsafe(32)
+        (folder / "admin.token").touch(0o600)
+        (folder / "admin.token").write_text(token)
+        text = _CONFIG.format(address=address[0], service=service[1], lease_s=lease_s)
         (folder / "cluster.toml").write_text(text)
         self.controller = self._start("controller", "-m", "hopsum_cli.main", "controller", "--config", "cluster.toml")
         self.controller.wait_for(lambda: "ready listen=" in self.controller.log_text(), "the controller", START_S)
         (self.address,) = re.findall(r"^ready listen=(\S+)", self.controller.log_text(), re.MULTILINE)
         self.channel = stack.enter_context(Channel(ControllerAddress.of(self.address)))
-        self.admin = JobsClient(self.channel, self.tokens["admin"])
+        self.admin = JobsClient(self.channel, token)
         self.members = self._join("patient", 2)
         self.training = self._train()
 
     def attack(self, name: str, until: Sequence[str] = ()) -> ManagedProcess:
-        """Start an attack, which goes on until it has counted `until`."""
-        site = Site(self.address, self.tokens["hostile"], "victim", until)
+        """Make a job for the attacker and start an attack, which goes on until it has counted `until`."""
+        workers = WORKERS.get(name, 2)
+        token = self.admin.create(HOSTILE, workers, 16).token
+        site = Site(self.address, HOSTILE, token, workers, "victim", until)
         program = Path(__file__).with_name("attacker.py")
         attacker = self._start(f"attacker-{name}", str(program), name, json.dumps(asdict(site)))
         attacker.wait_for(lambda: "attacking" in attacker.log_text(), "the attack", START_S)
@@ -112,10 +106,10 @@ class HostileSite:
 
     def others(self) -> dict[str, int]:
         """Return the generations of the jobs that are not the attacker's."""
-        return {job.name: job.generation for job in self.admin.jobs() if job.tenant != "hostile"}
+        return {job.name: job.generation for job in self.admin.jobs() if job.name != HOSTILE}
 
     def end(self, attacker: ManagedProcess) -> dict[str, int]:
-        """End an attack and delete its jobs; return what it counted."""
+        """End an attack and delete its job; return what it counted."""
         os.kill(attacker.pid, signal.SIGTERM)
         give_up_s = time.monotonic() + START_S
         while attacker.running() and time.monotonic() < give_up_s:
@@ -123,9 +117,7 @@ class HostileSite:
         attacker.stop()
         found = re.findall(r"^\{.*\}$", attacker.log_text(), re.MULTILINE)
         assert found, attacker.log_text()[-2000:]
-        for job in self.admin.jobs():
-            if job.tenant == "hostile":
-                self.admin.delete(job.name)
+        self.admin.delete(HOSTILE)
         return dict(json.loads(found[-1]))
 
     def watch(self, seconds: float) -> Watched:

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each attack of a tenant in turn: others keep their places, generations, slots and sums."""
+"""Each attack with one job's token in turn: others keep their places, generations, slots and sums."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from hopsum_topologies.process import ManagedProcess
 
 from .attacker import ATTACKS
-from .site import SLOTS, START_S, HostileSite
+from .site import START_S, HostileSite
 
 LEASE_S = 120.0
 """Whoever loses a place loses it to an attack, not to a slow machine."""
 SECONDS = 1.5
 EXPECTED = {
     "flood-locate": ("answered",),
-    "flood-lists": ("answered", "not_found"),
+    "flood-lists": ("answered", "unauthenticated"),
     "flood-heartbeats": ("answered",),
     "strangers": ("unauthenticated",),
     "giants": ("resource_exhausted", "invalid_argument"),
     "odd-values": ("invalid_argument", "unauthenticated"),
-    "hold-slots": ("made", "refused"),
-    "churn-jobs": ("made and deleted",),
     "churn-generations": ("generations",),
     "connections": ("most at once",),
     "forged": ("datagrams",),
@@ -50,10 +47,8 @@ def await_drops(site: HostileSite, attacker: ManagedProcess) -> None:
     attacker.wait_for(dropped, "drops for each reason", START_S)
 
 
-def test_every_attack_is_in_the_table() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "tenants.md").read_text()
+def test_every_attack_is_made() -> None:
     assert list(EXPECTED) == list(ATTACKS)
-    assert [name for name in ATTACKS if f"\n| `{name}`: " not in page] == []
 
 
 @pytest.mark.xdist_group("hostile")
@@ -63,15 +58,11 @@ def test_others_keep_what_they_have(site: HostileSite) -> None:
         attacker = site.attack(name, EXPECTED[name])
         site.watch(SECONDS)
         site.training.goes_on(3)
-        held = [job for job in site.admin.jobs() if job.tenant == "hostile"]
-        assert sum(job.slots for job in held) <= SLOTS, name
         if name == "forged":
             await_drops(site, attacker)
         counts = site.end(attacker)
         assert [what for what in EXPECTED[name] if not counts.get(what)] == [], (name, counts)
         assert site.others() == before, name
         assert site.admin.switches()[0].slots_used == free, name
-        if name == "hold-slots":
-            assert counts["refused"] == counts["refused, naming the quota"]
     site.training.finish()
     site.training.check()

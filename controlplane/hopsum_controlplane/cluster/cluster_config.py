@@ -42,37 +42,35 @@
   mac = "02:00:00:00:00:fd"
   ip = "10.0.0.253"
 
-  [[tenant]]                                 # makes jobs of its own, within quotas, see quotas
-  name = "vision"
-  token_file = "/etc/hopsum/vision.token"    # as admin_token_file
-  max_jobs = 4                               # each may be left out: no bound
-  max_slots = 1024
-  max_tables = 4
-  max_members = 64
-
-  [[link]]                                   # makes trees of switches: a leaf and the spine above it, see links
+  [[link]]                                   # makes trees of switches: a leaf and the spine above it
   leaf = "leaf1"
   leaf_port = 9
   spine = "spine"
   spine_port = 1
 
-A worker belongs to the port whose network has its address: the longest prefix, where several have.
-A relative path, that of an address unix:PATH among them, is relative to the folder of the file.
+A worker belongs to the port whose network has its address: the longest prefix, where several have. Links make trees of
+depth two, a spine and the leaves below it::
+
+    workers --- leaf1 --9-----1-- spine --2-----9-- leaf2 --- workers
+
+A worker of a tree belongs to the leaf whose ports have its address, the leaf's port towards the spine left out. A
+relative path, that of an address unix:PATH among them, is relative to the folder of the file.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_type_hints
+
+import msgspec
 
 from hopsum_controlplane.cluster.errors import ClusterConfigError
-from hopsum_controlplane.cluster.links import LinkConfig, check_links, check_racks
-from hopsum_controlplane.cluster.tenants import RESOURCES, TenantConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
 from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
@@ -174,13 +172,31 @@ class SwitchConfig:
 
 
 @dataclass(frozen=True)
+class LinkConfig:
+    """A link between two switches: the leaf's port towards the spine, and the spine's towards the leaf."""
+
+    leaf: str
+    leaf_port: int
+    spine: str
+    spine_port: int
+
+    def __str__(self) -> str:
+        """Return `LEAF port N to SPINE port M`."""
+        return f"{self.leaf} port {self.leaf_port} to {self.spine} port {self.spine_port}"
+
+    @property
+    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Return switch and port of both ends, the leaf's first."""
+        return (self.leaf, self.leaf_port), (self.spine, self.spine_port)
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """A controller: its switches and their links, its database, where it listens, and its times in seconds."""
 
     switches: tuple[SwitchConfig, ...]
     database: Path
     links: tuple[LinkConfig, ...] = ()
-    tenants: tuple[TenantConfig, ...] = ()
     listen: str = "127.0.0.1:4700"
     metrics_listen: str = "127.0.0.1:4701"
     lease_s: float = 15.0
@@ -223,7 +239,6 @@ class ClusterConfig:
             if len(set(values)) < len(values):
                 raise _wrong(f"several switches with one {what}: {', '.join(map(str, values))}", "give each its own")
         self._check_links()
-        self._check_tenants()
         if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             raise _wrong(f"lease_s {self.lease_s:g}", f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds")
         if not _MIN_HEARTBEAT_S <= self.heartbeat_s <= self.lease_s / 2:
@@ -240,23 +255,57 @@ class ClusterConfig:
         if self.log_level not in LOG_LEVELS:
             raise _wrong(f"log_level {self.log_level!r:.80}", f"it is one of {', '.join(LOG_LEVELS)}")
 
-    def _check_tenants(self) -> None:
-        names = [tenant.name for tenant in self.tenants]
-        for tenant in self.tenants:
-            tenant.check()
-            if names.count(tenant.name) > 1:
-                raise _wrong(f"several tenants {tenant.name!r}", "give each a name of its own")
-            if self.admin_token_file is None:
-                hint = "give admin_token_file: without one, whoever reaches the service is an administrator"
-                raise _wrong(f"tenant {tenant.name!r}, and no administrator's token", hint)
-
     def _check_links(self) -> None:
-        check_links(self.links, [switch.name for switch in self.switches])
+        _check_links(self.links, [switch.name for switch in self.switches])
         for switch in self.switches:
             if not switch.ports and switch.name not in self.spines:
                 raise _wrong(f"switch {switch.name!r} has no ports", "say which network stands behind which port")
         networks = {switch.name: {rule.network: rule.port for rule in switch.ports} for switch in self.switches}
-        check_racks(self.links, networks)
+        _check_racks(self.links, networks)
+
+
+def _check_links(links: Iterable[LinkConfig], switches: Collection[str]) -> None:
+    """Raise ClusterConfigError naming the first link that does not fit the switches, or the links before it."""
+    taken: dict[tuple[str, int], LinkConfig] = {}
+    above: dict[str, LinkConfig] = {}
+    below: dict[str, LinkConfig] = {}
+    for link in links:
+        _check_link(link, switches)
+        for end in link.ends:
+            if end in taken:
+                raise _wrong(f"link {link}: {end[0]} port {end[1]} has the link {taken[end]}", "a port has one link")
+            taken[end] = link
+        if link.leaf in above:
+            hint = f"a leaf has one link, to one spine; it has {above[link.leaf]}"
+            raise _wrong(f"link {link}: leaf {link.leaf!r} has two spines, or two links to one", hint)
+        above[link.leaf] = below[link.spine] = link
+    for name in above:
+        if name in below:
+            what = f"switch {name!r} is a leaf ({above[name]}) and a spine ({below[name]})"
+            raise _wrong(what, "a tree has two levels, leaves and a spine: no switch is both")
+
+
+def _check_racks(links: Iterable[LinkConfig], networks: Mapping[str, Mapping[IPv4Network, int]]) -> None:
+    """Raise ClusterConfigError when two leaves of a spine have one network. `networks` gives ports by switch."""
+    found: dict[tuple[str, IPv4Network], str] = {}
+    for link in links:
+        for network, port in networks[link.leaf].items():
+            if port == link.leaf_port:
+                continue
+            other = found.setdefault((link.spine, network), link.leaf)
+            if other != link.leaf:
+                what = f"network {network} is behind {other} and behind {link.leaf}, both below {link.spine}"
+                raise _wrong(what, "a worker stands at one leaf: give each network once")
+
+
+def _check_link(link: LinkConfig, switches: Collection[str]) -> None:
+    for name, port in link.ends:
+        if name not in switches:
+            raise _wrong(f"link {link}: no switch {name!r}", _nearest(name, switches))
+        if not 0 <= port <= MAX_PORT:
+            raise _wrong(f"link {link}: port {port} of {name}", f"ports are 0 .. {MAX_PORT}")
+    if link.leaf == link.spine:
+        raise _wrong(f"link {link}: a switch linked to itself", "a link is between a leaf and a spine")
 
 
 def load_config(path: Path) -> ClusterConfig:
@@ -287,134 +336,128 @@ def parse_address(text: str) -> tuple[str, int]:
     return str(address), number
 
 
+# ---- the shape of the file ----------------------------------------------------------------------------
+
+
+def _table(kind: type, but: Collection[str] = (), **more: Any) -> Any:
+    """Make the shape of a table: a key for each field of a dataclass but some, and `more` keys as (type, default).
+
+    A key without a default is required. msgspec refuses what has another shape, and `_refusal` says so in words.
+    """
+    types = get_type_hints(kind)
+    keys: list[Any] = []
+    for each in fields(kind):
+        if each.name not in (*but, *more):
+            keys.append((each.name, types[each.name], *(() if each.default is MISSING else (each.default,))))
+    keys += [(name, *given) for name, given in more.items()]
+    return msgspec.defstruct(kind.__name__, keys, forbid_unknown_fields=True, kw_only=True)
+
+
+_OPTIONAL_PATH: Final = (Path | None, None)
+_Port: Any = _table(PortRule)
+_Link: Any = _table(LinkConfig)
+_Switch: Any = _table(
+    SwitchConfig,
+    but=("endpoint", "registered", "tls"),
+    device_id=(int, 0),
+    mac=(str,),
+    ip=(str,),
+    ports=(list[_Port], []),
+    service_address=(str | None, None),
+    tls_ca=_OPTIONAL_PATH,
+    tls_certificate=_OPTIONAL_PATH,
+    tls_key=_OPTIONAL_PATH,
+)
+_Controller: Any = _table(ClusterConfig, but=("switches", "links"))
+_File: Any = msgspec.defstruct(
+    "_File",
+    [("controller", _Controller), ("switch", list[_Switch], []), ("link", list[_Link], [])],
+    forbid_unknown_fields=True,
+)
+_SHAPES: Final = {"controller": _Controller, "switch": _Switch, "ports": _Port, "link": _Link}
+_WORDS: Final = {
+    "str": "a text", "int": "an integer", "float": "a number", "bool": "true or false", "array": "a list",
+    "object": "a table",
+}  # fmt: skip
+
+
 def _cluster(document: Mapping[str, Any], folder: Path) -> ClusterConfig:
-    _only_known(document, ("controller", "switch", "link", "tenant"), "")
-    controller = _table(document.get("controller", {}), "[controller]")
-    tables = ("switches", "links", "tenants")
-    kinds: dict[str, type] = {each.name: _kind(each.type) for each in fields(ClusterConfig) if each.name not in tables}
-    values = _within(folder, _take(controller, kinds, "[controller]", required=("database",)))
-    for name in ("switch", "link", "tenant"):
-        if not isinstance(document.get(name, []), list):
-            raise _wrong(f"[{name}] is one table", f"write [[{name}]], once for each {name}")
-    switches = tuple(
-        _switch(entry, folder, f"[[switch]] {number}") for number, entry in enumerate(document.get("switch", []))
-    )
-    links = tuple(_link(entry, f"[[link]] {number}") for number, entry in enumerate(document.get("link", [])))
-    tenants = tuple(
-        _tenant(entry, folder, f"[[tenant]] {number}") for number, entry in enumerate(document.get("tenant", []))
-    )
-    return ClusterConfig(switches, links=links, tenants=tenants, **values)
+    for name in document:
+        if name not in _File.__struct_fields__:
+            raise _wrong(f"the file has an unknown key {name!r}", _nearest(name, _File.__struct_fields__))
+    document = {"controller": {}, **document}
+
+    def convert(kind: type, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
+        return folder / value if kind is Path else IPv4Network(value)
+
+    try:
+        file = msgspec.convert(document, _File, dec_hook=convert)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error), document) from error
+    controller = msgspec.structs.asdict(file.controller)
+    controller["listen"] = _within(folder, file.controller.listen)
+    switches = tuple(_switch(each, folder, f"[[switch]] {number}") for number, each in enumerate(file.switch))
+    links = tuple(LinkConfig(**msgspec.structs.asdict(each)) for each in file.link)
+    return ClusterConfig(switches, links=links, **controller)
 
 
-def _tenant(entry: Any, folder: Path, where: str) -> TenantConfig:
-    quotas: dict[str, type] = {f"max_{resource}": int for resource in RESOURCES}
-    kinds = {"name": str, "token_file": Path, **quotas}
-    return TenantConfig(**_within(folder, _take(_table(entry, where), kinds, where, ("name", "token_file"))))
-
-
-def _link(entry: Any, where: str) -> LinkConfig:
-    kinds = {"leaf": str, "leaf_port": int, "spine": str, "spine_port": int}
-    return LinkConfig(**_take(_table(entry, where), kinds, where, kinds))
-
-
-def _within(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a table with paths, and those of addresses unix:PATH, relative to a folder."""
-    for name, value in values.items():
-        if isinstance(value, Path):
-            values[name] = folder / value
-        elif name in _ADDRESSES and value.startswith(UNIX):
-            values[name] = f"{UNIX}{folder / value.removeprefix(UNIX)}"
-    return values
-
-
-_ADDRESSES = ("listen", "address")
-
-
-def _switch(entry: Any, folder: Path, where: str) -> SwitchConfig:
-    kinds = {**dict.fromkeys(("name", "driver", "address", "mac", "ip", "service_address"), str), "device_id": int}
-    required = ("name", "driver", "address", "mac", "ip")
-    values = _within(folder, _take(_table(entry, where), {**kinds, **_MORE_OF_SWITCH}, where, required))
-    service_address = values.pop("service_address", None)
-    endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
-    ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports", [])))
-    values["loop_ports"] = _numbers(values.pop("loop_ports", []), f"{where} loop_ports")
-    address = None if service_address is None else parse_address(service_address)
-    tls = _tls([values.pop(f"tls_{name}", None) for name in ("ca", "certificate", "key")], where)
-    parts: dict[str, Any] = {"endpoint": endpoint, "ports": ports, "service_address": address, "tls": tls}
-    return SwitchConfig(**{"device_id": 0, **values}, **parts)
-
-
-def _tls(files: list[Path | None], where: str) -> SwitchTls | None:
-    ca, certificate, key = files
+def _switch(table: Any, folder: Path, where: str) -> SwitchConfig:
+    values = msgspec.structs.asdict(table)
+    endpoint = SwitchEndpoint(values.pop("mac"), values.pop("ip"))
+    values["address"] = _within(folder, table.address)
+    values["ports"] = tuple(PortRule(**msgspec.structs.asdict(each)) for each in table.ports)
+    if table.service_address is not None:
+        values["service_address"] = parse_address(table.service_address)
+    ca, certificate, key = (values.pop(f"tls_{name}") for name in ("ca", "certificate", "key"))
     if (certificate is None) != (key is None):
         raise _wrong(f"{where}: only one of tls_certificate and tls_key", "give both or none")
     if ca is None and certificate is not None:
         raise _wrong(f"{where}: tls_certificate without tls_ca", "give the authority of the switch's certificate too")
-    return None if ca is None else SwitchTls(ca, certificate, key)
+    tls = None if ca is None else SwitchTls(ca, certificate, key)
+    return SwitchConfig(endpoint=endpoint, tls=tls, **values)
 
 
-_MORE_OF_SWITCH: dict[str, type] = {
-    "slots": int, "election_id": int, "l2_forwarding": bool, "program": Path, "ports": list,
-    "tls_ca": Path, "tls_certificate": Path, "tls_key": Path, "loop_ports": list,
-}  # fmt: skip
+def _within(folder: Path, address: str) -> str:
+    """Return an address, one of unix:PATH with its path relative to a folder."""
+    if address.startswith(UNIX):
+        return f"{UNIX}{folder / address.removeprefix(UNIX)}"
+    return address
 
 
-def _port(rule: Any, where: str) -> PortRule:
-    kinds = {"port": int, "network": str, "speed_gbps": int}
-    values = _take(_table(rule, where), kinds, where, ("port", "network"))
-    try:
-        network = IPv4Network(values["network"])
-    except ValueError as error:
-        raise _wrong(f"{where}: network {values['network']!r}: {error}", "write A.B.C.0/24") from None
-    return PortRule(values["port"], network, values.get("speed_gbps"))
+def _refusal(told: str, document: Mapping[str, Any]) -> ClusterConfigError:
+    """Say in the words of the file what msgspec refuses: the key, its value, and what would fit."""
+    told, _, path = told.partition(" - at `$")
+    value: Any = document
+    shape: Any = _File
+    where = ""
+    for name, number in re.findall(r"(\w+)|\[(\d+)\]", path):
+        value = value[name or int(number)]
+        shape = _SHAPES.get(name, shape)
+        if name in ("switch", "link"):
+            where = f"[[{name}]]"
+        elif name == "controller":
+            where = "[controller]"
+        else:
+            where += f" {name or number}"
+    named = re.search(r"field `(\w+)`", told)
+    keys = list(shape.__struct_fields__)
+    if named and "unknown" in told:
+        return _wrong(f"{where} has an unknown key {named[1]!r}", _nearest(named[1], keys))
+    if named:
+        required = [each.name for each in msgspec.structs.fields(shape) if each.required]
+        return _wrong(f"{where} has no {named[1]}", f"it needs {', '.join(required)}")
+    if told.startswith("Expected `array`") and where in ("[[switch]]", "[[link]]"):
+        name = where.strip("[]")
+        return _wrong(f"[{name}] is one table", f"write [[{name}]], once for each {name}")
+    expected = re.match(r"Expected `(\w+)", told)
+    if expected:
+        return _wrong(f"{where} = {value!r:.80}", f"it is {_WORDS.get(expected[1], expected[1])}")
+    return _wrong(f"{where} = {value!r:.80}: {told}", "write A.B.C.0/24")
 
 
-def _numbers(values: list[Any], where: str) -> tuple[int, ...]:
-    for value in values:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _wrong(f"{where}: {value!r:.80}", "it is a list of integers")
-    return tuple(values)
-
-
-def _take(table: Mapping[str, Any], kinds: Mapping[str, type], where: str, required: Iterable[str]) -> dict[str, Any]:
-    """Return the values of a table, each of its kind; a path is written as a text, a float may be written as an int."""
-    _only_known(table, kinds, where)
-    for name in required:
-        if name not in table:
-            raise _wrong(f"{where} has no {name}", f"it needs {', '.join(required)}")
-    taken: dict[str, Any] = {}
-    for name, value in table.items():
-        kind = kinds[name]
-        written: tuple[type, ...] = {Path: (str,), float: (int, float)}.get(kind, (kind,))
-        if not isinstance(value, written) or isinstance(value, bool) != (kind is bool):
-            words = " or ".join(_WORDS[each] for each in written)
-            raise _wrong(f"{where} {name} = {value!r:.80}", f"it is {words}")
-        taken[name] = kind(value)
-    return taken
-
-
-_WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
-_KINDS = {"str": str, "float": float, "Path": Path, "Path | None": Path}
-
-
-def _kind(annotation: Any) -> type:
-    return _KINDS[annotation]
-
-
-def _table(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(f"{where} is {value!r:.80}", "it is a table")
-    return value
-
-
-def _only_known(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    names = list(known)
-    for name in table:
-        if name not in names:
-            raise _wrong(f"{where or 'the file'} has an unknown key {name!r}", _nearest(name, names))
-
-
-def _nearest(name: str, names: list[str]) -> str:
+def _nearest(name: str, names: Collection[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
