@@ -64,6 +64,9 @@ if [ ! -x "$venv/bin/python" ]; then
     say "creating the virtual environment $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
+if [ "$kind" != shell ] && [ -e "$venv/bin/p4runtime-sh" ]; then  # of an earlier commit, with pins of that time
+    "$venv/bin/python" -m pip uninstall -qq --yes --disable-pip-version-check p4runtime-shell
+fi
 say "installing hopsum[$kind] and its pinned dependencies into $venv (once; a minute or two)"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --progress-bar off --no-compile \
     --constraint "$constraints" "${wanted_packages[@]}"
