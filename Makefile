@@ -68,9 +68,8 @@ p4-tna: setup-dev ## recompile p4/tna for Tofino 1 and 2 (needs p4c-barefoot, mi
 p4-tna-dump: setup-dev ## write again what p4c-barefoot's front end makes of p4/tna, which tests execute (a minute)
 	@$(PY) tools/dump_tna.py
 
-generate: setup-dev ## rewrite what is generated: Python and wire page from p4/shared, the walk-through, the reference, parts of docs/protocol.md
-	@$(PY) tools/generate_wire.py && $(PY) tools/generate_wire_page.py && $(PY) tools/generate_dissector.py
-	@$(PY) tools/generate_walkthrough.py && $(PY) tools/generate_reference.py
+generate: setup-dev ## rewrite what is generated: Python and Wireshark's dissector from p4/shared, parts of docs/protocol.md
+	@$(PY) tools/generate_wire.py && $(PY) tools/generate_dissector.py
 	@$(PY) -m tests.system.model --write
 
 vectors: setup-dev ## record every case on bmv2 again (needs root and simple_switch_grpc)

@@ -7,9 +7,7 @@ The P4 subset is small and given here in full. Any other line stops the run with
     typedef bit<N> name;                         one line
     header name {                                then one field a line, `type field;`, then `}`
 
-Comments mean something. `// ---- title ----` opens a section. Comment lines directly above a constant are the heading
-of a group, which continues to the next blank line or comment line. Comment lines directly above a header are its
-description. A comment after a declaration describes this declaration.
+A comment after a declaration describes this declaration. Comment lines are for readers of the source only.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ _CONST = re.compile(r"const\s+bit<(\d+)>\s+([A-Z][A-Z0-9_]*)\s*=\s*(0x[0-9a-fA-F
 _TYPEDEF = re.compile(r"typedef\s+bit<(\d+)>\s+(\w+);$")
 _HEADER = re.compile(r"header\s+(\w+)\s*\{$")
 _FIELD = re.compile(r"(bit<(\d+)>|\w+)\s+(\w+);$")
-_SECTION = re.compile(r"-{4,}\s*(.*?)\s*-{4,}$")
 
 
 class SubsetError(Exception):
@@ -38,14 +35,12 @@ class SubsetError(Exception):
 
 
 class Constant(NamedTuple):
-    """One `const bit<N>`, with the title of its section and the heading of its group, both perhaps empty."""
+    """One `const bit<N>` with its comment, which may be empty."""
 
     name: str
     value: int
     text: str
     comment: str
-    section: str
-    group: str
 
 
 class HeaderField(NamedTuple):
@@ -63,22 +58,6 @@ class Declarations:
     constants: list[Constant] = field(default_factory=list)
     types: dict[str, int] = field(default_factory=dict)
     headers: dict[str, list[HeaderField]] = field(default_factory=dict)
-    descriptions: dict[str, str] = field(default_factory=dict)
-    """The descriptions of headers that have one."""
-
-
-@dataclass
-class _Context:
-    """The comments that apply to the next lines."""
-
-    section: str = ""
-    group: str = ""
-    pending: list[str] = field(default_factory=list)
-    """Comment lines directly above."""
-
-    def heading(self) -> str:
-        heading, self.pending = " ".join(self.pending), []
-        return heading
 
 
 def parse(text: str, name: str, into: Declarations) -> None:
@@ -89,32 +68,20 @@ def parse(text: str, name: str, into: Declarations) -> None:
             The message names file, line and text.
     """
     header: list[HeaderField] | None = None
-    context = _Context()
     for number, line in enumerate(text.splitlines(), 1):
         code, _, comment = (part.strip() for part in line.partition("//"))
         if not code:
-            _note_comment(comment, context)
             continue
         try:
-            header = _parse_line(code, comment, header, into, context)
+            header = _parse_line(code, comment, header, into)
         except SubsetError as refused:
             raise SubsetError(f"{name}:{number}: {refused}: {code!r}") from None
     if header is not None:
         raise SubsetError(f"{name}: the last header is not closed")
 
 
-def _note_comment(comment: str, context: _Context) -> None:
-    """Take a line without code. A blank line ends the comment."""
-    if match := _SECTION.match(comment):
-        context.section = match[1]
-    if match or not comment:
-        context.group, context.pending = "", []
-    else:
-        context.pending.append(comment)
-
-
 def _parse_line(
-    code: str, comment: str, header: list[HeaderField] | None, into: Declarations, context: _Context
+    code: str, comment: str, header: list[HeaderField] | None, into: Declarations
 ) -> list[HeaderField] | None:
     """Return the header that the next line belongs to, or None outside of a header."""
     if header is not None:
@@ -124,12 +91,9 @@ def _parse_line(
         return header
     if match := _HEADER.match(code):
         _refuse_second(match[1], into.headers)
-        if heading := context.heading():
-            into.descriptions[match[1]] = heading
         return into.headers.setdefault(match[1], [])
     if match := _CONST.match(code):
-        context.group = context.heading() or context.group
-        into.constants.append(_parse_constant(match, comment, into, context))
+        into.constants.append(_parse_constant(match, comment, into))
     elif match := _TYPEDEF.match(code):
         _refuse_second(match[2], into.types)
         into.types[match[2]] = int(match[1])
@@ -138,12 +102,12 @@ def _parse_line(
     return None
 
 
-def _parse_constant(match: re.Match[str], comment: str, into: Declarations, context: _Context) -> Constant:
+def _parse_constant(match: re.Match[str], comment: str, into: Declarations) -> Constant:
     bits, name, text = int(match[1]), match[2], match[3]
     if int(text, 0) >= 1 << bits:
         raise SubsetError(f"{text} does not fit bit<{bits}>")
     _refuse_second(name, [constant.name for constant in into.constants])
-    return Constant(name, int(text, 0), text, comment, context.section, context.group)
+    return Constant(name, int(text, 0), text, comment)
 
 
 def _parse_field(code: str, comment: str, header: list[HeaderField], into: Declarations) -> HeaderField:

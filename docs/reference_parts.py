@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sphinx extension: parts of the reference pages that are made from the code when the pages are built.
+
+A line `{{commands}}`, `{{settings}}`, `{{metrics}}` or `{{errors PACKAGE}}` of a page becomes Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ERROR_FOLDERS = ("wire", "host", "switch", "controlplane", "topologies", "cli")
+"""Folders whose public exceptions all have a remedy, or are marked as internal."""
+PART = re.compile(r"^\{\{(\w+)(?: (\w+))?\}\}$", re.MULTILINE)
+
+
+def commands() -> Iterator[str]:
+    """Yield the help text of every command, in the order of `hopsum --help`."""
+    from hopsum_cli.main import COMMANDS, SECTIONS
+
+    for section in SECTIONS:
+        yield f"## {section.title.capitalize()}\n"
+        for word in section.words:
+            for name, command in COMMANDS.items():
+                if name == word or name.startswith(f"{word} "):
+                    install = f"Install: `pip install 'hopsum[{command.extra}]'`\n" if command.extra else ""
+                    yield from _command(name, import_module(command.module).build_parser(), install)
+
+
+def _command(name: str, parser: argparse.ArgumentParser, install: str = "") -> Iterator[str]:
+    yield f"### hopsum {name}\n"
+    yield install
+    # argparse shows the folder of this user's sockets, and this machine's colours.
+    text = re.sub(r"unix:\S*/hopsum-\d+/", "unix:$XDG_RUNTIME_DIR/hopsum-UID/", parser.format_help())
+    yield "```text\n" + re.sub(r"\x1b\[[\d;]*m", "", text) + "```\n"
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, below in action.choices.items():
+                yield from _command(f"{name} {word}", below)
+
+
+def settings() -> Iterator[str]:
+    """Yield the table of the settings of `hopsum.connect`."""
+    from hopsum.config import describe
+
+    rows = ((f"`{each.name}`", each.kind, each.default, each.meaning) for each in describe())
+    yield from _table(("setting", "kind", "default", "meaning"), rows)
+
+
+def metrics() -> Iterator[str]:
+    """Yield the table of the controller's metrics."""
+    from hopsum_controlplane.metrics.collect import FAMILIES, PREFIX
+
+    rows = (
+        (f"`{PREFIX}{name}`", kind, ", ".join(f"`{label}`" for label in labels), meaning)
+        for name, kind, meaning, labels in FAMILIES
+    )
+    yield from _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def remedies() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the remedy of each exception that a user meets, and the end of each other one, by class name."""
+    read = tomllib.loads((ROOT / "docs" / "reference" / "error_remedies.toml").read_text(encoding="utf-8"))
+    return read["remedies"], read["internal"]
+
+
+def errors(package: str) -> Iterator[str]:
+    """Yield the table of the exceptions of a package: name, meaning (the docstring) and remedy."""
+    modules = exceptions()
+    rows = (
+        (f"`{name}`<br>{modules[name]}", resolve_name(f"{modules[name]}:{name}").__doc__, remedy)
+        for name, remedy in remedies()[0].items()
+        if modules[name].split(".")[0] == package
+    )
+    yield from _table(("error", "meaning", "remedy"), rows)
+
+
+def exceptions() -> dict[str, str]:
+    """Return the module of each public exception class below ERROR_FOLDERS."""
+    found = {}
+    for folder in ERROR_FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and node.name.endswith("Error") and not node.name.startswith("_"):
+                    found[node.name] = module
+    return found
+
+
+def _table(columns: tuple[str, ...], rows: Any) -> Iterator[str]:
+    for row in (columns, ("---",) * len(columns), *rows):
+        cells = (" ".join(str(cell).split()).replace("|", r"\|").replace("*", r"\*") for cell in row)
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+PARTS = {"commands": commands, "settings": settings, "metrics": metrics, "errors": errors}
+
+
+def _fill(_app: object, _name: str, source: list[str]) -> None:
+    def part(found: re.Match[str]) -> str:
+        return "\n".join(PARTS[found[1]](*filter(None, [found[2]])))
+
+    source[0] = PART.sub(part, source[0])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register with Sphinx."""
+    os.environ["COLUMNS"] = "100"  # the width of help texts
+    sys.argv[0] = "hopsum"
+    app.connect("source-read", _fill)
+    return {"parallel_read_safe": True}
