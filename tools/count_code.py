@@ -14,56 +14,23 @@ import argparse
 import ast
 import io
 import re
-import statistics
 import subprocess
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (
-    "wire",
-    "host",
-    "switch",
-    "controlplane",
-    "topologies",
-    "evaluation",
-    "cli",
-    "ptf_tests/common",
-    "tools",
-)
-NAMED_FOLDERS = (
-    "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "tools",
-)  # fmt: skip
-"""Folders in which no module docstring begins with a question word. A test checks it."""
-SENTENCE_FOLDERS = (
-    "wire", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests/common", "labs", "tools",
-)  # fmt: skip
-"""Folders that keep SUBJECTLESS_LIMIT and SEMICOLON_LIMIT and have a help text for every option. A test checks it."""
+STYLED = ("wire/", "host/", "switch/", "controlplane/", "topologies/", "evaluation/", "cli/", "ptf_tests/common/")
+"""Folders of the product whose docstrings and options are counted; all of `tests/` as well, for module docstrings."""
 QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
-SUBJECTLESS_WORDS = frozenset((
-    *QUESTION_WORDS, "About", "Above", "After", "Among", "As", "At", "Before", "Behind", "Below", "Beside", "Between",
-    "Beyond", "By", "For", "From", "If", "In", "Inside", "Into", "Of", "On", "Over", "Since", "That", "Through", "To",
-    "Under", "Until", "Up", "While", "With", "Within", "Without",
-))  # fmt: skip
-"""First words of an attribute docstring that has no subject: prepositions, relative pronouns and conjunctions."""
-SUBJECTLESS_LIMIT = 0.03
-"""The largest share of attribute docstrings in SENTENCE_FOLDERS that have no subject."""
-SEMICOLON_LIMIT = 3.0
-"""The most semicolons per 1,000 words of docstrings in SENTENCE_FOLDERS."""
 PERSONS = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 """Words for persons, which docstrings use for ranks and programs at the cost of their readers."""
-PERSONS_LIMIT = 4.0
-"""The most of these words per 1,000 words of docstrings, over all folders."""
 FILLER = re.compile(r"See `?[\w.]+`?\.")
 """A docstring that only names another one. An overriding method needs none: readers and tools find the base's."""
-FUNCTION_LINES = 50
-FILE_LINES = 500
-PARAMETERS = 6
 
 
 @dataclass
@@ -79,23 +46,17 @@ class ClassDocs:
 
 
 @dataclass
-class Counts:
-    """Everything that was found below some folders. Places are `path:line`."""
+class Style:
+    """How docstrings and options read. Places are `path:line`."""
 
-    lines: dict[str, int] = field(default_factory=dict)
-    """Lines of each file."""
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Places of the definitions of each public class."""
     questions: list[str] = field(default_factory=list)
-    """Places of modules whose docstring begins with a question word."""
-    long_functions: list[str] = field(default_factory=list)
-    many_parameters: list[str] = field(default_factory=list)
-    attributes: int = 0
-    """The number of attribute docstrings: strings directly after an assignment."""
-    subjectless: list[str] = field(default_factory=list)
-    """Places of attribute docstrings that begin with one of SUBJECTLESS_WORDS."""
+    """Places of docstrings of modules, classes and attributes that begin with a question word."""
+    return_what: list[str] = field(default_factory=list)
+    """Places of docstrings that begin "Return what"."""
     words: int = 0
-    """The number of words in docstrings, those of attributes included."""
+    """Words in docstrings, those of attributes included."""
     semicolons: list[str] = field(default_factory=list)
     """Places of docstrings with semicolons, one per semicolon."""
     persons: list[str] = field(default_factory=list)
@@ -107,20 +68,9 @@ class Counts:
     options_without_help: list[str] = field(default_factory=list)
     """Places of calls of `add_argument` without a help text."""
 
-    @property
-    def subjectless_share(self) -> float:
-        """Return the share of attribute docstrings that have no subject."""
-        return len(self.subjectless) / max(self.attributes, 1)
-
-    @property
-    def semicolon_rate(self) -> float:
-        """Return the semicolons per 1,000 words of docstrings."""
-        return 1000 * len(self.semicolons) / max(self.words, 1)
-
-    @property
-    def persons_rate(self) -> float:
-        """Return the words for persons per 1,000 words of docstrings."""
-        return 1000 * len(self.persons) / max(self.words, 1)
+    def rate(self, places: list[str]) -> float:
+        """Return the number of places per 1,000 words of docstrings."""
+        return 1000 * len(places) / max(self.words, 1)
 
     @property
     def undocumented(self) -> list[str]:
@@ -144,42 +94,35 @@ class Counts:
         """Return the public class names that have more than one definition."""
         return {name: places for name, places in sorted(self.classes.items()) if len(places) > 1}
 
+    def count(self, nodes: list[ast.AST], name: str) -> None:
+        """Count the docstrings, classes and options of a file."""
+        for node in nodes:
+            place = f"{name}:{getattr(node, 'lineno', 1)}"
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                self._count_text(ast.get_docstring(node), place, is_function=is_function)
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                self.classes[node.name].append(place)
+                self.documented[node.name] = _class_docs(node, name)
+            if isinstance(node, ast.Call) and _lacks_help(node):
+                self.options_without_help.append(f"{place} {ast.unparse(node.args[0]) if node.args else ''}")
+            for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
+                if isinstance(block, list):
+                    for line, text in _attribute_docstrings(block):
+                        self._count_text(text, f"{name}:{line}", is_function=False)
 
-def python_files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the Python files below `folders` of `root` that people write."""
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*.py")):
-            if not path.name.endswith("_pb2.py") and "__pycache__" not in path.parts:
-                yield path
-
-
-def count(root: Path, folders: tuple[str, ...] = FOLDERS) -> Counts:
-    """Return the counts of all files below `folders` of `root`."""
-    counts = Counts()
-    for path in python_files(root, folders):
-        name, text = str(path.relative_to(root)), path.read_text()
-        counts.lines[name] = text.count("\n")
-        tree = ast.parse(text)
-        words = (ast.get_docstring(tree) or "").split()
-        if words and words[0] in QUESTION_WORDS:
-            counts.questions.append(f"{name}:1")
-        for node in ast.walk(tree):
-            _count_node(counts, node, name)
-            _count_docstrings(counts, node, name)
-    return counts
-
-
-def _count_docstrings(counts: Counts, node: ast.AST, name: str) -> None:
-    """Count the docstring of a module, class or function, and the docstrings of the assignments in a block."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        _count_words(counts, ast.get_docstring(node) or "", f"{name}:{getattr(node, 'lineno', 1)}")
-    for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
-        if isinstance(block, list):
-            for line, text in _attribute_docstrings(block):
-                counts.attributes += 1
-                if text.split()[:1] and text.split()[0].rstrip(":,") in SUBJECTLESS_WORDS:
-                    counts.subjectless.append(f"{name}:{line} {' '.join(text.split())[:60]}")
-                _count_words(counts, text, f"{name}:{line}")
+    def _count_text(self, text: str | None, place: str, *, is_function: bool) -> None:
+        """Count a docstring. A function's may begin with a question word: it never does."""
+        words = (text or "").split()
+        self.words += len(words)
+        if words and words[0].rstrip(":,") in QUESTION_WORDS and not is_function:
+            self.questions.append(place)
+        if words[:2] == ["Return", "what"]:
+            self.return_what.append(place)
+        if FILLER.fullmatch(text or ""):
+            self.fillers.append(place)
+        self.semicolons += [place] * (text or "").count(";")
+        self.persons += [place] * len(PERSONS.findall(text or ""))
 
 
 def _attribute_docstrings(block: list[ast.stmt]) -> Iterator[tuple[int, str]]:
@@ -201,14 +144,6 @@ def _class_docs(node: ast.ClassDef, name: str) -> ClassDocs:
     return ClassDocs(above, methods, {each.name: f"{name}:{each.lineno} {node.name}.{each.name}" for each in public})
 
 
-def _count_words(counts: Counts, text: str, place: str) -> None:
-    counts.words += len(text.split())
-    counts.persons += [place] * len(PERSONS.findall(text))
-    if FILLER.fullmatch(text):
-        counts.fillers.append(place)
-    counts.semicolons += [place] * text.count(";")
-
-
 def _lacks_help(node: ast.Call) -> bool:
     """Return true for a call of `add_argument` without a help text.
 
@@ -217,54 +152,6 @@ def _lacks_help(node: ast.Call) -> bool:
     called = isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
     return called and not given.keys() & {"help", None} and given.get("action") != "'version'"
-
-
-def _count_node(counts: Counts, node: ast.AST, name: str) -> None:
-    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-        counts.classes[node.name].append(f"{name}:{node.lineno}")
-    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-        counts.documented[node.name] = _class_docs(node, name)
-    if isinstance(node, ast.Call) and _lacks_help(node):
-        counts.options_without_help.append(f"{name}:{node.lineno} {ast.unparse(node.args[0]) if node.args else ''}")
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        lines = (node.end_lineno or node.lineno) - node.lineno + 1
-        if lines > FUNCTION_LINES:
-            counts.long_functions.append(f"{name}:{node.lineno} {node.name}: {lines} lines")
-        arguments = node.args
-        parameters = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
-        if parameters > PARAMETERS:
-            counts.many_parameters.append(f"{name}:{node.lineno} {node.name}: {parameters} parameters")
-
-
-def show(counts: Counts, folders: tuple[str, ...], *, brief: bool) -> Iterator[str]:
-    """Yield the lines of the report."""
-    lengths, total = sorted(counts.lines.values()), sum(counts.lines.values())
-    yield f"{len(lengths)} files, {total:,} lines"
-    for folder in folders:
-        own = sum(lines for name, lines in counts.lines.items() if name.startswith(f"{folder}/"))
-        yield f"  {folder:18} {own:7,} lines {own / total:6.1%}"
-    ninth = lengths[int(0.9 * (len(lengths) - 1))]
-    yield f"file length: median {statistics.median(lengths):g}, 90 % {ninth}, longest {lengths[-1]}"
-    long_files = [f"{name}: {lines} lines" for name, lines in counts.lines.items() if lines > FILE_LINES]
-    parts = {
-        f"files over {FILE_LINES} lines": long_files,
-        "public class names with more than one definition": [
-            f"{name}: {', '.join(places)}" for name, places in counts.reused.items()
-        ],
-        "module docstrings that begin with a question word": counts.questions,
-        "options without help": counts.options_without_help,
-        "docstrings that only name another one": counts.fillers,
-        "public methods without a docstring that they have or inherit": counts.undocumented,
-        f"functions over {FUNCTION_LINES} lines": counts.long_functions,
-        f"functions with more than {PARAMETERS} parameters": counts.many_parameters,
-    }
-    yield f"attribute docstrings without a subject: {counts.subjectless_share:.1%} of {counts.attributes:,}"
-    yield f"semicolons per 1,000 words of docstrings: {counts.semicolon_rate:.1f} ({counts.words:,} words)"
-    yield f"words for persons per 1,000 words of docstrings: {counts.persons_rate:.1f}"
-    for title, places in parts.items():
-        yield f"{title}: {len(places)}"
-        if not brief:
-            yield from (f"  {place}" for place in places)
 
 
 @dataclass
@@ -287,6 +174,10 @@ class House:
     """Modules of the product that each module of it imports anywhere: at its top, for types only, inside functions."""
     hidden: list[str] = field(default_factory=list)
     """Places where `import_module` loads a module of ours by a string."""
+    style: Style = field(default_factory=Style)
+    """Docstrings and options of STYLED."""
+    test_questions: list[str] = field(default_factory=list)
+    """Places of modules of `tests/` whose docstring begins with a question word."""
     habits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Habits that a reader stumbles over, by their name."""
 
@@ -329,21 +220,27 @@ def count_house(root: Path) -> House:
         text = path.read_text()
         if path.suffix == ".md":
             house.words[name] = len(text.split())
-        elif name.startswith("tests/"):
+        elif name.startswith("tests/") and path.suffix == ".py":
             house.tests[name] = text.count("\n")
+            first = re.search(r'^"""(\w+)', text, re.MULTILINE)
+            if first and first[1] in QUESTION_WORDS:
+                house.test_questions.append(f"{name}:1")
         else:
             house.product[name] = text.count("\n")
             if path.suffix == ".py":
                 python[name] = text
     modules = {_module_name(name): name for name in python}
     for module, name in modules.items():
-        tree = ast.parse(python[name])
-        house.imports[module] = set(_imports(tree, module, Path(name).name == "__init__.py", modules))
-        house.hidden += [f"{name}:{place}" for place in _imports_by_string(tree)]
+        # Each file is walked once: a walk takes longer than everything that is asked of its nodes.
+        nodes = list(ast.walk(ast.parse(python[name])))
+        house.imports[module] = set(_imports(nodes, module, Path(name).name == "__init__.py", modules))
+        house.hidden += [f"{name}:{place}" for place in _imports_by_string(nodes)]
         if Path(name).name != "__init__.py" and not name.startswith(("labs/", "examples/", "docs/")):
             house.modules[Path(name).stem].append(name)
         if not name.endswith("_pb2.py"):
-            _count_lines(house, tree, python[name])
+            _count_lines(house, nodes, python[name])
+            if name.startswith(STYLED):
+                house.style.count(nodes, name)
     return house
 
 
@@ -355,9 +252,9 @@ def _module_name(name: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imports(tree: ast.Module, module: str, is_package: bool, known: dict[str, str]) -> Iterator[str]:
+def _imports(nodes: list[ast.AST], module: str, is_package: bool, known: dict[str, str]) -> Iterator[str]:
     """Yield the modules of ours that a module imports."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -371,19 +268,19 @@ def _imports(tree: ast.Module, module: str, is_package: bool, known: dict[str, s
                     yield target
 
 
-def _imports_by_string(tree: ast.Module) -> Iterator[str]:
+def _imports_by_string(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield line and argument of each call of `import_module` with a text that names a package of ours."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             argument = ast.unparse(node.args[0]) if node.args else ""
             if "hopsum" in argument:
                 yield f"{node.lineno} {argument}"
 
 
-def _count_lines(house: House, tree: ast.Module, text: str) -> None:
+def _count_lines(house: House, nodes: list[ast.AST], text: str) -> None:
     """Count lines of code and of comments, and habits."""
     docstrings: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         _count_habits(house, node)
@@ -408,19 +305,10 @@ def _count_habits(house: House, node: ast.AST) -> None:
         house.habits["assignments"] += 1
         pairs = isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
         house.habits["assignments of tuples"] += pairs
-    elif isinstance(node, ast.ClassDef):
-        house.habits["class docstrings that begin with a question word"] += _first_word(node) in QUESTION_WORDS
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        docstring = ast.get_docstring(node) or ""
-        house.habits["function docstrings `Return what ...`"] += docstring.startswith("Return what")
 
 
-def _first_word(node: ast.ClassDef) -> str:
-    return next(iter((ast.get_docstring(node) or "").split()), "")
-
-
-def show_house(house: House, *, brief: bool) -> Iterator[str]:
-    """Yield the lines about the house."""
+def show(house: House, *, brief: bool) -> Iterator[str]:
+    """Yield the lines of the report."""
     folders: dict[str, int] = defaultdict(int)
     for name, lines in house.product.items():
         folders[name.partition("/")[0]] += lines
@@ -431,15 +319,27 @@ def show_house(house: House, *, brief: bool) -> Iterator[str]:
     yield f"Markdown: {sum(house.words.values()):,} words in {len(house.words)} pages"
     share = house.comment_lines / max(house.code_lines, 1)
     yield f"comment lines: {house.comment_lines:,} beside {house.code_lines:,} lines of code, {share:.2%}"
-    parts: dict[str, Iterable[str]] = {
+    style = house.style
+    parts: dict[str, list[str]] = {
         "circles of imports": [" <-> ".join(circle) for circle in house.circles],
         "imports of ours by a string": house.hidden,
         "module names used twice": [f"{name}: {', '.join(places)}" for name, places in house.twice.items()],
+        "public class names with more than one definition": [
+            f"{name}: {', '.join(places)}" for name, places in style.reused.items()
+        ],
+        "docstrings that begin with a question word": style.questions,
+        "module docstrings of tests that begin with a question word": house.test_questions,
+        "docstrings that begin `Return what`": style.return_what,
+        "docstrings that only name another one": style.fillers,
+        "public methods without a docstring that they have or inherit": style.undocumented,
+        "options without help": style.options_without_help,
     }
     for title, places in parts.items():
-        yield f"{title}: {len(list(places))}"
+        yield f"{title}: {len(places)}"
         if not brief:
             yield from (f"  {place}" for place in places)
+    yield f"words for persons per 1,000 words of docstrings: {style.rate(style.persons):.1f}"
+    yield f"semicolons per 1,000 words of docstrings: {style.rate(style.semicolons):.1f}"
     yield "habits: " + ", ".join(f"{name} {number:,}" for name, number in house.habits.items())
 
 
@@ -448,9 +348,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Count how the code reads.")
     parser.add_argument("--brief", action="store_true", help="counts without their places")
     options = parser.parse_args()
-    for line in show_house(count_house(ROOT), brief=options.brief):
-        print(line)
-    for line in show(count(ROOT), FOLDERS, brief=options.brief):
+    for line in show(count_house(ROOT), brief=options.brief):
         print(line)
     return 0
 
