@@ -12,7 +12,7 @@ PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test setup-demo setup-dev lint docs test-cuda test-torch test-shell ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
+.PHONY: help demo check test drills setup-demo setup-dev lint docs test-cuda test-torch test-shell ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -31,6 +31,9 @@ check: setup-dev lint  ## lint, types, import rules, unit tests: two minutes
 
 test: setup-dev lint docs  ## lint, types, import rules, docs, all tests (bmv2 and p4c where installed)
 	@echo "==> tests (some minutes)" && TEST_SCALE=$(SCALE) $(PYTEST) --durations 20 --durations-min 10 $(ARGS)
+
+drills: setup-dev ## break every part of a real system on purpose, and check replicas, mass and leftovers (TARGET=bmv2; SCALE=0.3)
+	@DRILL_SCALE=$(SCALE) DRILL_TARGET=$(TARGET) $(PY) -m pytest --numprocesses 0 -q tests/system/drills $(ARGS)
 
 lint: setup-dev  ## ruff, mypy strict, import rules
 	@echo "==> ruff"            && $(VENV)/bin/ruff check .

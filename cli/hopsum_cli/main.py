@@ -48,7 +48,7 @@ SECTIONS = (
         ("switch", "controller", "worker-switch", "job", "top", "doctor", "shell", "switch-ctl"),
     ),
     Section("try hopsum", ("demo", "selftest", "topology", "packet", "ptf", "lab")),
-    Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
+    Section("evaluate", ("plan", "bench", "codec", "table", "report")),
     Section("set up", ("completion",)),
 )
 GROUPS = {
@@ -131,9 +131,6 @@ COMMANDS = {
     "table": Command("solve lookup tables of codec thc, or search the best one for a job", "hopsum_cli.table"),
     "report": Command(
         "reproduce the papers' claims on one page", "hopsum_evaluation.report.command", "demo,plot,estimation"
-    ),
-    "drill": Command(
-        "inject faults into a real system, and check that nothing is lost", "hopsum_evaluation.drill.command", "demo"
     ),
     "completion": Command("print the completion of commands and options for a shell", "hopsum_cli.completion"),
 }

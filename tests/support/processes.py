@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command that is killed, and what it leaves behind."""
+"""Checks that a killed command leaves no process and no namespace."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 DEADLINE_S = 300.0
 
 
 def assert_killed_command_leaves_nothing(arguments: list[str], processes: int) -> None:
-    """Start `hopsum ARGUMENTS`, wait until it has so many descendants, SIGKILL it, and wait for all of them to end."""
-    command = [sys.executable, "-m", "hopsum_cli.main", *arguments]
-    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Check `hopsum ARGUMENTS` as `assert_killed_leaves_nothing` does."""
+    assert_killed_leaves_nothing([sys.executable, "-m", "hopsum_cli.main", *arguments], processes)
+
+
+def assert_killed_leaves_nothing(
+    command: list[str], processes: int, environment: Mapping[str, str] | None = None
+) -> None:
+    """Start a command, wait until it has so many descendants, SIGKILL it, and wait for all of them to end."""
+    parent = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         await_that(lambda: len(descendants(parent.pid)) >= processes, "the processes")
         children = descendants(parent.pid)
