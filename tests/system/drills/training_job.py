@@ -112,7 +112,7 @@ class TrainingJob:
     def order(self, rank: int, order: WorkerOrder) -> None:
         """Give a rank an order, which it follows after its step."""
         self.testbed.happened(f"{self.name(rank)} is told to {order}")
-        _write_at_once(self.plan.order(rank), order)
+        write_at_once(self.plan.order(rank), order)
 
     def steps(self, rank: int) -> int:
         """Return how many steps a rank has behind it, those of the state that it may have come with included."""
@@ -140,11 +140,11 @@ class TrainingJob:
         """Let these ranks, all if left out, train to a common step, leave, and end. Raises DrillError."""
         chosen = ranks or tuple(range(self.workers))
         goal = max(self.steps(rank) for rank in chosen) + round(_GOAL_S / self.plan.pace_s)
-        _write_at_once(self.plan.goal, str(goal))
+        write_at_once(self.plan.goal, str(goal))
         for rank in chosen:
             ended = lambda: self.journal(rank, "end")  # noqa: B023, E731
             await_that(ended, f"the end of {self.name(rank)}", within_s=3 * PATIENCE_S, alive=self.process(rank))
-        _write_at_once(self.plan.leave, "")
+        write_at_once(self.plan.leave, "")
         for rank in chosen:
             self.ended(rank, 0)
         self.testbed.report.steps += goal
@@ -300,7 +300,7 @@ class TrainingJob:
         return Check(True, f"the bits of the same training in memory, on all replicas, after each of {steps} steps")
 
 
-def _write_at_once(path: Path, text: str) -> None:
+def write_at_once(path: Path, text: str) -> None:
     """Write a file that others read as soon as it exists."""
     made = path.with_suffix(".new")
     made.write_text(text, encoding="utf-8")

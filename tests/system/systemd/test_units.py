@@ -12,16 +12,14 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hopsum.codec import job_tables, make_codec
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_topologies.free_port import free_port
 
-from ..year.trainings import Training
+from ..drills.plain_training import PlainTraining
 from .machine import Machine, why_not
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -104,12 +102,7 @@ def test_the_units(machine: Machine, tmp_path: Path) -> None:
         address = f"127.0.0.1:{ports['service']}"
         operator = JobsClient(stack.enter_context(Channel(ControllerAddress.of(address))), token)
         machine.wait_for(f"curl -fs http://127.0.0.1:{ports['metrics']}/readyz", "readiness")
-        tables: dict[str, Any] = job_tables(make_codec("uhc", workers=2, backend="numpy"))
-        made = operator.create("train", 2, 32, **tables)
-        training = Training(stack, tmp_path / "train", f"hopsum://{address}/train?tls=off", "uhc", 2, {})
-        (tmp_path / "train" / "token").write_text(made.token)
-        training.start()
-        training.goes_on()
+        training = PlainTraining(stack, tmp_path / "train", operator, address, "train")
         assert "interpret" not in machine.run("journalctl --no-pager -u hopsum-switch@leaf1")
 
         machine.run("systemctl reload hopsum-controller hopsum-switch@leaf1")
@@ -130,7 +123,6 @@ def test_the_units(machine: Machine, tmp_path: Path) -> None:
         machine.wait_for("systemctl is-active hopsum-controller", "the service")
         training.goes_on()
         training.finish()
-        training.check()
     machine.run("systemctl stop hopsum-controller hopsum-switch@leaf1")
     for unit in UNITS:
         assert machine.shown(unit, "Result") == "success"
