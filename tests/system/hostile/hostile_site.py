@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch and a controller that several jobs use: one that trains, one whose members are heard, and the attacker's.
-
-`watch` says what the others notice: how fast the training is, and how long calls of an administrator and a member take.
-"""
+"""The system that an attacker shares with others: a job that trains, and one whose members send heartbeats."""
 
 from __future__ import annotations
 
@@ -12,22 +9,20 @@ import re
 import secrets
 import signal
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from hopsum.codec import job_tables, make_codec
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import MemberClient
 from hopsum_topologies.process import ManagedProcess
 
-from ..year.trainings import Training
+from ..drills.plain_training import PlainTraining
 from .attacker import WORKERS, Site
 
 START_S: Final = 300.0
@@ -55,26 +50,10 @@ ports = [{{port = 1, network = "127.0.0.0/8"}}]
 """
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The measurements of what others noticed in some seconds, in steps a second, milliseconds and megabytes."""
-
-    steps_a_second: float
-    list_ms: float
-    """Median of an administrator's `job list`."""
-    list_most_ms: float
-    heartbeat_ms: float
-    """Median of a member's heartbeat."""
-    heartbeat_most_ms: float
-    create_most_ms: float
-    """The longest of an administrator's making and deleting of a job."""
-    controller_mb: float
-
-
 class HostileSite:
-    """Everything but the attacker, running from construction on."""
+    """A switch, a controller, a job that trains and one whose members send heartbeats. It runs from construction on."""
 
-    def __init__(self, folder: Path, stack: ExitStack, lease_s: float = 15.0) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, lease_s: float) -> None:
         self.folder, self._stack = folder, stack
         switch = self._start(
             "switch", "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0,as=10.0.0.254:24677"
@@ -89,13 +68,13 @@ class HostileSite:
         self.controller = self._start("controller", "-m", "hopsum_cli.main", "controller", "--config", "cluster.toml")
         self.controller.wait_for(lambda: "ready listen=" in self.controller.log_text(), "the controller", START_S)
         (self.address,) = re.findall(r"^ready listen=(\S+)", self.controller.log_text(), re.MULTILINE)
-        self.channel = stack.enter_context(Channel(ControllerAddress.of(self.address)))
-        self.admin = JobsClient(self.channel, token)
-        self.members = self._join("patient", 2)
-        self.training = self._train()
+        self._channel = stack.enter_context(Channel(ControllerAddress.of(self.address)))
+        self.admin = JobsClient(self._channel, token)
+        self._members = self._join()
+        self.training = PlainTraining(stack, folder / "victim", self.admin, self.address, "victim")
 
     def attack(self, name: str, until: Sequence[str] = ()) -> ManagedProcess:
-        """Make a job for the attacker and start an attack, which goes on until it has counted `until`."""
+        """Make a job for the attacker and start an attack, which lasts until the attacker has counted `until`."""
         workers = WORKERS.get(name, 2)
         token = self.admin.create(HOSTILE, workers, 16).token
         site = Site(self.address, HOSTILE, token, workers, "victim", until)
@@ -109,7 +88,7 @@ class HostileSite:
         return {job.name: job.generation for job in self.admin.jobs() if job.name != HOSTILE}
 
     def end(self, attacker: ManagedProcess) -> dict[str, int]:
-        """End an attack and delete its job; return what it counted."""
+        """End an attack, delete its job, and return its counts."""
         os.kill(attacker.pid, signal.SIGTERM)
         give_up_s = time.monotonic() + START_S
         while attacker.running() and time.monotonic() < give_up_s:
@@ -120,65 +99,31 @@ class HostileSite:
         self.admin.delete(HOSTILE)
         return dict(json.loads(found[-1]))
 
-    def watch(self, seconds: float) -> Watched:
-        """Look for some seconds at what others notice."""
-        began_s, steps = time.monotonic(), self.training.steps(0)
-        lists, beats, makings = [], [], []
-        while time.monotonic() - began_s < seconds:
-            for member in self.members:
-                at_s = time.monotonic()
-                assert member.heartbeat(self.generation("patient"), {}, START_S).generation
-                beats.append(time.monotonic() - at_s)
-            at_s = time.monotonic()
+    def watch(self, seconds: float) -> None:
+        """Be the others for some seconds: members send heartbeats, the administrator lists, makes and deletes jobs."""
+        give_up_s = time.monotonic() + seconds
+        while time.monotonic() < give_up_s:
+            for member in self._members:
+                assert member.heartbeat(self._generation, {}, START_S).generation
             self.admin.jobs()
-            lists.append(time.monotonic() - at_s)
-            at_s = time.monotonic()
             self.admin.create("brief", 2, 16)
             self.admin.delete("brief")
-            makings.append(time.monotonic() - at_s)
             time.sleep(_PERIOD_S)
-        rate = (self.training.steps(0) - steps) / (time.monotonic() - began_s)
-        resident = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.controller.pid}/status").read_text())
-        median = statistics.median
-        return Watched(
-            rate,
-            list_ms=1e3 * median(lists),
-            list_most_ms=1e3 * max(lists),
-            heartbeat_ms=1e3 * median(beats),
-            heartbeat_most_ms=1e3 * max(beats),
-            create_most_ms=1e3 * max(makings),
-            controller_mb=int(resident[0]) / 1e3,
-        )
+        self.training.goes_on(3)
 
-    def generation(self, job: str) -> int:
-        if job not in self._generations:
-            self._generations[job] = self.admin.job(job).generation
-        return self._generations[job]
-
-    def _join(self, job: str, workers: int) -> list[MemberClient]:
-        """Make a job whose members sit in this process."""
-        self._generations: dict[str, int] = {}
-        token = self.admin.create(job, workers, 16).token
+    def _join(self) -> list[MemberClient]:
+        """Make a job of two workers whose members are in this process."""
+        token = self.admin.create("patient", 2, 16).token
         members = []
-        for _ in range(workers):
+        for _ in range(2):
             source = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             source.bind(("127.0.0.1", 0))
-            member = MemberClient(self.channel, job, token)
+            member = MemberClient(self._channel, "patient", token)
             member.join(source.getsockname(), START_S)
             members.append(member)
-        for member in members:
-            member.membership(START_S)
+        memberships = [member.membership(START_S) for member in members]
+        self._generation = memberships[0].generation
         return members
-
-    def _train(self) -> Training:
-        training = Training(
-            self._stack, self.folder / "victim", f"hopsum://{self.address}/victim?tls=off", "uhc", 2, {}
-        )
-        tables: dict[str, Any] = job_tables(make_codec("uhc", workers=2, backend="numpy"))
-        (self.folder / "victim" / "token").write_text(self.admin.create("victim", 2, 32, **tables).token)
-        training.start()
-        training.goes_on()
-        return training
 
     def _start(self, name: str, *words: str) -> ManagedProcess:
         log = self.folder / f"{name}-{secrets.token_hex(3)}.log"
