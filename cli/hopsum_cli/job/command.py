@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     making = _word(words, "create", create.SUMMARY, create.run)
     create.add_arguments(making)
     _word(words, "list", "all jobs, a line for each", _list)
-    showing = _word(words, "show", "one job: members, leases, switch counters, conditions and events", _show)
+    showing = _word(words, "show", "one job: members, leases, switch counters and events", _show)
     showing.add_argument("name", metavar="JOB", help="name of the job")
     moving = _word(words, "move", "give a job another switch; its workers continue there in the next generation", _move)
     moving.add_argument("name", metavar="JOB", help="name of the job")

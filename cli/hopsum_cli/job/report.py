@@ -37,7 +37,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 
 def print_job(job: Mapping[str, Any], console: Console) -> None:
-    """Print one job: what it is, its members, what the switch counted, its conditions and its events."""
+    """Print one job: what it is, its members, what the switch counted, and its events."""
     about = Table(show_header=False, box=None, pad_edge=False)
     for what, value in _facts(job):
         about.add_row(what, value)
@@ -49,20 +49,8 @@ def print_job(job: Mapping[str, Any], console: Console) -> None:
                 console.print(f"rank {member['rank']} was evicted: {escape(member['reason'])}")
     if job["counters"]:
         console.print(_counted(job))
-    if job["conditions"]:
-        console.print(_conditions(job["conditions"]))
     if job["events"]:
         console.print(_events(job["events"]))
-
-
-def _conditions(conditions: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("condition", "status", "since", "reason", "message", box=None, pad_edge=False)
-    for each in conditions:
-        status = "[green]true[/]" if each["status"] else "[yellow]false[/]"
-        texts = (each["type"], ago(each["age_s"]), each["reason"], each["message"])
-        kind, since, reason, message = map(escape, texts)
-        table.add_row(kind, status, since, reason, message)
-    return table
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Table:

@@ -6,7 +6,7 @@
     decision            how its stream goes on, pure      state_store, job_state_cache  the database on disk, in memory
     switch_reconciler   one switch: brings what is installed there to what the database says
 
-Importing this package imports neither grpc nor protobuf.
+Importing this package imports protobuf and no grpc.
 """
 
 from __future__ import annotations
@@ -29,33 +29,20 @@ from hopsum_controlplane.cluster.errors import (
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.cluster.views import (
-    CreatedJob,
-    HeartbeatResult,
-    JobView,
-    Joined,
-    Located,
-    MemberView,
-    Pending,
-    SwitchView,
-)
+from hopsum_controlplane.cluster.views import HeartbeatResult, Joined, Pending
 
 __all__ = [
     "ClusterConfig",
     "ClusterConfigError",
     "ClusterController",
-    "CreatedJob",
     "HeartbeatResult",
     "InvalidRequestError",
     "JobExistsError",
     "JobRequest",
     "JobState",
-    "JobView",
     "JoinRequest",
     "Joined",
-    "Located",
     "MemberPhase",
-    "MemberView",
     "Pending",
     "PortRule",
     "ResourceExhaustedError",
@@ -64,7 +51,6 @@ __all__ = [
     "StoreLockedError",
     "SwitchConfig",
     "SwitchUnavailableError",
-    "SwitchView",
     "UnauthenticatedError",
     "UndecidedError",
     "UnknownJobError",

@@ -28,9 +28,10 @@ from hopsum_controlplane.cluster.errors import (
     SwitchUnavailableError,
     UnauthenticatedError,
 )
-from hopsum_controlplane.cluster.history import JobHistories
+from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.job_status import JobStatus, SwitchTrouble, status_of
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import has_joined_with
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
@@ -42,9 +43,10 @@ from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemov
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
 from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
-from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
+from hopsum_controlplane.cluster.views import HeartbeatResult, Joined, Pending
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
 from hopsum_wire.watch.words import switch_path
@@ -98,7 +100,7 @@ class ClusterController:
         )
         self.registry = SwitchRegistry(config, self._cache, self._reconcilers, monotonic)
         self.mover = JobMover(self._cache, self._reconcilers, self.registry)
-        self._histories = JobHistories(self._cache, self._reconcilers.conditions, self._lease_s, monotonic)
+        self._histories = JobHistories(self._cache, self._look, self._lease_s, monotonic)
         for record in self._cache.records():
             for member in record.members:
                 self._renew(record, member.rank)
@@ -111,7 +113,7 @@ class ClusterController:
         """Return the configuration, with the switches that registered by now."""
         return self._reconcilers.config
 
-    def create_job(self, request: JobRequest) -> CreatedJob:
+    def create_job(self, request: JobRequest) -> pb.CreateJobResponse:
         """Make a job: its slots are reserved, and its members can join with the token.
 
         Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError. Then
@@ -129,7 +131,7 @@ class ClusterController:
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             self._cache.add(record)
             self._histories.observe(record.name)
-        return views.of_created(record, token)
+        return views.created_message(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
         """Delete a job, with all its members. When this returns it is gone, and its slots are free.
@@ -179,16 +181,15 @@ class ClusterController:
         with self._cache.changed:
             return self._store.backup()
 
-    def jobs(self, *, counters: bool = False) -> list[JobView]:
+    def jobs(self, *, counters: bool = False) -> list[pb.Job]:
         """Return all jobs in the order of their names. `counters` are read from the switches if asked for."""
         return [self._view(record, counters) for record in self._cache.records()]
 
-    def job(self, name: str, *, counters: bool = True) -> JobView:
+    def job(self, name: str, *, counters: bool = True) -> pb.Job:
         """Return one job, with its events, and its counters as its switch has them now. Raises UnknownJobError."""
-        found = self._view(self._cache.get(name), counters)
-        return views.with_events(found, self._histories.events(name), self._monotonic())
+        return self._view(self._cache.get(name), counters, events=True)
 
-    def switches(self, *, drops: bool = True) -> list[SwitchView]:
+    def switches(self, *, drops: bool = True) -> list[pb.Switch]:
         """Return all switches in the order of the configuration. `drops` are read from them if asked for."""
         return [self._switch_view(reconciler, drops) for reconciler in self._reconcilers.values()]
 
@@ -205,9 +206,9 @@ class ClusterController:
         """Call `watcher` after each step of a job, see `JobStateCache.watch`. Returns what ends that."""
         return self._cache.watch(watcher)
 
-    def locate(self, job: str, token: str) -> Located:
+    def locate(self, job: str, token: str) -> pb.LocateResponse:
         """Return where members of a job send to. Raises UnknownJobError, UnauthenticatedError for another's token."""
-        return views.of_place(self._with_token(job, token), self._config)
+        return views.located_message(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> Joined:
         """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
@@ -474,24 +475,34 @@ class ClusterController:
             now_s = self._monotonic()
             self._leases.renew(record.name, rank, now_s + self._lease_s(record), statistics, now_s=now_s)
 
-    def _view(self, record: JobRecord, counters: bool) -> JobView:
+    def _look(self, record: JobRecord) -> tuple[SwitchTrouble, JobStatus]:
+        """Return the trouble of a job's switches, and the job's status. Under the cache's lock."""
+        trouble = self._reconcilers.trouble(record)
+        left_s = views.left_s_of(record, self._leases, self._monotonic())
+        return trouble, status_of(record, trouble.job, left_s, self._lease_s(record))
+
+    def _view(self, record: JobRecord, counters: bool, *, events: bool = False) -> pb.Job:
+        # The switches are asked before the lock is taken: a slow one must not hold heartbeats up.
         read = self._reconcilers.counters(record) if counters else {}
         with self._cache.changed:
-            return views.of_job(
+            now_s = self._monotonic()
+            trouble, status = self._look(record)
+            return views.job_message(
                 record,
+                self._histories.of(record.name),
+                status,
+                views.left_s_of(record, self._leases, now_s),
                 self._leases,
-                self._monotonic(),
+                now_s,
                 lease_s=self._lease_s(record),
-                condition=self._reconcilers.condition(record),
+                condition=trouble.job,
                 counters=read,
-                past=self._cache.past(record.name),
-                rejections=self._histories.rejections(record.name),
-                conditions=self._histories.conditions(record.name),
+                events=events,
             )
 
-    def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> SwitchView:
+    def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> pb.Switch:
         read = reconciler.drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
         allocator = placement.allocator_from_records(reconciler.config, records, reconciler.foreign)
         left_s = self.registry.lease_left_s(reconciler.config.name) if reconciler.config.registered else None
-        return views.of_switch(reconciler, allocator.free_capacity, len(records), read, left_s)
+        return views.switch_message(reconciler, allocator.free_capacity, len(records), read, left_s)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from hopsum_controlplane.cluster.errors import JobExistsError, StoreError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, JobState, RegisteredSwitch
@@ -22,19 +21,6 @@ KEPT_DELETED = 256
 STORE_PROBE_S = 10.0
 """The time between two tries whether the database can be written."""
 Step = Callable[[JobRecord], JobRecord | None]
-
-
-@dataclass(frozen=True)
-class GenerationHistory:
-    """Counts and dates of a job since the controller was started.
-
-    `begun` generations were begun, the last one at `begun_at_s`. The last one that ended did so at `ended_at_s`.
-    Times are seconds of the clock of the cache, None where it did not happen.
-    """
-
-    begun: int = 0
-    begun_at_s: float | None = None
-    ended_at_s: float | None = None
 
 
 class JobStateCache:
@@ -53,8 +39,6 @@ class JobStateCache:
         self._switches = {switch.name: switch for switch in stored.switches}
         self._digests = frozenset[bytes]().union(*map(_digests, stored.records))
         self._watchers: list[Callable[[str], None]] = []
-        self._monotonic = monotonic
-        self._past: dict[str, GenerationHistory] = {}
         self._deleted: dict[str, str] = {}
         """The words on the last deleted jobs, by name. They are only in memory."""
         self.store_condition = ""
@@ -140,7 +124,6 @@ class JobStateCache:
                 self._store.remove(name)
                 del self._records[name]
                 self._digests -= _digests(before)
-                self._past.pop(name, None)
                 self._note_deleted(before)
             else:
                 self._keep(after)
@@ -199,11 +182,6 @@ class JobStateCache:
         elif before and not self.store_condition:
             _log.info("the database can be written again")
 
-    def past(self, name: str) -> GenerationHistory:
-        """Return what happened to a job since this object was made."""
-        with self.changed:
-            return self._past.get(name, GenerationHistory())
-
     def _note_deleted(self, record: JobRecord) -> None:
         why = record.reason if record.state is JobState.ENDING else "it was deleted"
         self._deleted.pop(record.name, None)
@@ -214,11 +192,6 @@ class JobStateCache:
     def _keep(self, record: JobRecord) -> None:
         self._store.put(record)
         before = self._records.get(record.name)
-        if record.generation and (before is None or before.generation != record.generation):
-            past = self.past(record.name)
-            self._past[record.name] = replace(past, begun=past.begun + 1, begun_at_s=self._monotonic())
-        if record.state is JobState.CHANGING and before is not None and before.state is not JobState.CHANGING:
-            self._past[record.name] = replace(self.past(record.name), ended_at_s=self._monotonic())
         self._digests = (self._digests - (_digests(before) if before else set())) | _digests(record)
         self._records[record.name] = record
 

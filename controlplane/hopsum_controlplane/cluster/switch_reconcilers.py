@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, SwitchConfig
-from hopsum_controlplane.cluster.conditions import SwitchConditions
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UndecidedError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.job_status import SwitchTrouble
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
 from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase, RegisteredSwitch
@@ -182,12 +182,12 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             return conditions.get(record.switch, "")
         return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
 
-    def conditions(self, record: JobRecord) -> SwitchConditions:
-        """Return what is wrong with the switches of a job, and what keeps them from doing what it wants."""
+    def trouble(self, record: JobRecord) -> SwitchTrouble:
+        """Say what is wrong with the switches of a job, and what keeps them from doing what the job wants."""
         troubled = [reconciler for reconciler in self.of(record) if reconciler.condition]
-        reason = troubled[0].condition_reason if troubled else ""
+        kind = troubled[0].condition_reason if troubled else ""
         words = "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in troubled)
-        return SwitchConditions(reason, words, self.condition(record))
+        return SwitchTrouble(kind, words, self.condition(record))
 
     def unreachable(self, record: JobRecord) -> str:
         """Return which switches of a job cannot be reached, and why, or an empty string when all can."""

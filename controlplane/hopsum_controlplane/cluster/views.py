@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the cluster: values that do not change any more. None shows a token or a secret when printed."""
+"""Answers of the cluster: the messages of control.proto, and values where a caller acts on an answer.
+
+What a job or a switch is, seen from outside, is its message: commands, page, metrics and tests read the same fields.
+None shows a token or a secret when printed, but CreateJobResponse.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
-from hopsum_controlplane.cluster.conditions import JobCondition
-from hopsum_controlplane.cluster.events import JobEvent
-from hopsum_controlplane.cluster.health import Health, health_of, why_lost
-from hopsum_controlplane.cluster.history import JoinRejections
-from hopsum_controlplane.cluster.job_state_cache import GenerationHistory
+from hopsum_controlplane.cluster.job_history import JobHistory
+from hopsum_controlplane.cluster.job_status import JobStatus, why_lost
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, switches_of
 from hopsum_controlplane.cluster.placement import networks_of
@@ -21,58 +21,7 @@ from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Mem
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.foreign import ForeignGeneration
 from hopsum_controlplane.resource_allocator import FreeCapacity
-
-
-@dataclass(frozen=True)
-class PartView:
-    """A job over a tree or over shards as it is on one of its switches. `counters` are its packets there, by event."""
-
-    switch: str
-    job_index: int
-    slot_base: int
-    slots: int
-    counters: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class CreatedJob:
-    """A job that was made: its switches, its slots there, and the token that its members join with, told this once.
-
-    Over a tree `switches` are the leaves and then the spine, `parts` what it is on each. The slots are the spine's.
-    """
-
-    name: str
-    token: str = field(repr=False)
-    switches: tuple[str, ...]
-    slot_base: int
-    slots: int
-    workers: int
-    parts: tuple[PartView, ...] = ()
-
-
-@dataclass(frozen=True)
-class LeafPlace:
-    """Where members whose addresses are of one of these networks send to, as (IPv4 address, UDP port)."""
-
-    send_to: tuple[str, int]
-    networks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where the members of a job send to, as (IPv4 address, UDP port), and how many workers it has.
-
-    Over a tree that depends on where they are: `leaves` has it, and `send_to` is the first one's. Over several shards
-    a member sends to all of them: `further` has shards 1 .. k - 1. `codec` and
-    `codec_options` are those of the request.
-    """
-
-    send_to: tuple[str, int]
-    workers: int
-    leaves: tuple[LeafPlace, ...] = ()
-    codec: str = ""
-    codec_options: str = ""
-    further: tuple[tuple[str, int], ...] = ()
+from hopsum_wire.control import control_pb2 as pb
 
 
 @dataclass(frozen=True)
@@ -116,147 +65,35 @@ class HeartbeatResult:
     switch_unreachable: str = ""
 
 
-@dataclass(frozen=True)
-class MemberView:
-    """A member of a job. `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat.
-
-    That came `heartbeat_age_s` ago, None where there was none. `reason` is why it was evicted, empty if it was not.
-    """
-
-    rank: int
-    phase: MemberPhase
-    ip: str
-    udp_port: int
-    side_port: int | None
-    port: int
-    version: str
-    lease_left_s: float | None
-    statistics: Mapping[str, float]
-    heartbeat_age_s: float | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class ConditionView:
-    """A condition of a job, see `hopsum_controlplane.cluster.conditions`. Its status changed `age_s` ago."""
-
-    type: str
-    status: bool
-    reason: str
-    message: str
-    age_s: float
-
-
-@dataclass(frozen=True)
-class EventView:
-    """An event of a job, see `hopsum_controlplane.cluster.events`: `count` times in a row, the last one `age_s` ago."""
-
-    type: str
-    reason: str
-    message: str
-    count: int
-    age_s: float
-
-
-@dataclass(frozen=True)
-class JobView:
-    """A job. `generation` is 0 when nothing of it may stand on the switch, `reason` why its last generation ended.
-
-    `counters` are what the switch did with its packets in this generation, by event: empty when it was not asked.
-    Over a tree `switches` are the leaves and then the spine, `parts` what it is on each, and `counters` those of the
-    leaves together, where workers' packets come, but `completed`, which is the spine's. Index and slots are the
-    spine's, too. With `shards` above 1 the switches are its shards, `parts` what it is on each, and `counters` those
-    of all together. `condition` says why the switch does not do what the state wants, if so. Since the controller was
-    started, `generations_begun` generations were begun and `joins_refused` joins with the right token refused, the
-    last one with the words `last_refusal`.
-
-    `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
-    `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last generation that ended, and
-    the beginning of the last one that began, or None where there was none since the controller was started.
-    `events` are the last ones, the oldest first, and none where one job was not asked for by name.
-    """
-
-    name: str
-    state: JobState
-    reason: str
-    condition: str
-    generation: int
-    switches: tuple[str, ...]
-    job_index: int
-    slot_base: int
-    slots: int
-    workers: int
-    quorum: int
-    min_quorum: int
-    observers: int
-    lease_s: float
-    members: tuple[MemberView, ...]
-    missing_ranks: tuple[int, ...]
-    counters: Mapping[str, int]
-    generations_begun: int
-    joins_refused: int
-    last_refusal: str
-    parts: tuple[PartView, ...] = ()
-    health: Health = Health.HEALTHY
-    health_reason: str = ""
-    last_refusal_age_s: float | None = None
-    ended_age_s: float | None = None
-    begun_age_s: float | None = None
-    codec: str = ""
-    codec_options: str = ""
-    conditions: tuple[ConditionView, ...] = ()
-    events: tuple[EventView, ...] = ()
-    shards: int = 1
-
-
-@dataclass(frozen=True)
-class SwitchView:
-    """A switch. `condition` is what is wrong with it, if anything is, `condition_reason` that in one word (`errors`).
-
-    `slots` may be used, `slots_used` are. `jobs` is the number of jobs. `drops` are packets by reason, empty when it
-    was not asked. `audits` counts audits and `entries_repaired` the entries that audits removed or restored, since
-    the controller was started. `findings` is what the last audit that found something found, in words. `sessions`
-    counts P4Runtime sessions: all but the first are reconnects. `lease_left_s` is of a switch that `registered`.
-    """
-
-    name: str
-    driver: str
-    address: str
-    reachable: bool
-    condition: str
-    slots: int
-    slots_used: int
-    slots_largest_free: int
-    jobs: int
-    drops: Mapping[str, int]
-    audits: int
-    entries_repaired: int
-    findings: tuple[str, ...]
-    condition_reason: str
-    sessions: int
-    registered: bool = False
-    lease_left_s: float | None = None
-
-
-def of_job(
+def job_message(
     record: JobRecord,
+    history: JobHistory,
+    status: JobStatus,
+    left_s: Mapping[int, float | None],
     leases: Leases,
     now_s: float,
     *,
     lease_s: float,
     condition: str,
     counters: Mapping[str, Mapping[str, int]],
-    past: GenerationHistory,
-    rejections: JoinRejections,
-    conditions: tuple[JobCondition, ...],
-) -> JobView:
-    """Return the view of a job at a time of the leases' clock. `counters` are by switch."""
+    events: bool = False,
+) -> pb.Job:
+    """Make the message of a job.
+
+    Args:
+        history: of the job since the controller was started.
+        left_s: seconds that are left of each member's lease, by rank.
+        now_s: the time of the clock of `leases` and `history`.
+        lease_s: seconds that a member may be silent.
+        condition: why the switches do not do what the job wants, empty when they do.
+        counters: packets by event, by switch; empty for switches that were not asked.
+        events: whether the history's events are told.
+    """
     request = record.request
-    members = tuple(_of_member(record.name, member, leases, now_s, lease_s) for member in record.members)
-    health = health_of(record, condition, {member.rank: member.lease_left_s for member in members}, lease_s)
-    return JobView(
+    changing = record.state in (JobState.FORMING, JobState.CHANGING)
+    return pb.Job(
         name=record.name,
-        state=record.state,
+        state=state_number(record.state),
         reason=record.reason,
         condition=condition,
         generation=record.generation,
@@ -265,43 +102,78 @@ def of_job(
         slot_base=record.region.base,
         slots=record.region.size,
         workers=request.workers,
-        quorum=request.workers if request.quorum is None else request.quorum,
+        quorum=record.quorum,
         min_quorum=request.min_quorum,
         observers=request.observers,
         lease_s=lease_s,
-        members=members,
-        missing_ranks=record.missing_ranks if record.state in (JobState.FORMING, JobState.CHANGING) else (),
+        members=[_member(record.name, each, left_s[each.rank], leases, now_s, lease_s) for each in record.members],
+        missing_ranks=record.missing_ranks if changing else (),
         counters=_together(record, counters),
-        generations_begun=past.begun,
-        joins_refused=rejections.count,
-        last_refusal=rejections.last,
+        generations_begun=history.begun,
+        joins_refused=history.joins_refused,
+        last_refusal=history.last_refusal,
         parts=_parts(record, counters),
-        health=health.health,
-        health_reason=health.reason,
-        last_refusal_age_s=_age_s(rejections.at_s, now_s),
-        ended_age_s=_age_s(past.ended_at_s, now_s),
-        begun_age_s=_age_s(past.begun_at_s, now_s),
+        health=pb.JobHealth.Value(f"JOB_HEALTH_{status.health.name}"),
+        health_reason=status.reason,
+        last_refusal_age_s=_age_s(history.refused_at_s, now_s),
+        ended_age_s=_age_s(history.ended_at_s, now_s),
+        begun_age_s=_age_s(history.begun_at_s, now_s),
         codec=request.codec,
         codec_options=request.codec_options,
-        conditions=tuple(
-            ConditionView(each.type, each.status, each.reason, each.message, max(now_s - each.since_s, 0.0))
-            for each in conditions
-        ),
+        conditions=[
+            pb.JobCondition(**each._asdict(), age_s=_age_s(since_s, now_s))
+            for each, since_s in history.conditions.values()
+        ],
+        events=_events(history, now_s) if events else (),
         shards=request.shards,
     )
 
 
-def with_events(view: JobView, events: tuple[JobEvent, ...], now_s: float) -> JobView:
-    """Return a view of a job with its events, at a time of their clock."""
-    shown = (
-        EventView(each.type.value, each.reason, each.message, each.count, max(now_s - each.at_s, 0.0))
-        for each in events
-    )
-    return replace(view, events=tuple(shown))
+def state_number(state: JobState) -> pb.JobState:
+    """Return the number of a state in messages."""
+    number: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
+    return number
+
+
+def _events(history: JobHistory, now_s: float) -> Iterator[pb.JobEvent]:
+    for each in history.events:
+        yield pb.JobEvent(
+            type=each.type,
+            reason=each.reason,
+            message=each.message,
+            count=each.count,
+            age_s=_age_s(each.at_s, now_s),
+        )
 
 
 def _age_s(at_s: float | None, now_s: float) -> float | None:
     return None if at_s is None else max(now_s - at_s, 0.0)
+
+
+def _member(job: str, member: Member, left_s: float | None, leases: Leases, now_s: float, lease_s: float) -> pb.Member:
+    at = member.endpoint
+    return pb.Member(
+        rank=at.rank,
+        phase=pb.MemberPhase.Value(f"MEMBER_PHASE_{member.phase.name}"),
+        endpoint=pb.Endpoint(ip=at.ip, udp_port=at.udp_port),
+        side_port=member.side_port,
+        port=at.port,
+        version=member.version,
+        lease_left_s=left_s,
+        statistics=leases.statistics(job, member.rank),
+        heartbeat_age_s=_age_s(leases.heartbeat_at_s(job, member.rank), now_s),
+        reason=why_lost(member, lease_s) if member.phase is MemberPhase.LOST else "",
+    )
+
+
+def left_s_of(record: JobRecord, leases: Leases, now_s: float) -> dict[int, float | None]:
+    """Return the seconds until each member of a job is evicted, by rank; None for a member without a lease."""
+    found: dict[int, float | None] = {}
+    for member in record.members:
+        until_s = leases.until_s(record.name, member.rank)
+        leased = until_s is not None and member.phase in LEASED
+        found[member.rank] = max(until_s - now_s, 0.0) if leased and until_s is not None else None
+    return found
 
 
 def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -317,63 +189,63 @@ def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> d
     return {**total, "completed": top["completed"]} if total and top else {}
 
 
-def of_created(record: JobRecord, token: str) -> CreatedJob:
-    """Return what the creator of a job is told of it."""
+def created_message(record: JobRecord, token: str) -> pb.CreateJobResponse:
+    """Make the answer to the creator of a job: the only one that has the job's token."""
     base, size = record.region
-    return CreatedJob(record.name, token, switches_of(record), base, size, record.request.workers, _parts(record, {}))
+    return pb.CreateJobResponse(
+        name=record.name,
+        token=token,
+        switches=switches_of(record),
+        slot_base=base,
+        slots=size,
+        workers=record.request.workers,
+        parts=_parts(record, {}),
+    )
 
 
-def of_place(record: JobRecord, config: ClusterConfig) -> Located:
-    """Return where the members of a job send to."""
+def located_message(record: JobRecord, config: ClusterConfig) -> pb.LocateResponse:
+    """Make the answer to a worker that asks where it sends to: a place, one for each leaf, or one for each shard."""
     request = record.request
-    located = partial(Located, workers=request.workers, codec=request.codec, codec_options=request.codec_options)
-    if not record.branches:
-        return located(config.switch(record.switch).service)
-    if record.is_sharded:
-        first, *further = [config.switch(name).service for name in record.switches]
-        return located(first, further=tuple(further))
-    leaves = tuple(
-        LeafPlace(leaf.service, tuple(map(str, networks_of(leaf, link)))) for leaf, link in leaves_of(record, config)
-    )
-    return located(leaves[0].send_to, leaves=leaves)
+    found = pb.LocateResponse(workers=request.workers, codec=request.codec, codec_options=request.codec_options)
+    if record.branches and not record.is_sharded:
+        for leaf, link in leaves_of(record, config):
+            found.leaves.add(send_to=_endpoint(leaf.service), networks=map(str, networks_of(leaf, link)))
+        found.send_to.CopyFrom(found.leaves[0].send_to)
+        return found
+    first, *further = [_endpoint(config.switch(name).service) for name in record.switches]
+    found.send_to.CopyFrom(first)
+    found.further.extend(further)
+    return found
 
 
-def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tuple[PartView, ...]:
+def _endpoint(address: tuple[str, int]) -> pb.Endpoint:
+    return pb.Endpoint(ip=address[0], udp_port=address[1])
+
+
+def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> Iterable[pb.Part]:
     """Return the parts of a job over a tree, leaves first, or over its shards, none of a job on one switch."""
-    names = switches_of(record) if record.branches else ()
-    places = ((name, *record.place(name)) for name in names)
-    return tuple(PartView(name, index, *region, dict(counters.get(name, {}))) for name, index, region in places)
+    for name in switches_of(record) if record.branches else ():
+        index, (base, size) = record.place(name)
+        yield pb.Part(switch=name, job_index=index, slot_base=base, slots=size, counters=counters.get(name, {}))
 
 
-def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: float) -> MemberView:
-    at, until_s = member.endpoint, leases.until_s(job, member.rank)
-    left_s = None if until_s is None or member.phase not in LEASED else max(until_s - now_s, 0.0)
-    statistics = dict(leases.statistics(job, member.rank))
-    return MemberView(
-        rank=at.rank,
-        phase=member.phase,
-        ip=at.ip,
-        udp_port=at.udp_port,
-        side_port=member.side_port,
-        port=at.port,
-        version=member.version,
-        lease_left_s=left_s,
-        statistics=statistics,
-        heartbeat_age_s=_age_s(leases.heartbeat_at_s(job, member.rank), now_s),
-        reason=why_lost(member, lease_s) if member.phase is MemberPhase.LOST else "",
-    )
-
-
-def of_switch(
+def switch_message(
     reconciler: SwitchReconciler,
     free: FreeCapacity,
     jobs: int,
     drops: Mapping[str, int],
     lease_left_s: float | None = None,
-) -> SwitchView:
-    """Return the view of a switch on which so much is left, with what is left of its lease if it registered."""
+) -> pb.Switch:
+    """Make the message of a switch.
+
+    Args:
+        free: what is left of its slots.
+        jobs: the number of jobs that have a place there.
+        drops: packets by reason, empty when the switch was not asked.
+        lease_left_s: seconds that are left of the lease of a switch that registered.
+    """
     config = reconciler.config
-    return SwitchView(
+    return pb.Switch(
         name=config.name,
         driver=config.driver,
         address=config.address,
@@ -383,7 +255,7 @@ def of_switch(
         slots_used=config.slots - free.slots,
         slots_largest_free=free.largest_range,
         jobs=jobs,
-        drops=dict(drops),
+        drops=drops,
         audits=reconciler.audits,
         entries_repaired=reconciler.entries_repaired,
         findings=reconciler.findings,

@@ -18,10 +18,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hopsum_controlplane.cluster.health import Health
+from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
-from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_wire import Drop, Event, Op
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import word_of
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def collect(
         _add(made["certificate_expiry_timestamp_seconds"], certificate_ends_at_s)
     jobs = controller.jobs(counters=True)
     for switch in controller.switches():
-        _add_switch(made, switch, [job for job in jobs if switch.name in _switches(job)])
+        _add_switch(made, switch, [job for job in jobs if switch.name in job.switches])
     for job in jobs:
         _add_job(made, job)
     members = [(job.name, member) for job in jobs for member in job.members]
@@ -128,7 +129,7 @@ def collect(
     return list(made.values())
 
 
-def _add_switch(made: dict[str, Metric], switch: SwitchView, jobs: Iterable[JobView]) -> None:
+def _add_switch(made: dict[str, Metric], switch: pb.Switch, jobs: Iterable[pb.Job]) -> None:
     name = switch.name
     _add(made["switch_up"], int(switch.reachable), name)
     for reason in CONDITION_REASONS:
@@ -136,9 +137,9 @@ def _add_switch(made: dict[str, Metric], switch: SwitchView, jobs: Iterable[JobV
     _add(made["switch_slots"], switch.slots, name)
     _add(made["switch_slots_used"], switch.slots_used, name)
     _add(made["switch_slots_largest_free"], switch.slots_largest_free, name)
-    states = [job.state for job in jobs]
+    states = [word_of(pb.JobState.DESCRIPTOR, job.state) for job in jobs]
     for state in JobState:
-        _add(made["switch_jobs"], states.count(state), name, state.value)
+        _add(made["switch_jobs"], states.count(state.value), name, state.value)
     for drop in Drop:
         if (word := drop.name.lower()) in switch.drops:
             _add(made["switch_dropped_packets_total"], switch.drops[word], name, word)
@@ -147,18 +148,19 @@ def _add_switch(made: dict[str, Metric], switch: SwitchView, jobs: Iterable[JobV
     _add(made["switch_sessions_total"], switch.sessions, name)
 
 
-def _add_job(made: dict[str, Metric], job: JobView) -> None:
+def _add_job(made: dict[str, Metric], job: pb.Job) -> None:
     labels = (job.name,)
     _add(made["job_generations_begun_total"], job.generations_begun, *labels)
     _add(made["job_joins_refused_total"], job.joins_refused, *labels)
     _add(made["job_condition"], int(bool(job.condition)), *labels)
+    word = word_of(pb.JobHealth.DESCRIPTOR, job.health)
     for health in Health:
-        _add(made["job_health"], int(job.health is health), *labels, health.value)
+        _add(made["job_health"], int(word == health.value), *labels, health.value)
     _add(made["job_workers"], job.workers, *labels)
     _add(made["job_quorum"], job.quorum, *labels)
-    phases = [member.phase for member in job.members]
+    phases = [word_of(pb.MemberPhase.DESCRIPTOR, member.phase) for member in job.members]
     for phase in MemberPhase:
-        _add(made["job_members"], phases.count(phase), *labels, phase.value)
+        _add(made["job_members"], phases.count(phase.value), *labels, phase.value)
     _add(made["job_missing_ranks"], len(job.missing_ranks), *labels)
     parts = [(part.switch, part.slots, part.counters) for part in job.parts]
     for switch, slots, counted in parts or [(job.switches[0], job.slots, job.counters)]:
@@ -168,13 +170,9 @@ def _add_job(made: dict[str, Metric], job: JobView) -> None:
                 _add(made["job_packets_total"], counted[word], job.name, switch, word)
 
 
-def _switches(job: JobView) -> tuple[str, ...]:
-    return job.switches
-
-
-def _add_member(made: dict[str, Metric], job: str, member: MemberView) -> None:
+def _add_member(made: dict[str, Metric], job: str, member: pb.Member) -> None:
     labels = (job, str(member.rank))
-    if member.lease_left_s is not None:
+    if member.HasField("lease_left_s"):
         _add(made["member_lease_remaining_seconds"], round(member.lease_left_s, 3), *labels)
     for count in WORKER_COUNTS:
         if count.metric and count.name in member.statistics:

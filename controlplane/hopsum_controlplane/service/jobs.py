@@ -16,8 +16,9 @@ from hopsum_controlplane.service.access import AdminAuth
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
-from hopsum_controlplane.service.messages import _given, created_message, job_message, job_request, switch_message
+from hopsum_controlplane.service.messages import _given, job_request
 from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import word_of
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -76,7 +77,7 @@ class Jobs:
     def _create_job(self, request: Any, call: Call) -> Any:
         with self._audited("CreateJob", request.name, call):
             made = self._controller.create_job(job_request(request))
-        return created_message(made)
+        return made
 
     def _delete_job(self, request: Any, call: Call) -> Any:
         with self._audited("DeleteJob", request.name, call):
@@ -122,17 +123,17 @@ class Jobs:
         """Return what the audit log says of a job, None where there is none of this name."""
         for view in self._controller.jobs():
             if view.name == job:
-                size = {"workers": view.workers, "slots": view.slots, "switches": view.switches}
-                return {"state": view.state.value, "generation": view.generation, **size}
+                size = {"workers": view.workers, "slots": view.slots, "switches": [*view.switches]}
+                return {"state": word_of(pb.JobState.DESCRIPTOR, view.state), "generation": view.generation, **size}
         return None
 
     def _list_jobs(self, request: Any, call: Call) -> Any:
-        return pb.ListJobsResponse(jobs=map(job_message, self._controller.jobs()))
+        return pb.ListJobsResponse(jobs=self._controller.jobs())
 
     def _get_job(self, request: Any, call: Call) -> Any:
         if self._controller.knows(call.token):
             self._controller.locate(request.name, call.token)  # refuses another job's token
-        return job_message(self._controller.job(request.name))
+        return self._controller.job(request.name)
 
     def _move_job(self, request: Any, call: Call) -> Any:
         from_switch, to_switch = (_given(request, name) for name in ("from_switch", "to_switch"))
@@ -150,7 +151,7 @@ class Jobs:
             yield bytes(part.SerializeToString())
 
     def _list_switches(self, request: Any, call: Call) -> Any:
-        return pb.ListSwitchesResponse(switches=map(switch_message, self._controller.switches()))
+        return pb.ListSwitchesResponse(switches=self._controller.switches())
 
 
 def _from(call: Call, identity: str) -> dict[str, str]:

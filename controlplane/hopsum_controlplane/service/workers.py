@@ -23,7 +23,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
-from hopsum_controlplane.service.messages import beat_message, join_request, located_message, pending_message
+from hopsum_controlplane.service.messages import beat_message, join_request, pending_message
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import format_membership
 
@@ -95,7 +95,7 @@ class Workers:
         self._bell.ring_all()
 
     def _locate(self, request: Any, call: Call) -> Any:
-        return located_message(self._controller.locate(request.job, call.token))
+        return self._controller.locate(request.job, call.token)
 
     def _join(self, request: Any, call: Call) -> Any:
         try:

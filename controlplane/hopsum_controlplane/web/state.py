@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from hopsum_controlplane.service.messages import job_message, switch_message
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, Values, snapshots_apart_s
@@ -62,8 +61,8 @@ class PageState:
         """Return it, fit for JSON. The first call, and one that comes long after another, knows no rates yet."""
         snapshot = ControllerSnapshot(
             self._clock(),
-            [message_to_dict(switch_message(view)) for view in self._controller.switches()],
-            [message_to_dict(job_message(view)) for view in self._controller.jobs(counters=True)],
+            [message_to_dict(switch) for switch in self._controller.switches()],
+            [message_to_dict(job) for job in self._controller.jobs(counters=True)],
         )
         self._remember(snapshot)
         found = document(self._snapshots[0], snapshot)

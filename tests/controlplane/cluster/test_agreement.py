@@ -15,7 +15,7 @@ from hopsum_controlplane.cluster import InvalidRequestError, JobState, MemberPha
 from hopsum_controlplane.cluster.views import Pending
 from hopsum_controlplane.testing import FakeDevice
 
-from .world import LEASE_S, Cluster, Worker, switch_config
+from .world import LEASE_S, Cluster, Worker, phase_of, state_of, switch_config
 
 SEED_0 = {"codec": "thc()", "seed": "0"}
 SEED_1 = {"codec": "thc()", "seed": "1"}
@@ -24,7 +24,7 @@ WORDS = r"rank 0 has seed 0; rank 1 has seed 1: all ranks need the same"
 
 def phases(cluster: Cluster) -> dict[int, MemberPhase]:
     (view,) = cluster.controller.jobs()
-    return {member.rank: member.phase for member in view.members}
+    return {member.rank: phase_of(member) for member in view.members}
 
 
 def test_ranks_with_the_same_settings_run(cluster: Cluster) -> None:
@@ -44,7 +44,7 @@ def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequestError, match=WORDS):  # the one that comes late is told as well
         crew[2].join(settings=SEED_0)
     (view,) = cluster.controller.jobs()
-    assert (view.state, view.joins_refused) == (JobState.FORMING, 2)
+    assert (state_of(view), view.joins_refused) == (JobState.FORMING, 2)
     for worker in crew:  # and once they have been corrected they run
         worker.lives += 1
         worker.join(settings=SEED_0)

@@ -20,7 +20,7 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.cluster.views import HeartbeatResult
 from hopsum_controlplane.testing import FakeDevice
 
-from .world import Cluster, Worker, enter, switch_config
+from .world import Cluster, Worker, enter, state_of, switch_config
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_job_that_began_another_generation_since_waits_for_the_decision(
     assert name == "s1"
     assert what[0].startswith(f"generation {crew[0].generation}: slots 0-15")
     assert any(line.startswith("jobs[") for line in what)
-    assert other.controller.job("train").state is JobState.FORMING
+    assert state_of(other.controller.job("train")) is JobState.FORMING
     assert beat(other, crew[1]).generation == 0
     for worker in crew:
         worker.cluster = other

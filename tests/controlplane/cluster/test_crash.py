@@ -14,7 +14,7 @@ import pytest
 from hopsum_controlplane.cluster import JobState, Pending, UnknownJobError
 
 from .watched import Fuse, Intents, Killed, WatchedDevice, WatchedStore
-from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, switch_config, tree_configs
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, state_of, switch_config, tree_configs
 
 pytestmark = pytest.mark.system
 
@@ -43,7 +43,7 @@ class Mortal:
             fuse.arm(None)
 
     def states(self) -> dict[str, JobState]:
-        return {job.name: job.state for job in self.cluster.controller.jobs()}
+        return {job.name: state_of(job) for job in self.cluster.controller.jobs()}
 
 
 def create(mortal: Mortal) -> None:

@@ -9,7 +9,7 @@ from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import Failure, FakeDevice
 
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, Worker, switch_config
+from .world import LEASE_S, Cluster, Worker, state_of, switch_config
 
 NETWORKS = {1: "10.0.1.1/32", 2: "10.0.1.2/32"}
 FLOOD = [*forward.broadcast([1, 2])]
@@ -42,7 +42,7 @@ def same(cluster: Cluster, wanted: list[TableEntry | MulticastGroup]) -> bool:
 def test_nothing_is_forwarded_unless_it_is_asked_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, NETWORKS))
     join(cluster.make())
-    assert cluster.controller.job("job").state is JobState.RUNNING
+    assert state_of(cluster.controller.job("job")) is JobState.RUNNING
     assert forwarding(cluster) == []
 
 
@@ -95,9 +95,9 @@ def test_a_write_of_it_that_fails_is_made_again(make_cluster: MakeCluster) -> No
     crew = cluster.make()
     device.fail(at=device.updates, failure=Failure.UNANSWERED)
     join(crew)
-    assert cluster.controller.job("job").state is JobState.FORMING
+    assert state_of(cluster.controller.job("job")) is JobState.FORMING
     device.repair()
     cluster.clock.sleep(LEASE_S / 5)
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is JobState.RUNNING
+    assert state_of(cluster.controller.job("job")) is JobState.RUNNING
     assert same(cluster, stations())

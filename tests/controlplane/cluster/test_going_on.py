@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster.rounds import ROUNDS_MOST
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.membership import parse_membership
 
-from .world import LEASE_S, Cluster, Worker, enter
+from .world import LEASE_S, Cluster, Worker, enter, phase_of, state_of
 
 NOBODY_NEW = {"start": None, "start_generation": 0, "allreduces": None, "replaced": []}
 
@@ -49,7 +49,7 @@ def forget(cluster: Cluster, crew: list[Worker]) -> None:
     assert isinstance(device, FakeDevice)
     device.entities.clear()
     pass_a_lease(cluster, *crew)
-    assert cluster.controller.job(crew[0].job).state is JobState.FORMING
+    assert state_of(cluster.controller.job(crew[0].job)) is JobState.FORMING
 
 
 def test_the_same_members_go_on(cluster: Cluster) -> None:
@@ -105,7 +105,8 @@ def test_who_does_not_hear_of_a_generation_need_not_join_again(cluster: Cluster)
         worker.join()
     assert isinstance(first.membership(), dict)  # and the second does not ask
     forget(cluster, crew)
-    assert [member.phase for member in cluster.controller.job("job").members] == [MemberPhase.OVER, MemberPhase.WAITING]
+    phases = [phase_of(member) for member in cluster.controller.job("job").members]
+    assert phases == [MemberPhase.OVER, MemberPhase.WAITING]
     first.join()
     assert document_of(second) == document_of(first)
 
@@ -121,7 +122,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
         second.membership()
     second.leave()  # it closes
     assert cluster.installed_entries() == actual
-    assert [member.phase for member in cluster.controller.job("job").members] == [
+    assert [phase_of(member) for member in cluster.controller.job("job").members] == [
         MemberPhase.IN,
         MemberPhase.LOST,
         MemberPhase.IN,

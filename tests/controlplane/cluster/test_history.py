@@ -24,7 +24,7 @@ from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEn
 from hopsum_controlplane.testing import Failure
 
 from .watched import FOREIGN_GENERATION, Fuse, Intents, Killed, WatchedDevice, WatchedStore
-from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config, tree_configs
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, state_of, switch_config, tree_configs
 
 pytestmark = pytest.mark.system
 MEMORY = Path("/dev/shm")
@@ -65,7 +65,7 @@ class Histories(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def states(self) -> dict[str, JobState]:
-        return {job.name: job.state for job in self.cluster.controller.jobs()}
+        return {job.name: state_of(job) for job in self.cluster.controller.jobs()}
 
     def settle(self) -> None:
         """Let everything answer, and all that is due be done."""
@@ -81,7 +81,7 @@ class Histories(RuleBasedStateMachine):
     def running(self) -> dict[str, tuple[int, list[Entity]]]:
         """Return the generations that run, by job, each with its entries."""
         generations = {
-            job.name: job.generation for job in self.cluster.controller.jobs() if job.state is JobState.RUNNING
+            job.name: job.generation for job in self.cluster.controller.jobs() if state_of(job) is JobState.RUNNING
         }
         actual = [entity for device in self.devices.values() for entity in device.entities.values()]
         return {
@@ -211,7 +211,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def books_are_consistent(self) -> None:
         for job in self.cluster.controller.jobs():
-            assert (job.generation == 0) is (job.state is JobState.FORMING)
+            assert (job.generation == 0) is (state_of(job) is JobState.FORMING)
 
 
 Histories.TestCase.settings = settings(

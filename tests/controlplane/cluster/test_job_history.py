@@ -6,20 +6,17 @@ from __future__ import annotations
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster.conditions import JobCondition, SwitchConditions, conditions_of
-from hopsum_controlplane.cluster.history import KEPT_EVENTS
-from hopsum_controlplane.cluster.views import ConditionView
+from hopsum_controlplane.cluster.job_history import KEPT_EVENTS
+from hopsum_controlplane.cluster.job_status import JobCondition, SwitchTrouble, conditions_of, status_of
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
 
 from .world import LEASE_S, Cluster, enter
 
-QUIET = SwitchConditions("", "", "")
 
-
-def conditions(cluster: Cluster) -> dict[str, ConditionView]:
+def conditions(cluster: Cluster) -> dict[str, pb.JobCondition]:
     return {each.type: each for each in cluster.controller.job("job").conditions}
 
 
@@ -124,10 +121,11 @@ def test_entries_that_a_switch_refuses_are_a_condition_of_the_job_alone(cluster:
 def test_the_reason_of_a_switch_is_one_word(cluster: Cluster, word: str, expected: str) -> None:
     cluster.make("job")
     record = cluster.controller._cache.get("job")
-    _, found, entries, _ = conditions_of(record, SwitchConditions(word, "s1: words", "words"), LEASE_S)
+    status = status_of(record, "words", {}, LEASE_S)
+    _, found, entries, _ = conditions_of(record, SwitchTrouble(word, "s1: words", "words"), status)
     assert found == JobCondition("SwitchReady", False, expected, "s1: words")
     assert (entries.reason, entries.message) == ("SwitchNotReady", "words")
-    assert conditions_of(record, QUIET, LEASE_S)[1] == JobCondition("SwitchReady", True, "Reachable", "")
+    assert conditions_of(record, SwitchTrouble(), status)[1] == JobCondition("SwitchReady", True, "Reachable", "")
 
 
 def test_the_life_of_a_job_is_told_by_its_events(cluster: Cluster) -> None:
@@ -207,10 +205,10 @@ def test_a_job_that_is_being_deleted_says_so(cluster: Cluster) -> None:
 def test_the_operators_message_has_them_and_a_list_has_no_events(cluster: Cluster) -> None:
     cluster.run()
     cluster.clock.sleep(2)
-    message = message_to_dict(job_message(cluster.controller.job("job")))
+    message = message_to_dict(cluster.controller.job("job"))
     ready, created = message["conditions"][-1], message["events"][0]
     assert ready == {"type": "Ready", "status": True, "reason": "Healthy", "message": "", "age_s": 2.0}
     expected = {"type": "Normal", "reason": "Created", "message": "2 workers, switch s1", "count": 1, "age_s": 2.0}
     assert created == expected
     (listed,) = cluster.controller.jobs()
-    assert (len(listed.conditions), listed.events) == (4, ())
+    assert (len(listed.conditions), len(listed.events)) == (4, 0)

@@ -23,10 +23,11 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.cluster.cluster_controller import GRACE_S
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import parse_membership
 
 from .conftest import MakeCluster
-from .world import LEASE_S, TABLE, Cluster, enter, switch_config
+from .world import LEASE_S, TABLE, Cluster, enter, phase_of, state_of, switch_config
 
 
 def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
@@ -54,15 +55,15 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     cluster.check()
     assert first.beat(retransmits=3.0) == HeartbeatResult(JobState.RUNNING, found.generation, "")
     view = cluster.controller.job("job")
-    assert (view.state, view.generation, view.missing_ranks) == (JobState.RUNNING, found.generation, ())
+    assert (state_of(view), view.generation, [*view.missing_ranks]) == (JobState.RUNNING, found.generation, [])
     assert view.members[0].statistics == {"retransmits": 3.0}
     assert set(view.counters.values()) == {0}
     first.leave()
     cluster.check()
     assert first.beat() == HeartbeatResult(JobState.RUNNING, found.generation, "")
     second.leave()
-    assert cluster.controller.job("job").state is JobState.FORMING
-    assert cluster.controller.job("job").members == ()
+    assert state_of(cluster.controller.job("job")) is JobState.FORMING
+    assert not cluster.controller.job("job").members
     cluster.check()
     cluster.controller.delete_job("job")
     assert cluster.controller.jobs() == []
@@ -232,14 +233,14 @@ def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
     enter(crew)
     assert isinstance(observer.membership(), dict)
     cluster.check()
-    assert [each.phase for each in cluster.controller.job("job").members] == [MemberPhase.IN] * 3
+    assert [phase_of(each) for each in cluster.controller.job("job").members] == [MemberPhase.IN] * 3
     cluster.clock.sleep(LEASE_S / 2)
     for worker in crew:
         worker.beat()
     cluster.clock.sleep(LEASE_S / 2)
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is JobState.RUNNING
-    assert cluster.controller.job("job").members[2].phase is MemberPhase.LOST
+    assert state_of(cluster.controller.job("job")) is JobState.RUNNING
+    assert phase_of(cluster.controller.job("job").members[2]) is MemberPhase.LOST
 
 
 @pytest.mark.parametrize(
@@ -275,16 +276,17 @@ def test_joins_that_are_refused(
         first.join(**changes)
     now = cluster.controller.job("job")
     assert now.joins_refused == (error is InvalidRequestError)  # who has no token leaves no trace
-    names = ("joins_refused", "last_refusal", "last_refusal_age_s")
-    told = {name: getattr(now, name) for name in names}
-    assert cluster.controller.jobs() == [replace(view, **told) for view in before]
+    now.ClearField("events")
+    for name in ("joins_refused", "last_refusal", "last_refusal_age_s"):
+        now.ClearField(name)
+    assert [now] == before
 
 
 def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
     config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, service_address=("127.0.0.1", 47500))
     cluster = make_cluster(config)
     first, second = crew = cluster.make()
-    assert cluster.controller.locate("job", first.token).send_to == ("127.0.0.1", 47500)
+    assert cluster.controller.locate("job", first.token).send_to == pb.Endpoint(ip="127.0.0.1", udp_port=47500)
     with pytest.raises(UnauthenticatedError):
         cluster.controller.locate("job", second.token[1:])
     first.join(mac="02:00:00:00:07:07")

@@ -65,7 +65,7 @@ def test_a_shard_moves_and_the_workers_go_on(three: Cluster, away: str, shard: i
     assert not standing(three, away)
     cleared(three)
     located = three.controller.locate("train", crew[0].token)
-    assert (located.send_to, *located.further)[shard][0] == "10.9.0.2"
+    assert (located.send_to, *located.further)[shard].ip == "10.9.0.2"
 
 
 def test_a_job_on_one_switch_moves_too(three: Cluster) -> None:  # noqa: F811
@@ -114,9 +114,7 @@ def test_a_controller_that_starts_again_clears_what_was_left(three: Cluster) -> 
 
 
 @pytest.mark.parametrize("away", ["s1", "s3"])
-def test_a_job_that_forms_moves_at_once_and_who_waits_stands_at_the_new_switch(
-    three: Cluster, away: str  # noqa: F811
-) -> None:
+def test_a_job_that_forms_moves_with_its_waiting_workers(three: Cluster, away: str) -> None:  # noqa: F811
     crew = three.make("train", 2, 16, shards=2, shard_switches=("s1", "s3"))
     join(crew[0], 2)
     three.controller.mover.move("train", away, "s2")

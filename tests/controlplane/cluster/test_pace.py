@@ -10,7 +10,7 @@ from hopsum_controlplane.cluster.pace import FREE, LONGEST_S, SHORT_S, Pace
 
 from ...support.clock import FakeClock
 from .conftest import MakeCluster
-from .world import Cluster
+from .world import Cluster, state_of
 
 pytestmark = pytest.mark.system
 
@@ -75,5 +75,5 @@ def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:
         worker.join()
     line.reconcile()
     assert not isinstance(others[0].membership(), Pending)
-    assert cluster.controller.job("zzy").state is JobState.RUNNING
+    assert state_of(cluster.controller.job("zzy")) is JobState.RUNNING
     assert len(busy) > 400, "a pass ends, though there is always something to do"

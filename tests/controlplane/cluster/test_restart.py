@@ -28,7 +28,7 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import parse_membership
 
-from .world import Cluster, Worker, switch_config
+from .world import Cluster, Worker, state_of, switch_config
 
 pytestmark = pytest.mark.system
 LOCALHOST, PORT, DEADLINE_S = "127.0.0.1", 1, 60.0
@@ -99,7 +99,7 @@ def test_a_killed_switch_is_back(cluster: Cluster, machine: Machine) -> None:
     os.kill(machine.switch.process.pid, signal.SIGKILL)
     machine.switch.stop()
     until(lambda: all(worker.beat().generation for worker in crew) and not cluster.controller.switches()[0].reachable)
-    assert cluster.controller.job("job").state is JobState.RUNNING  # it may yet have its entries
+    assert state_of(cluster.controller.job("job")) is JobState.RUNNING  # it may yet have its entries
     machine.start()
     until(lambda: not any(worker.beat().generation for worker in crew))
     assert crew[0].beat().reason == "switch s1 does not have it any more: it runs no program"

@@ -10,7 +10,7 @@ import pytest
 from hopsum_controlplane.cluster import InvalidRequestError, JobState, UnauthenticatedError, UnknownJobError
 from hopsum_controlplane.testing import FakeDevice
 
-from .world import Cluster, Worker, enter, switch_config
+from .world import Cluster, Worker, enter, state_of, switch_config
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_who_has_joined_with_a_revoked_token_goes_on_from_generation_to_generati
     replaced.join()
     crew[0].join()  # with its report, and the token that it has
     enter([crew[0], replaced])
-    assert cluster.controller.job("train").state is JobState.RUNNING
+    assert state_of(cluster.controller.job("train")) is JobState.RUNNING
     with pytest.raises(UnauthenticatedError, match="wrong token"):
         crew[0].start_again()  # another life is another worker
     cluster.stop()

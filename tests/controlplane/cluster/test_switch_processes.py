@@ -16,7 +16,7 @@ from hopsum.protocol.worker import Timing
 from hopsum_controlplane.cluster import JobState, ResourceExhaustedError, SwitchUnavailableError
 
 from .rigs import DEADLINE_S, Rig, agents_of, check_sum
-from .world import LEASE_S, Cluster, Worker
+from .world import LEASE_S, Cluster, Worker, state_of
 
 pytestmark = pytest.mark.system
 TIMING = Timing(retransmit_s=0.05, retransmit_max_s=0.2, deadline_s=DEADLINE_S)
@@ -76,7 +76,7 @@ def test_a_lease_runs_out_during_a_round(cluster: Cluster, rig: Rig) -> None:
         assert other[0].beat().generation == other[0].generation
         for worker in (*crew, *other):
             worker.leave()
-        assert {job.state for job in cluster.controller.jobs()} == {JobState.FORMING}
+        assert {state_of(job) for job in cluster.controller.jobs()} == {JobState.FORMING}
 
 
 def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
@@ -86,7 +86,7 @@ def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
         old = crew[0].generation
         rig.restart()
         give_up_s = time.monotonic() + DEADLINE_S
-        while cluster.controller.job("job").state is not JobState.FORMING:  # sessions come back, the program is pushed
+        while state_of(cluster.controller.job("job")) is not JobState.FORMING:  # the program is pushed again
             assert time.monotonic() < give_up_s, cluster.controller.job("job")
             beat(*crew)
             time.sleep(0.1)

@@ -16,7 +16,7 @@ from hopsum_controlplane.entries import Update
 from hopsum_controlplane.testing import FakeDevice
 
 from .conftest import MakeCluster
-from .world import Cluster, Worker, enter, switch_config
+from .world import Cluster, Worker, enter, state_of, switch_config
 
 WAIT_S = 60.0
 
@@ -93,7 +93,7 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
         for worker in crew:
             worker.start_again()
         enter(crew)
-    assert {job.state for job in cluster.controller.jobs()} == {JobState.RUNNING}
+    assert {state_of(job) for job in cluster.controller.jobs()} == {JobState.RUNNING}
     cluster.check()
 
 
@@ -115,7 +115,7 @@ def test_nobody_waits_for_a_slow_switch(make_cluster: MakeCluster) -> None:
         last.join(WAIT_S)
     assert not last.is_alive()
     cluster.controller.tick()
-    assert cluster.controller.job("job").state is JobState.FORMING
+    assert state_of(cluster.controller.job("job")) is JobState.FORMING
     cluster.check()
 
 
@@ -127,9 +127,9 @@ def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: l
     other[0].start_again()
     other[1].join()
     assert isinstance(other[0].membership(), dict)
-    assert cluster.controller.job("other").state is JobState.RUNNING
+    assert state_of(cluster.controller.job("other")) is JobState.RUNNING
     crew[0].leave()  # the generation is over before it has begun
-    assert cluster.controller.job("job", counters=False).state is JobState.CHANGING
+    assert state_of(cluster.controller.job("job", counters=False)) is JobState.CHANGING
 
 
 def test_two_processes_at_one_database(cluster: Cluster) -> None:

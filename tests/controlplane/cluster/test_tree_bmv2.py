@@ -22,7 +22,7 @@ from hopsum_topologies.netns import add_neighbour
 from hopsum_topologies.seat import Seat, open_link
 
 from .rigs import DEADLINE_S, agents_of, check_sum
-from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, state_of, switch_config
 
 pytestmark = pytest.mark.system
 TIMING = Timing(retransmit_s=0.1, retransmit_max_s=0.4, deadline_s=DEADLINE_S)
@@ -110,7 +110,7 @@ def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:
         racks.restart("s2")
         give_up_s = time.monotonic() + DEADLINE_S
         while (
-            cluster.controller.job("train").state is not JobState.FORMING
+            state_of(cluster.controller.job("train")) is not JobState.FORMING
         ):  # sessions come back, and the program is pushed
             assert time.monotonic() < give_up_s, cluster.controller.switches()
             for worker in crew:

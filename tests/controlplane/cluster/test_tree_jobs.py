@@ -23,7 +23,7 @@ from hopsum_controlplane.testing import Failure
 
 from .conftest import MakeCluster
 from .noted import EVERYBODY, device
-from .world import LEASE_S, TABLE, TREE_LINKS, Cluster, Worker, tree_configs
+from .world import LEASE_S, TABLE, TREE_LINKS, Cluster, Worker, state_of, tree_configs
 
 
 def documents(crew: list[Worker]) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_each_worker_is_at_its_leaf(tree: Cluster) -> None:
         assert [worker["side_port"] for worker in each["workers"]] == [5000, 5001, 5002]
         assert (each["slots"], each["window"], each["quorum"], each["table"]) == (16, 16, 3, list(TABLE))
     located = tree.controller.locate("train", crew[0].token)
-    assert [(leaf.send_to[0], leaf.networks) for leaf in located.leaves] == [
+    assert [(leaf.send_to.ip, tuple(leaf.networks)) for leaf in located.leaves] == [
         ("10.9.0.1", ("10.0.1.1/32", "10.0.1.2/32")),
         ("10.9.0.2", ("10.0.1.3/32", "10.0.1.4/32")),
     ]
@@ -125,7 +125,7 @@ def test_a_switch_that_restarts_ends_the_generation_of_all(tree: Cluster, name: 
         worker.beat()
     tree.clock.sleep(LEASE_S / 2)
     tree.controller.tick()
-    assert tree.controller.job("train").state is JobState.FORMING
+    assert state_of(tree.controller.job("train")) is JobState.FORMING
     assert f"switch {name} lost entries" in crew[3].beat().reason
     tree.check()
     for worker in crew:
@@ -146,7 +146,7 @@ def test_no_generation_begins_before_all_switches_answer(tree: Cluster) -> None:
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
     for worker in crew:
         worker.join()
-    assert tree.controller.job("train").state is JobState.CHANGING  # that is how it was found
+    assert state_of(tree.controller.job("train")) is JobState.CHANGING  # that is how it was found
     tree.clock.sleep(1.5)
     tree.controller.tick()
     assert isinstance(pending := crew[0].membership(), Pending)
@@ -170,7 +170,7 @@ def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
     for worker in crew:
         worker.join()
     documents(crew)
-    assert tree.controller.job("train").state is JobState.RUNNING  # both are at the first leaf
+    assert state_of(tree.controller.job("train")) is JobState.RUNNING  # both are at the first leaf
     device(tree, "s2").repair()
     tree.controller.delete_job("other")
     tree.check()
@@ -207,7 +207,7 @@ def test_all_leave_and_come_again(tree: Cluster) -> None:
     crew = tree.run("train", 3, 16)
     for worker in crew:
         worker.leave()
-    assert tree.controller.job("train").state is JobState.FORMING
+    assert state_of(tree.controller.job("train")) is JobState.FORMING
     tree.check()
     for worker in crew:
         worker.start_again()

@@ -15,7 +15,6 @@ from hopsum_controlplane.cluster import InvalidRequestError, JobRequest, Pending
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.metrics.collect import expose
-from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import Event
@@ -38,7 +37,7 @@ def refused(cluster: Cluster, error: type[ControlPlaneError], **options: Any) ->
 def test_a_job_that_no_switch_reaches_alone_goes_over_the_tree(tree: Cluster) -> None:
     tree.controller.create_job(JobRequest("first", 2, 8, switch="s1"))
     made = tree.controller.create_job(JobRequest("train", 4, 16))
-    assert made.switches == ("s1", "s2", "s3")
+    assert made.switches == ["s1", "s2", "s3"]
     assert [(part.switch, part.job_index, part.slot_base, part.slots) for part in made.parts] == [
         ("s1", 1, 8, 16), ("s2", 0, 0, 16), ("s3", 0, 0, 16),
     ]  # fmt: skip
@@ -52,17 +51,17 @@ def test_one_switch_is_enough_unless_a_tree_is_asked_for(make_cluster: MakeClust
     leaf, other, spine = tree_configs()
     flat = replace(spine, ports=(PortRule(1, IPv4Network(EVERYBODY)),))
     cluster = make_cluster(leaf, other, flat, links=TREE_LINKS)
-    assert cluster.controller.create_job(JobRequest("flat", 4, 16)).switches == ("s3",)
-    assert cluster.controller.create_job(JobRequest("named", 4, 16, switch="s3")).switches == ("s3",)
+    assert cluster.controller.create_job(JobRequest("flat", 4, 16)).switches == ["s3"]
+    assert cluster.controller.create_job(JobRequest("named", 4, 16, switch="s3")).switches == ["s3"]
     asked = [JobRequest("tree", 4, 16, tree=True), JobRequest("there", 4, 16, switch="s3", tree=True)]
-    assert [cluster.controller.create_job(each).switches for each in asked] == [("s1", "s2", "s3")] * 2
+    assert [cluster.controller.create_job(each).switches for each in asked] == [["s1", "s2", "s3"]] * 2
     assert "switch 's1' has no leaves below it for a tree; name a spine: s3" in refused(
         cluster, InvalidRequestError, switch="s1", tree=True
     )
 
 
 def test_a_spine_without_workers_of_its_own_means_its_tree(tree: Cluster) -> None:
-    assert tree.controller.create_job(JobRequest("train", 4, 16, switch="s3")).switches == ("s1", "s2", "s3")
+    assert tree.controller.create_job(JobRequest("train", 4, 16, switch="s3")).switches == ["s1", "s2", "s3"]
 
 
 def test_without_links_there_is_no_tree(make_cluster: MakeCluster) -> None:
@@ -79,8 +78,8 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
     links = (LinkConfig("s1", 9, "s3", 1), LinkConfig("s2", 9, "s4", 1))
     cluster = make_cluster(*leaves, *spines, links=links)
     asked = [JobRequest(name, 2, 64, tree=True) for name in ("a", "b", "c")]
-    assert [cluster.controller.create_job(each).switches for each in asked[:2]] == [("s2", "s4"), ("s1", "s3")]
-    assert cluster.controller.create_job(asked[2]).switches == ("s2", "s4")
+    assert [cluster.controller.create_job(each).switches for each in asked[:2]] == [["s2", "s4"], ["s1", "s3"]]
+    assert cluster.controller.create_job(asked[2]).switches == ["s2", "s4"]
     assert refused(cluster, ResourceExhaustedError, tree=True) == (
         "no place for job 'new' with 16 slots: s1: the largest free range has 0 of 64 slots, 0 are free in all; "
         "s2: the largest free range has 0 of 128 slots, 0 are free in all; delete a job, or see to the switches"
@@ -128,11 +127,11 @@ def test_views_have_every_switch(tree: Cluster) -> None:
         device(tree, name).counters["job_events"] = cells  # of job index 0
     assert tree.controller.job("train", counters=False).counters == {}
     view = tree.controller.job("train")
-    assert view.switches == ("s1", "s2", "s3")
+    assert view.switches == ["s1", "s2", "s3"]
     assert [part.switch for part in view.parts] == ["s1", "s2", "s3"]
     assert [part.counters["added"] for part in view.parts] == [20, 10, 2]
     assert (view.counters["added"], view.counters["completed"]) == (30, 1)
-    assert list(job_message(view).parts[1].counters.items())[:1] == [("added", 10)]
+    assert list(view.parts[1].counters.items())[:1] == [("added", 10)]
     values = parse(expose(tree.controller))
     assert values['job_packets_total{job_name="train",switch="s2",event="added"}'] == 10
     assert values['job_workers{job_name="train"}'] == 3

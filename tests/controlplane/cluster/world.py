@@ -18,6 +18,7 @@ from hopsum_controlplane.cluster import (
     JobState,
     Joined,
     JoinRequest,
+    MemberPhase,
     Pending,
     PortRule,
     StateStore,
@@ -32,6 +33,8 @@ from hopsum_controlplane.plan import plan
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import word_of
 from hopsum_wire.membership import membership_document
 
 from ...support.clock import FakeClock
@@ -111,7 +114,7 @@ class Worker:
 
     def is_over(self) -> bool:
         found = [job for job in self.cluster.controller.jobs() if job.name == self.job]
-        return not any(job.generation == self.generation and job.state is JobState.RUNNING for job in found)
+        return not any(job.generation == self.generation and job.state == pb.JOB_STATE_RUNNING for job in found)
 
     def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
         found = self.cluster.controller.await_membership(
@@ -190,6 +193,14 @@ class Cluster:
             records = [self.controller._cache.get(view.name) for view in self.controller.jobs()]
             wanted = expected(switch, [each.parts[switch.name] for each in records if switch.name in each.parts])
             assert self.installed_entries(switch.name) == wanted
+
+
+def state_of(job: pb.Job) -> JobState:
+    return JobState(word_of(pb.JobState.DESCRIPTOR, job.state))
+
+
+def phase_of(member: pb.Member) -> MemberPhase:
+    return MemberPhase(word_of(pb.MemberPhase.DESCRIPTOR, member.phase))
 
 
 def expected(switch: SwitchConfig, jobs: Iterable[Job]) -> dict[tuple[object, ...], Entity]:

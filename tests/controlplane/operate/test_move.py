@@ -42,4 +42,4 @@ def test_what_is_refused_says_what_would_fit(
     assert "job 'train' has slots on switch 's1' already; name another switch" in capsys.readouterr().err
     assert main(["move", "nobody", *at]) == 1
     assert "no job 'nobody'" in capsys.readouterr().err
-    assert cluster.controller.job("train").switches == ("s1",)
+    assert cluster.controller.job("train").switches == ["s1"]

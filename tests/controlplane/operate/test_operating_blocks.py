@@ -44,9 +44,9 @@ def test_shards_are_made_and_moved(cluster: Cluster, at: list[str], capsys: pyte
     (move,) = blocks("Moving a job to another switch")
     named, counted, of_shards, of_one = (shlex.split(line, comments=True)[2:] for line in (create + move).splitlines())
     assert main([*named, *at]) == 0
-    assert cluster.controller.job("train").switches == ("s1", "s2")
+    assert cluster.controller.job("train").switches == ["s1", "s2"]
     assert main([*of_shards, *at]) == 0
-    assert cluster.controller.job("train").switches == ("s1", "s4")
+    assert cluster.controller.job("train").switches == ["s1", "s4"]
     assert main(["delete", "train", *at]) == 0
     assert main([*counted, *at]) == 0
     assert len(cluster.controller.job("train").switches) == 2

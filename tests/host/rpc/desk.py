@@ -18,10 +18,11 @@ from hopsum_controlplane.cluster.errors import (
 )
 from hopsum_controlplane.cluster.records import JobState
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
-from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
+from hopsum_controlplane.cluster.views import HeartbeatResult, Joined, Pending
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.slots import SlotRange
 from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership
 
@@ -76,10 +77,13 @@ class Desk:
         self.watchers.append(watcher)
         return lambda: self.watchers.remove(watcher) if watcher in self.watchers else None
 
-    def locate(self, job: str, token: str) -> Located:
+    def locate(self, job: str, token: str) -> pb.LocateResponse:
         self.before("locate")
         self._admit(job, token)
-        return Located(self.switch.address, self.workers, codec=self.codec, codec_options=self.codec_options)
+        ip, udp_port = self.switch.address
+        at = pb.Endpoint(ip=ip, udp_port=udp_port)
+        codec = {"codec": self.codec, "codec_options": self.codec_options}
+        return pb.LocateResponse(send_to=at, workers=self.workers, **codec)
 
     def join(self, request: JoinRequest) -> Joined:
         self.before("join")
@@ -147,23 +151,25 @@ class Desk:
             self.unfinished.append(unfinished)
             self._stepped()
 
-    def create_job(self, request: JobRequest) -> CreatedJob:
+    def create_job(self, request: JobRequest) -> pb.CreateJobResponse:
         self.before("create_job")
         request.check()
-        return CreatedJob(request.name, TOKEN, "leaf", 0, request.slots, request.workers)
+        return pb.CreateJobResponse(
+            name=request.name, token=TOKEN, switches=["leaf"], slots=request.slots, workers=request.workers
+        )
 
     def delete_job(self, name: str, *, by: str) -> None:
         self.before("delete_job")
         raise UnknownJobError(f"no job {name!r}", hint="look")
 
-    def jobs(self) -> list[JobView]:
+    def jobs(self) -> list[pb.Job]:
         self.before("jobs")
         return []
 
-    def job(self, name: str) -> JobView:
+    def job(self, name: str) -> pb.Job:
         raise UnknownJobError(f"no job {name!r}", hint="look")
 
-    def switches(self) -> list[SwitchView]:
+    def switches(self) -> list[pb.Switch]:
         return []
 
     # ---- for tests ------------------------------------------------------------------------------------

@@ -50,9 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def address(cluster: Cluster) -> Iterator[str]:
-    with Service(
-        cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH
-    ) as service:
+    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH) as service:
         yield service.address
 
 
@@ -69,9 +67,8 @@ def _installed_entries(cluster: Cluster, crew: list[Worker]) -> Any:
 
 
 def _job(cluster: Cluster, name: str) -> Any:
-    from hopsum_controlplane.service.messages import job_message
 
-    return job_message(cluster.controller.job(name, counters=False))
+    return cluster.controller.job(name, counters=False)
 
 
 def _raw(address: str, method: Method, data: bytes, metadata: tuple[tuple[str, str | bytes], ...]) -> str:

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recent history of jobs: the events that led to each job's status, as Kubernetes has events, and counts.
+
+Created, Restored        the job was made; the controller was started, and found it in its database
+MemberJoined             a worker or observer has joined, for the next generation
+MemberLeft, MemberLost   it has left; it was evicted
+GenerationBegun          a generation was taken, and its entries are being written
+EntriesInstalled         all entries are on the switches: the generation runs
+GenerationEnded          the generation is over, and its entries are being removed
+EntriesRemoved           nothing of the generation is on a switch
+JoinRefused              a join with the job's token was refused
+SwitchLost, SwitchBack   a switch of the job got into trouble; all are well again
+Deleting                 the job was deleted, and goes when its entries are removed
+
+Everything is only in memory: after a start of the controller a job's first event says so, and its log has the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.job_status import (
+    JobCondition,
+    JobStatus,
+    SwitchTrouble,
+    conditions_of,
+    ranks_in_words,
+    why_lost,
+)
+from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
+
+KEPT_EVENTS = 50
+"""Number of a job's events that are remembered, the last ones."""
+NORMAL, WARNING = "Normal", "Warning"
+"""Types of events. A warning was not meant to happen."""
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """An event of a job: `count` times in a row, the last time at `at_s` of the controller's clock, in seconds."""
+
+    type: str
+    reason: str
+    message: str
+    count: int = 1
+    at_s: float = 0.0
+
+
+@dataclass
+class JobHistory:
+    """The history of one job since the controller was started. Times are seconds of the controller's clock.
+
+    record: as it was seen last.
+    begun, begun_at_s: number of generations that began, and when the last one did.
+    ended_at_s: when the last generation ended.
+    joins_refused, last_refusal, refused_at_s: joins with the job's token that were refused, and the last reason.
+    """
+
+    record: JobRecord | None = None
+    events: deque[JobEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    begun: int = 0
+    begun_at_s: float | None = None
+    ended_at_s: float | None = None
+    joins_refused: int = 0
+    last_refusal: str = ""
+    refused_at_s: float | None = None
+    conditions: dict[str, tuple[JobCondition, float]] = field(default_factory=dict)
+    """The conditions by type, each with the time since when it is true or false."""
+
+    def note(self, type: str, reason: str, message: str, now_s: float) -> None:
+        """Append an event. An event that only repeats the last one is counted there."""
+        count = 1
+        if self.events and (self.events[-1].reason, self.events[-1].message) == (reason, message):
+            count = self.events.pop().count + 1
+        self.events.append(JobEvent(type, reason, message, count, now_s))
+
+
+class JobHistories:
+    """The histories of all jobs of a cache, by name. A deleted job has none. Thread-safe, by the cache's lock.
+
+    cache: calls `observe` after each step of a job, under its lock, so that no step is missed.
+    look: gives the trouble of a job's switches, and the job's status. It takes no lock of a switch.
+    lease_s: gives the seconds that a member of a job may be silent.
+    monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        cache: JobStateCache,
+        look: Callable[[JobRecord], tuple[SwitchTrouble, JobStatus]],
+        lease_s: Callable[[JobRecord], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._cache, self._look, self._lease_s, self._monotonic = cache, look, lease_s, monotonic
+        self._histories: dict[str, JobHistory] = {}
+        for record in cache.records():
+            found = self._histories[record.name] = JobHistory(record)
+            told = f"the controller was started; the job is {record.state.value}"
+            found.note(NORMAL, "Restored", told, monotonic())
+        cache.watch(self.observe)
+
+    def of(self, job: str) -> JobHistory:
+        """Look at a job now, and return its history, an empty one for a job that is not there."""
+        self.observe(job)
+        return self._histories.get(job, JobHistory())
+
+    def observe(self, job: str) -> None:
+        """Note what has changed of a job and of its switches since the last call."""
+        with self._cache.changed:
+            record = self._cache.find(job)
+            if record is None:
+                self._histories.pop(job, None)
+                return
+            found, now_s = self._histories.setdefault(job, JobHistory()), self._monotonic()
+            before = found.record
+            for event in events_of_step(before, record, self._lease_s(record)):
+                found.note(event.type, event.reason, event.message, now_s)
+            if record.generation and (before is None or before.generation != record.generation):
+                found.begun, found.begun_at_s = found.begun + 1, now_s
+            if record.state is JobState.CHANGING and before is not None and before.state is not JobState.CHANGING:
+                found.ended_at_s = now_s
+            found.record = record
+            self._note_conditions(found, record, now_s)
+
+    def observe_switch(self, switch: str) -> None:
+        """Note what has changed of a switch for its jobs."""
+        for record in self._cache.records(switch):
+            self.observe(record.name)
+
+    def note_rejection(self, job: str, why: str) -> None:
+        """Count a join that was refused although the token was right. A join without the token leaves nothing here."""
+        with self._cache.changed:
+            found, now_s = self._histories.setdefault(job, JobHistory()), self._monotonic()
+            found.joins_refused += 1
+            found.last_refusal, found.refused_at_s = why, now_s
+            found.note(WARNING, "JoinRefused", why, now_s)
+
+    def _note_conditions(self, found: JobHistory, record: JobRecord, now_s: float) -> None:
+        before = found.conditions
+        found.conditions = {}
+        for each in conditions_of(record, *self._look(record)):
+            last, since_s = before.get(each.type, (None, now_s))
+            changed = last is None or last.status is not each.status
+            found.conditions[each.type] = each, now_s if changed else since_s
+        ready, _ = found.conditions["SwitchReady"]
+        if not ready.status and ("SwitchReady" not in before or before["SwitchReady"][0].status):
+            found.note(WARNING, "SwitchLost", ready.message, now_s)
+        elif ready.status and "SwitchReady" in before and not before["SwitchReady"][0].status:
+            found.note(NORMAL, "SwitchBack", "the job's switches are ready again", now_s)
+
+
+def events_of_step(before: JobRecord | None, after: JobRecord, lease_s: float) -> Iterator[JobEvent]:
+    """Derive the events of a step of a job's record, from None where the job is new. `lease_s` is a member's."""
+    if before is None:
+        where = "switches" if after.branches else "switch"
+        yield JobEvent(NORMAL, "Created", f"{after.request.workers} workers, {where} {', '.join(after.switches)}")
+        return
+    for rank in sorted({member.rank for member in (*before.members, *after.members)}):
+        yield from _of_member(before.member(rank), after.member(rank), lease_s)
+    yield from _of_generation(before, after)
+
+
+def _of_member(before: Member | None, after: Member | None, lease_s: float) -> Iterator[JobEvent]:
+    if after is None:
+        if before is not None and before.phase not in (MemberPhase.LEFT, MemberPhase.LOST):
+            yield JobEvent(NORMAL, "MemberLeft", f"rank {before.rank} has left")
+        return
+    phase = before.phase if before is not None and before.incarnation == after.incarnation else None
+    if phase is after.phase:
+        return
+    if after.phase is MemberPhase.WAITING and phase is not MemberPhase.IN:
+        again = "" if before is None else " again" if phase else ", in the place of another worker"
+        at = f"{after.endpoint.ip}:{after.endpoint.udp_port}"
+        yield JobEvent(NORMAL, "MemberJoined", f"rank {after.rank} has joined{again}, at {at}")
+    elif after.phase is MemberPhase.LEFT:
+        yield JobEvent(NORMAL, "MemberLeft", f"rank {after.rank} has left")
+    elif after.phase is MemberPhase.LOST:
+        yield JobEvent(WARNING, "MemberLost", f"rank {after.rank} was evicted: {why_lost(after, lease_s)}")
+
+
+def _of_generation(before: JobRecord, after: JobRecord) -> Iterator[JobEvent]:
+    if after.generation and after.generation != before.generation:
+        workers = [m.rank for m in after.members if m.is_worker and m.phase is MemberPhase.IN]
+        yield JobEvent(NORMAL, "GenerationBegun", f"generation {after.generation} with {ranks_in_words(workers)}")
+    if before.state is after.state:
+        return
+    if after.state is JobState.RUNNING:
+        yield JobEvent(NORMAL, "EntriesInstalled", f"generation {after.generation} runs")
+    elif after.state is JobState.CHANGING:
+        type = NORMAL if after.finished else WARNING
+        yield JobEvent(type, "GenerationEnded", f"generation {before.generation} is over: {after.reason}")
+    elif after.state is JobState.FORMING:
+        yield JobEvent(NORMAL, "EntriesRemoved", f"nothing of generation {before.generation} is on a switch")
+    elif after.state is JobState.ENDING:
+        yield JobEvent(NORMAL, "Deleting", after.reason)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status of a job: one word and one reason, from which commands, page, metrics and Kubernetes-style output derive.
+
+healthy   its generation runs with all its workers
+idle      no worker has joined, or all have left: nothing is wrong, and nothing happens
+waiting   workers wait for others to join, or for entries that are being written or removed
+degraded  something is wrong: a worker is gone or silent, or a switch has a problem; sums may go on
+stalled   fewer workers are left in the generation than complete a sum, or a switch lacks what the job needs
+failed    its last generation ended because workers were lost, and none is there
+
+A status is a pure function of the job's record, its leases and the troubles of its switches. `job_history` has the
+events that led to it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
+
+LITTLE_LEFT = 1 / 3
+"""Share of a lease. Members send three heartbeats in a lease, so a member with less left has missed one."""
+
+
+class Health(enum.Enum):
+    """The word of a job's status."""
+
+    HEALTHY = "healthy"
+    IDLE = "idle"
+    WAITING = "waiting"
+    DEGRADED = "degraded"
+    STALLED = "stalled"
+    FAILED = "failed"
+
+
+class SwitchTrouble(NamedTuple):
+    """The problems of a job's switches, in words; empty where there are none.
+
+    kind: the first switch's problem in one word, see `condition_reason`.
+    switches: what is wrong with the switches themselves.
+    job: everything that keeps the switches from doing what this job wants.
+    """
+
+    kind: str = ""
+    switches: str = ""
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job's status: its word, and the reason in a sentence, empty for a healthy job."""
+
+    health: Health
+    reason: str = ""
+
+
+class JobCondition(NamedTuple):
+    """A statement on a job as Kubernetes has conditions: a type, true or false, a reason in one word, a message."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+def status_of(record: JobRecord, trouble: str, left_s: Mapping[int, float | None], lease_s: float) -> JobStatus:
+    """Decide the status of a job.
+
+    Args:
+        trouble: what keeps the job's switches from doing what the job wants, see SwitchTrouble; empty for nothing.
+        left_s: seconds until each member is evicted, by rank.
+        lease_s: seconds that a member may be silent.
+    """
+    if record.state is JobState.RUNNING:
+        return _running(record, trouble, left_s, lease_s)
+    if record.state is JobState.FORMING:
+        return _forming(record, trouble)
+    if trouble:
+        return JobStatus(Health.STALLED, trouble)
+    doing = {
+        JobState.INSTALLING: "its entries are being written",
+        JobState.CHANGING: f"its entries are being removed: {record.reason}",
+        JobState.ENDING: "it is being deleted",
+    }
+    return JobStatus(Health.WAITING, doing[record.state])
+
+
+def conditions_of(record: JobRecord, trouble: SwitchTrouble, status: JobStatus) -> tuple[JobCondition, ...]:
+    """Derive the Kubernetes-style conditions of a job, in the order in which a job reaches them.
+
+    MembersJoined     every worker has its place in the generation, or waits for the next one
+    SwitchReady       the controller reaches the job's switches, and each of them does what it is asked
+    EntriesInstalled  all entries of a generation are on the switches, and its workers may send
+    Ready             a sum can be completed; reason and message are those of the status
+    """
+    running = record.state is JobState.RUNNING
+    present = {member.rank for member in record.members if member.phase in (MemberPhase.WAITING, MemberPhase.IN)}
+    workers = record.request.workers
+    missing = [rank for rank in record.request.worker_ranks if rank not in present]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        there = f"{workers - len(missing)} of {workers} workers: {ranks_in_words(missing)} {are} not there"
+        joined = JobCondition("MembersJoined", False, "Missing", there)
+    else:
+        joined = JobCondition("MembersJoined", True, "AllJoined", f"{workers} workers")
+    kind = trouble.kind.title().replace("_", "") or "Reachable"
+    ready = JobCondition("SwitchReady", not trouble.switches, kind, trouble.switches)
+    if running:
+        installed = JobCondition("EntriesInstalled", True, "Installed", f"generation {record.generation}")
+    elif trouble.job:
+        delay = "SwitchNotReady" if trouble.switches else "Delayed"
+        installed = JobCondition("EntriesInstalled", False, delay, trouble.job)
+    else:
+        installed = JobCondition("EntriesInstalled", False, record.state.value.capitalize(), status.reason)
+    able = running and status.health is not Health.STALLED
+    return joined, ready, installed, JobCondition("Ready", able, status.health.value.capitalize(), status.reason)
+
+
+def why_lost(member: Member, lease_s: float) -> str:
+    """Say why a member was evicted."""
+    return member.why or f"it was silent for {lease_s:g} s"
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Write ranks as "rank 2", "ranks 1, 3" or "no rank"."""
+    if not ranks:
+        return "no rank"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None], lease_s: float) -> JobStatus:
+    workers = [
+        member for member in record.members if member.is_worker and member.joined_generation == record.generation
+    ]
+    inside = [member for member in workers if member.phase is MemberPhase.IN]
+    found = [_gone(member, lease_s) for member in workers if member.phase in (MemberPhase.LEFT, MemberPhase.LOST)]
+    if found and len(inside) < record.quorum:
+        left = f"{_ranks(inside)} {'is' if len(inside) == 1 else 'are'} left, {record.quorum} complete a sum"
+        return JobStatus(Health.STALLED, "; ".join((*found, left, *([trouble] if trouble else []))))
+    for member in inside:
+        remaining_s = left_s.get(member.rank)
+        if remaining_s is not None and remaining_s < lease_s * LITTLE_LEFT:
+            found.append(f"rank {member.rank} has missed heartbeats: it is evicted in {remaining_s:.1f} s")
+    if trouble:
+        found.append(trouble)
+    return JobStatus(Health.DEGRADED, "; ".join(found)) if found else JobStatus(Health.HEALTHY)
+
+
+def _forming(record: JobRecord, trouble: str) -> JobStatus:
+    workers = [member for member in record.members if member.is_worker]
+    present = [member for member in workers if member.phase is not MemberPhase.LOST]
+    ended = f"its last generation ended: {record.reason}" if record.reason else ""
+    if trouble:
+        return JobStatus(Health.STALLED if present else Health.DEGRADED, trouble)
+    if present:
+        lack = f"waits for {ranks_in_words(record.missing_ranks)} of {record.request.workers} to join"
+        return JobStatus(Health.WAITING, "; ".join(filter(None, (lack, ended))))
+    if workers:
+        return JobStatus(Health.FAILED, ended or "its workers were evicted before they were all there")
+    return JobStatus(Health.IDLE, ended or "no worker has joined")
+
+
+def _gone(member: Member, lease_s: float) -> str:
+    if member.phase is MemberPhase.LEFT:
+        return f"rank {member.rank} has left"
+    return f"rank {member.rank} was evicted: {why_lost(member, lease_s)}"
+
+
+def _ranks(members: Iterable[Member]) -> str:
+    return ranks_in_words([member.rank for member in members])
