@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import ReductionContext, contributor_counts, padded_rows, require_workers
+from hopsum.codec.interface import ReductionContext, contributor_counts, padded_rows, require_workers
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.codec.ranges import INFINITE, SharedRanges
+from hopsum.codec.vector_reduction import INFINITE, SharedRanges
 from hopsum_wire import LANE_GROUP_CODES, Op
 
 

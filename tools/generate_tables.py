@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate host/hopsum/codec/solved_tables.py: the best tables of small jobs, by `hopsum.codec.table_search`.
+"""Generate host/hopsum/codec/solved_tables.py: the best tables of small jobs, by `hopsum.codec.lookup_table`.
 
 python tools/generate_tables.py             write the file (minutes)
 python tools/generate_tables.py --check     exit 1 with a diff if the file is stale
@@ -12,8 +12,7 @@ import math
 import sys
 from pathlib import Path
 
-from hopsum.codec.lookup_table import LookupTable
-from hopsum.codec.table_search import search_table
+from hopsum.codec.lookup_table import LookupTable, search_table
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools")]

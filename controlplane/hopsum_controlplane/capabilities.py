@@ -14,7 +14,6 @@ from hopsum_wire import Op, down_bytes, up_bytes
 _INSTEAD: Final = {
     Op.LOOKUP_ADD8: "use a codec without a lookup table",
     Op.LOOKUP_ADD16: "leave table16 out",
-    Op.ADD32: "leave digits out: take the codec without digits",
     Op.LOOKUP_ADD6: "leave table6 out: take the codec without result_bits=6",
 }
 

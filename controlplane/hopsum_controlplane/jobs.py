@@ -84,8 +84,6 @@ class JobSpec:
     `slots` is the number of slots, which bounds the packets that a worker has in flight. `table` is the lookup table
     of LOOKUP_ADD8, `table16` that of LOOKUP_ADD16 and `table6` that of LOOKUP_ADD6 (16 values each, see
     lanes.check_table), None for a job without that operation. `quorum` workers complete a round: all of them if None.
-    `digits` are the elements that share a lane of ADD32 and the largest value that a worker adds to one (see
-    lanes.check_digits), None where lanes carry one element.
     A packet with FLUSH completes its round with `min_quorum` in it. The default 1 leaves it to the workers, which send
     no FLUSH unless they have a deadline.
     `observers` may ask what a slot holds (PROBE) and nothing else. Their ranks are 64 and above.
@@ -104,17 +102,11 @@ class JobSpec:
     leaves: tuple[LeafEndpoint, ...] = ()
     parent: ParentEndpoint | None = None
     table6: tuple[int, ...] | None = None
-    digits: tuple[int, ...] | None = None
-
-    @property
-    def lane_digits(self) -> tuple[int, int] | None:
-        """Return `digits` of a checked job: two numbers, or None."""
-        return None if self.digits is None else (self.digits[0], self.digits[1])
 
     @property
     def ops(self) -> tuple[Op, ...]:
         """Return the operations that the job cannot do without, as far as its specification says."""
-        return (*self.tables, *(() if self.digits is None else (Op.ADD32,)))
+        return tuple(self.tables)
 
     @property
     def tables(self) -> dict[Op, tuple[int, ...]]:
@@ -161,8 +153,6 @@ class JobSpec:
             raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
         for op, table in self.tables.items():
             lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].sum_bits)
-        if self.digits is not None:
-            lanes.check_digits(self.total, self.digits)
 
     @property
     def total(self) -> int:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof that a lane never overflows, and what a lookup table must be.
 
-n workers add values of at most g to one lane, so n * g <= 2^bits - 1 is enough, whatever the codes are. Where a lane of
-32 bits carries k elements, each sum is a digit of radix n * g + 1, and (n * g + 1)^k <= 2^32 is enough.
+n workers add values of at most g to one lane, so n * g <= 2^bits - 1 is enough, whatever the codes are.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from hopsum_wire import TABLE_ENTRIES
 
 # Two codes are the fewest that say anything: a table of 0, 1, 1, ...
 MIN_GRANULARITY = 1
-MAX_DIGIT = 255
-"""The largest value of a digit of one worker, and of the digits of a lane."""
-DIGIT_LANE_BITS = 32
 
 
 def check_lane_overflow(workers: int, granularity: int, lane_bits: int = 8) -> None:
@@ -34,35 +30,6 @@ def check_lane_overflow(workers: int, granularity: int, lane_bits: int = 8) -> N
         f"lane of {lane_bits} bits, whose maximum is {maximum}: granularity {granularity} allows "
         f"{maximum // granularity} workers, {workers} workers allow {table}",
         hint="use fewer workers or a coarser table",
-    )
-
-
-def check_digits(workers: int, digits: Sequence[int]) -> None:
-    """Prove that a lane of 32 bits holds so many sums of `workers` values of at most the granularity each.
-
-    Args:
-        digits: elements of a lane, and the granularity.
-
-    Raises ControlPlaneError with all the numbers when it may not, or for other than two integers from 1 up.
-    """
-    if len(digits) != 2 or not all(type(each) is int and 1 <= each <= MAX_DIGIT for each in digits):
-        shown = ", ".join(map(str, digits[:4]))
-        raise ControlPlaneError(
-            f"digits {shown}",
-            hint=f"two integers of 1 .. {MAX_DIGIT}: elements of a lane, and the largest value of one",
-        )
-    elements, granularity = digits
-    radix, maximum = workers * granularity + 1, 1 << DIGIT_LANE_BITS
-    if radix**elements <= maximum:
-        return
-    fits = max((fewer for fewer in range(elements) if radix**fewer <= maximum), default=0)
-    finest = max((finer for finer in range(granularity) if (workers * finer + 1) ** elements <= maximum), default=0)
-    table = f"granularity {finest}" if finest >= MIN_GRANULARITY else f"no granularity (at least {MIN_GRANULARITY})"
-    raise ControlPlaneError(
-        f"(n * g + 1)^k = ({workers} workers * granularity {granularity} + 1)^{elements} = {radix**elements} may "
-        f"overflow a lane of {DIGIT_LANE_BITS} bits, which has {maximum} values: radix {radix} allows {fits} elements, "
-        f"{elements} elements of {workers} workers allow {table}",
-        hint="put fewer elements in a lane, or take coarser values",
     )
 
 

@@ -74,7 +74,6 @@ def job_membership(
         table=job.spec.table,
         table16=job.spec.table16,
         table6=job.spec.table6,
-        digits=job.spec.lane_digits,
         switch=Endpoint(*service),
         workers=tuple(workers),
         resume=resume,

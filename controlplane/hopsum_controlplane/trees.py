@@ -57,7 +57,6 @@ class TreeSpec:
     min_quorum: int = 1
     min_racks: int = 1
     table6: tuple[int, ...] | None = None
-    digits: tuple[int, ...] | None = None
 
     @property
     def workers(self) -> tuple[WorkerEndpoint, ...]:
@@ -75,16 +74,14 @@ class TreeSpec:
             LeafEndpoint(_number(rack), rack.downlink, leaf.mac, leaf.ip, tuple(one.rank for one in rack.workers))
             for rack, leaf in zip(self.racks, leaves, strict=True)
         )
-        top = JobSpec(
-            self.name, (), self.slots, quorum=self.quorum, min_quorum=self.min_racks, leaves=below, digits=self.digits
-        )
+        top = JobSpec(self.name, (), self.slots, quorum=self.quorum, min_quorum=self.min_racks, leaves=below)
         return top, tuple(self._leaf(rack, spine) for rack in self.racks)
 
     def _leaf(self, rack: LeafGroup, spine: SwitchEndpoint) -> JobSpec:
         above = ParentEndpoint(_number(rack), rack.uplink, spine.mac, spine.ip, len(self.workers))
         return JobSpec(
             self.name, rack.workers, self.slots, self.table, self.rack_quorum, self.min_quorum, self.table16,
-            parent=above, table6=self.table6, digits=self.digits,
+            parent=above, table6=self.table6,
         )  # fmt: skip
 
     def _check(self, leaves: int) -> None:

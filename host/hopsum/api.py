@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback
-from hopsum.codec.base import OnNonfinite
+from hopsum.codec.interface import OnNonfinite
 from hopsum.communicator import AllReduceResult, Communicator, HostVector, Vector
 from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from hopsum.codec import CODECS
-from hopsum.codec.base import ON_NONFINITE, CodecError, OnNonfinite
+from hopsum.codec.interface import ON_NONFINITE, CodecError, OnNonfinite
 from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from hopsum.codec import CollectivePhase, best_table
-from hopsum.codec.table import expected_nmse
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum_cli.main import COMMANDS, main
 from hopsum_evaluation.compare import compare
 from hopsum_evaluation.compare.candidates import CANDIDATES

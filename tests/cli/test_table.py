@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec import best_table
-from hopsum.codec.table import expected_nmse, pareto_front
+from hopsum.codec.lookup_table import expected_nmse, pareto_front
 from hopsum_cli.main import main
 
 

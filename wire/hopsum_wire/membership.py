@@ -7,7 +7,6 @@
                 "leaf": int where the worker is below a leaf of a tree,
                 "side_port": int and "side_ip": str, each where there is one}, ...],
    "table6": [16 ints], left out where there is none,
-   "digits": [elements of a lane of 32 bits, the largest value of one], left out where lanes carry one element,
    "code_group": int, left out where it is 512,
    "ops": [names], left out where the switch sums by all operations,
    "side_key": 64 hexadecimal digits, where workers have side channels,
@@ -114,9 +113,6 @@ class JobMembership:
     """The same for LOOKUP_ADD16, values of 0..65535."""
     table6: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD6, values of 0..63."""
-    digits: tuple[int, int] | None = None
-    """Elements that share a lane of 32 bits of ADD32 as digits of radix n g + 1, and g, the largest value that a worker
-    adds to one. n is the number of workers. The switch knows nothing of it."""
     resume: Resume | None = None
     """The continuation of the stream of the generations before, or None where the stream begins."""
     code_group: int = LANE_GROUP_CODES
@@ -176,8 +172,6 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
     }
     if membership.table6 is not None:
         document["table6"] = list(membership.table6)
-    if membership.digits is not None:
-        document["digits"] = list(membership.digits)
     if membership.code_group != LANE_GROUP_CODES:
         document["code_group"] = membership.code_group
     if membership.ops != frozenset(Op):
@@ -271,7 +265,6 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         table=_table(root, "table", 8),
         table16=_table(root, "table16", 16) if "table16" in root.value else None,
         table6=_table(root, "table6", 6) if "table6" in root.value else None,
-        digits=_digits(root, len(workers)) if "digits" in root.value else None,
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, len(workers)),
@@ -294,7 +287,7 @@ def _further_shards(root: _Object) -> tuple[JobMembership, ...]:
 
 def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership, number: int) -> None:
     """Raise MembershipError unless a further shard is of the same job, and nothing of it is another shard's place."""
-    for name in ("job", "generation", "quorum", "table", "table16", "table6", "digits", "code_group"):
+    for name in ("job", "generation", "quorum", "table", "table16", "table6", "code_group"):
         here, there = getattr(first, name), getattr(shard, name)
         if here != there:
             raise root.wrong("further_shards", f"has {name} {there} at shard {number} and {here} at shard 0")
@@ -408,16 +401,6 @@ def _table(root: _Object, key: str, lane_bits: int) -> tuple[int, ...] | None:
     if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= most for entry in value):
         raise root.wrong(key, f"is {value}, not {TABLE_ENTRIES} integers of 0..{most}")
     return tuple(value)
-
-
-def _digits(root: _Object, workers: int) -> tuple[int, int]:
-    value = root.get("digits", lambda found: isinstance(found, list), "a list")
-    if len(value) != 2 or not all(type(each) is int and 1 <= each <= 255 for each in value):
-        raise root.wrong("digits", f"is {value}, not two integers of 1..255")
-    digits, granularity = value
-    if (workers * granularity + 1) ** digits > 1 << 32:
-        raise root.wrong("digits", f"is {value}: sums of {workers} workers do not fit in a lane of 32 bits")
-    return digits, granularity
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ HOSTS: Final = "hosts"
 """The word of --shards for a shard on every host whose switch has registered."""
 _SLOTS: Final = 32
 _CODES: Final = 16
-_DIGITS: Final = 2
 
 
 class TokenFileError(HopsumError):
@@ -59,12 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="lookup table for sums in 16-bit lanes")
     tables.add_argument(
         "--table6", type=_table, metavar="V0,...,V15", help="lookup table for sums in results packed to 6 bits"
-    )
-    tables.add_argument(
-        "--digits",
-        type=_digits,
-        metavar="K,G",
-        help="elements that share a lane of 32 bits, and the largest value that a worker adds to one",
     )
     parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
     parser.add_argument(
@@ -169,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _given_tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    given = {name: getattr(options, name) for name in ("table", "table16", "table6", "digits")}
+    given = {name: getattr(options, name) for name in ("table", "table16", "table6")}
     return {name: table for name, table in given.items() if table is not None}
 
 
@@ -243,13 +236,6 @@ def token_file(path: Path | None, undone: str = "no job was made") -> Iterator[A
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-
-
-def _digits(text: str) -> tuple[int, ...]:
-    values = tuple(int(value) for value in text.split(","))
-    if len(values) != _DIGITS:
-        raise argparse.ArgumentTypeError(f"{len(values)} values: digits are K,G")
-    return values
 
 
 def _table(text: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
-from hopsum.codec.table import best_table, expected_nmse, pareto_front
+from hopsum.codec.lookup_table import best_table, expected_nmse, pareto_front
 from hopsum.plan import codec_choices
 from hopsum_evaluation.plan.report import choices_table
 from hopsum_evaluation.plan.units import rate_bits_per_s
@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--error-feedback", action="store_true", help="error feedback is counted on: what is truncated is sent later"
     )
-
 
     parser.add_argument(
         "--rate", type=rate_bits_per_s, default=1e9, metavar="RATE", help="rate of the links (default 1gbit)"

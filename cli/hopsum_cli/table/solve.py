@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
-from hopsum.codec.table import cell_errors, optimal_table, rounding_error, truncation_error
+from hopsum.codec.lookup_table import cell_errors, optimal_table, rounding_error, truncation_error
 
 SUMMARY: Final = "the best table of a given size and truncation"
 MOST_PER_TRUNCATED: Final = 1e12

@@ -83,7 +83,7 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
         if workers:
             racks[leaf.name] = LeafGroup(workers, link.leaf_port, link.spine_port)
     request = record.request
-    tables = {name: getattr(request, name) for name in ("table", "table16", "table6", "digits")}
+    tables = {name: getattr(request, name) for name in ("table", "table16", "table6")}
     tree = TreeSpec(record.name, tuple(racks.values()), request.slots, **tables)
     top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
     return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
@@ -149,6 +149,6 @@ def _tree(spine: Job, leaves: list[Job]) -> TreeJob:
         if job.spec.parent is not None
     ]
     first = leaves[0].spec
-    tables = {name: getattr(first, name) for name in ("table", "table16", "table6", "digits")}
+    tables = {name: getattr(first, name) for name in ("table", "table16", "table6")}
     spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, **tables)
     return TreeJob(spec, spine, tuple(leaves))

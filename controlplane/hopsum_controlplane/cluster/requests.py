@@ -31,7 +31,7 @@ _SETTING = re.compile(r"[ -~]{0,256}")
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job as its user asks for it: see JobSpec for slots, tables, digits, quorums, whose members are not known yet.
+    """A job as its user asks for it: see JobSpec for slots, tables, quorums, whose members are not known yet.
 
     `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
     for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
@@ -56,7 +56,6 @@ class JobRequest:
     codec: str = ""
     codec_options: str = ""
     table6: tuple[int, ...] | None = None
-    digits: tuple[int, ...] | None = None
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
     hosts: bool = False
@@ -84,7 +83,6 @@ class JobRequest:
             self.min_quorum,
             table16=self.table16,
             table6=self.table6,
-            digits=self.digits,
             observers=observers,
         )
 

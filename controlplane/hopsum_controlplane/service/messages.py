@@ -52,7 +52,6 @@ def job_request(message: Any) -> JobRequest:
         table=tuple(message.table) or None,
         table16=tuple(message.table16) or None,
         table6=tuple(message.table6) or None,
-        digits=tuple(message.digits) or None,
         quorum=_given(message, "quorum"),
         min_quorum=message.min_quorum if message.HasField("min_quorum") else 1,
         switch=_given(message, "switch"),

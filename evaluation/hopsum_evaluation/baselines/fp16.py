@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
+from hopsum.codec.interface import CodecError, ReductionContext
 
 
 class Fp16:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from hopsum.codec.base import CodecError
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, Svk
+from hopsum.codec.interface import CodecError
 from hopsum_evaluation.baselines import Fp16, TernGrad, TopKEstimator
 
 ESTIMATORS: Final[dict[str, Callable[..., Estimator]]] = {

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
 from hopsum.codec.estimation.rng import rounding_key, uniforms
+from hopsum.codec.interface import CodecError, ReductionContext
 
 _SIDE: Final = struct.Struct("<f")
 _DIGITS: Final = 5

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
 from hopsum.codec.estimation.levels import code_bits, pack, packed_bytes, unpack
+from hopsum.codec.interface import CodecError, ReductionContext
 
 
 class TopKEstimator:

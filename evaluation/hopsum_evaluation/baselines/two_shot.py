@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError
+from hopsum.codec.interface import CodecError
 from hopsum.plan.step import TWO_SHOT_BITS
 from hopsum.plan.traffic import TWO_SHOT_BLOCK
 

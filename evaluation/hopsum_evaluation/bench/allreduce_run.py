@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Console
 
 from hopsum.codec import Codec, job_tables, make_codec
-from hopsum.codec.lookup_table_codec import LookupTableCodec
-from hopsum.codec.table import expected_nmse
+from hopsum.codec.lookup_table import expected_nmse
+from hopsum.codec.thc import LookupTableCodec
 from hopsum.transport.offload import Gso
 from hopsum_controlplane.generations import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_report import OTHERS, Findings, RateFinding

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges
-from hopsum.codec.base import blocks_of
-from hopsum.codec.lookup_table_codec import LookupTableCodec
+from hopsum.codec.interface import blocks_of
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.table import expected_nmse
+from hopsum.codec.thc import LookupTableCodec
 from hopsum_wire.payload import SHAPES
 
 NMSE_ELEMENTS = 1 << 20
@@ -29,10 +29,9 @@ class Subject:
         self.x = x
         self.label = f"{codec.name} {codec.backend}"
         self._context = ReductionContext(seed, 0, 0)
-        sent = codec.prepare(x, self._context)
-        own = codec.ranges(sent)
+        own = codec.ranges(x)
         self._shared = SharedRanges(own.view(np.float32))
-        self._payloads = codec.encode(sent, own, self._shared, self._context)
+        self._payloads = codec.encode(x, own, self._shared, self._context)
         parts = np.array_split(self._payloads, 64)  # all ranks' payloads together would need much memory
         sums = [simulate_switch(codec.op, [part] * codec.workers, codec.lookup) for part in parts]
         self._results = np.ascontiguousarray(np.concatenate([part for part, _ in sums]))
@@ -86,8 +85,7 @@ class Subject:
         }
 
     def _encode(self) -> None:
-        sent = self.codec.prepare(self.x, self._context)
-        self.codec.encode(sent, self.codec.ranges(sent), self._shared, self._context)
+        self.codec.encode(self.x, self.codec.ranges(self.x), self._shared, self._context)
 
     def _read(self) -> None:
         """Add the residual to the vector, as error feedback does before the ranges."""
@@ -105,9 +103,8 @@ class Subject:
         """Do all that a worker does between a gradient and its next one, but for decoding the mean."""
         codec, context = self.codec, self._context
         whole = self._feedback.compensate(self.x)
-        sent = codec.prepare(whole, context)
-        own = codec.ranges(sent)
+        own = codec.ranges(whole)
         shared = SharedRanges(own.view(np.float32))
-        payloads = codec.encode(sent, own, shared, context)
+        payloads = codec.encode(whole, own, shared, context)
         codec.subtract_contribution(whole, payloads, shared, context)
         self._feedback.commit(None)

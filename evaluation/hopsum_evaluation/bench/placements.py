@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The places where a benchmark's switches run: who aggregates, and through which links.
 
-    fabric   one switch in the middle, with a link of its own for every worker, as a top-of-rack switch has
-    server   one switch on a host like the workers', behind one link of the same rate
-    hosts    a switch on every worker's host, each a shard of the job; nothing has more than its host's one link
+fabric   one switch in the middle, with a link of its own for every worker, as a top-of-rack switch has
+server   one switch on a host like the workers', behind one link of the same rate
+hosts    a switch on every worker's host, each a shard of the job; nothing has more than its host's one link
 """
 
 from __future__ import annotations

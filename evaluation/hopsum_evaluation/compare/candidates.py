@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hopsum.codec import LookupTable, best_table, make_codec
+from hopsum.codec import best_table, make_codec
+from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.baselines.registry import make_estimator
 from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.compare.endpoints import PowerSgdMethod, TwoShotMethod
 from hopsum_evaluation.compare.methods import EstimatorMethod, MethodCandidate, SwitchMethod
-
-PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
-"""The published default (Li et al., NSDI 2024): g = 30, p = 1/32."""
 
 
 def _switch(label: str, codec: str, family: str = "", variant: str = "", **options: Any) -> MethodCandidate:
@@ -44,12 +42,8 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _switch("thc 16-bit lanes", "thc", "thc", "16-bit lanes", lane_bits=16),
     MethodCandidate("thc 3 bits", _thc_of_3_bits, "thc", "3 bits"),
     _switch("thc 2 bits paired", "thc", "thc", "2 bits paired", bits=2, error_feedback=False),
-    _switch("thc 6 digits", "thc", "thc", "6 digits", digits=6, error_feedback=False),
     _switch("thc packed results", "thc", "thc", "packed results", result_bits=6),
-    _switch("thc full rotation", "thc", variant="full rotation", rotation="full"),
-    _switch("thc no rotation", "thc", variant="no rotation", rotation="none"),
-    _switch("thc tensor scale", "thc", variant="tensor scale", scale="tensor"),
-    _switch("thc published", "thc", "published", "published", table=PUBLISHED, scale="tensor"),
+    _switch("thc published", thc_published.NAME, "published", "published"),
     *(_switch(f"uhc {bits} bits", "uhc", "uhc", bits=bits) for bits in (3, 4, 6, 8)),
     _switch("fixed", "fixed", "fixed"),
     _switch("lossless", "lossless", "lossless"),

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectivePhase, ReductionContext
 from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
-from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.theory import expected_nmse_of_values
+from hopsum_evaluation.baselines.thc_published import ThcPublished
 from hopsum_wire.payload import SHAPES
 
 ROTATIONS = 8
@@ -98,18 +99,16 @@ class SwitchMethod:
         return MethodResult(mean, count_bits(used, mean.size))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """See `MeanMethod`: known of coded methods, unless the rotation goes across blocks."""
+        """See `MeanMethod`: known of coded methods."""
         codec = self.codec
-        if not isinstance(codec, LookupTableCodec) or codec.rotation == "full":
+        if not isinstance(codec, LookupTableCodec):
             return None
         rng = np.random.default_rng([seed, workers])
-        rotated, per_block = codec.rotation == "block", codec.scale == "block"
+        per_block = not isinstance(codec, ThcPublished)
         values, block = codec.table.values, codec.block_elements
         found = [
-            expected_nmse_of_values(
-                x, values, codec.bound, workers, rng, block=block, rotated=rotated, per_block=per_block, rotations=1
-            )
-            for _ in range(ROTATIONS if rotated else 1)
+            expected_nmse_of_values(x, values, codec.bound, workers, rng, block=block, per_block=per_block, rotations=1)
+            for _ in range(ROTATIONS)
         ]
         return Theory(float(np.mean(found)), float(np.std(found) / (ROTATIONS - 1) ** 0.5))
 

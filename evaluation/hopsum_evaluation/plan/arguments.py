@@ -78,7 +78,9 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     methods = parser.add_argument_group("what is predicted, from what, and how it is shown")
     methods.add_argument(
-        "--codec", action="append", type=codec_argument,
+        "--codec",
+        action="append",
+        type=codec_argument,
         help="codec to predict, as in thc:bits=2; may be repeated (default: all)",
     )
     methods.add_argument(

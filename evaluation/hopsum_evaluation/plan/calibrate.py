@@ -50,7 +50,7 @@ _SMALL_ELEMENTS = 1024
 """Elements of a vector that has one chunk: what it costs is the cost of a vector."""
 _RUN_CHUNKS = 512
 """Chunks that a codec unpacks at a time."""
-_SPELLED = {"thc_paired": "thc:bits=2", "thc_digits": "thc:digits=6"}
+_SPELLED = {"thc_paired": "thc:bits=2"}
 _SMALL_RUNS = 4
 """Runs of the all-reduce of small vectors for each of the other one: they are short."""
 _DENSITIES = (0.01, 0.20)

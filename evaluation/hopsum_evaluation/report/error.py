@@ -13,9 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from hopsum.codec import Codec, CollectivePhase, make_codec
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.table import expected_nmse
-from hopsum_evaluation.compare.candidates import CANDIDATES, PUBLISHED
+from hopsum_evaluation.baselines import thc_published
+from hopsum_evaluation.baselines.thc_published import PUBLISHED
+from hopsum_evaluation.compare.candidates import CANDIDATES
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
 from hopsum_evaluation.compare.report import as_json
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
@@ -40,7 +42,7 @@ CLAIMS: Final = (
     Claim(
         "table-error",
         "measured over expected NMSE of the published table (g = 30, p = 1/32), mean over 1, 4, 8 equal workers",
-        "table of the authors' code (BytePS_THC, tables/); its expected error by hopsum.codec.table",
+        "table of the authors' code (BytePS_THC, tables/); its expected error by hopsum.codec.lookup_table",
         Basis.THEORY,
         1.0,
         Relation.WITHIN,
@@ -131,7 +133,7 @@ def _equal_workers(seed: int, elements: int) -> list[dict[str, float]]:
 
 def homomorphic_error(seed: int, elements: int, workers: int = 4) -> float:
     """Return |decoded sum - mean of decoded contributions|^2 over |that mean|^2, of the published table."""
-    codec = make_codec("thc", workers=workers, table=PUBLISHED, scale="tensor")
+    codec = make_codec(thc_published.NAME, workers=workers)
     vectors = make_vectors("gaussian", workers, elements, seed, identical=False)
     joint = _decoded(codec, vectors, seed, range(workers))
     alone = np.mean([_decoded(codec, vectors, seed, [rank]) for rank in range(workers)], axis=0)

@@ -59,7 +59,7 @@ CLAIMS: Final = (
     ),
 )  # fmt: skip
 _METHODS: Final = ("sb", "sk", "srk", "svk")
-_IN_USE: Final = ("sk 16 levels", "srk 16 levels", "svk", "thc", "thc full rotation", "uhc 4 bits")
+_IN_USE: Final = ("sk 16 levels", "srk 16 levels", "svk", "thc", "uhc 4 bits")
 _CLIENTS: Final = 10
 
 Vectors = list[NDArray[np.float32]]

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, ReductionContext
-from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.thc import LookupTableCodec
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -75,13 +75,15 @@ def allreduce(
         results, contributors = simulate_switch(phase.op, payloads, codec.lookup, present)
         if published and present is not None:
             results, contributors = zero_filled(codec, results, present)
-        for rank, reduction in enumerate(reductions):
-            if published and fate is not None and sums:
-                gone = fate.lost[rank]
-                reduction.take(results * ~gone[:, None], contributors * ~gone, gone)
-            else:
-                reduction.take(results, contributors)
-    return [each.mean for each in reductions if each.mean is not None]
+        for reduction in reductions:
+            reduction.take(results, contributors)
+    means = [each.mean for each in reductions if each.mean is not None]
+    if published and fate is not None:
+        # A chunk is a block, and blocks are rotated by themselves: without its result the mean is 0 there, and nowhere
+        # else. The error feedback took all chunks as delivered.
+        for mean, gone in zip(means, fate.lost, strict=True):
+            mean[gone.repeat(codec.block_elements)[: mean.size]] = 0
+    return means
 
 
 def zero_filled(

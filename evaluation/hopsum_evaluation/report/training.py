@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from hopsum.codec import ErrorFeedback, best_table, make_codec
-from hopsum.codec.base import blocks_of
-from hopsum.codec.lookup_table_codec import LookupTableCodec
-from hopsum_evaluation.compare.candidates import PUBLISHED
+from hopsum.codec.interface import blocks_of
+from hopsum.codec.thc import LookupTableCodec
+from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.report.learner import PARAMETERS, Floats, Learner
 from hopsum_evaluation.report.lossy import allreduce, draw_fate
 from hopsum_evaluation.report.settings import Settings
@@ -52,9 +52,9 @@ class TrainingOutcome:
 
 
 def make_case_codec(case: Case) -> LookupTableCodec:
-    """Return the codec: the published table with one range per tensor, or the table that a job takes."""
+    """Return the codec: THC as published, or with the table and the ranges that a job takes."""
     if case.scheme == "published":
-        made = make_codec("thc", workers=case.workers, table=PUBLISHED, scale="tensor", lane_bits=LANE_BITS)
+        made = make_codec(thc_published.NAME, workers=case.workers, lane_bits=LANE_BITS)
     else:
         table = best_table(case.workers, LANE_BITS, bits=case.bits)
         made = make_codec("thc", workers=case.workers, table=table, lane_bits=LANE_BITS)

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from hopsum.codec.base import TABLE_NAMES
+from hopsum.codec.interface import TABLE_NAMES
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.link_options import add_link_options, check_link_options
 from hopsum_evaluation.selftest.report import SHOWN, SelftestReport, Sum

@@ -31,10 +31,10 @@ import torch
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
-from hopsum.codec.base import CodecError, ReductionContext
-from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
+from hopsum.codec.vector_reduction import SharedRanges
 from hopsum.torch.codec.codec import TorchThc
 from hopsum.torch.codec.feedback import TorchFeedback
 from hopsum.torch.codec.launch import WARPS, TritonKernels

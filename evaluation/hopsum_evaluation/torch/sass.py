@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.codec.base import CodecError
+from hopsum.codec.interface import CodecError
 from hopsum.torch.codec.launch import WARPS, options
 
 THREAD_ELEMENTS: Final = 32

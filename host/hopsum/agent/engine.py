@@ -39,7 +39,7 @@ from hopsum.agent.network import Failed, NetworkThread, ResumeCommand
 from hopsum.agent.order import append, end_group, next_in_stream
 from hopsum.agent.stats_recorder import StatsRecorder
 from hopsum.codec import Codec, CollectiveError, ReductionContext
-from hopsum.codec.base import CollectivePhase, Reduction
+from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.communicator.results import (
     AllReduceResult,
     CommunicatorClosedError,

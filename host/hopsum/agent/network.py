@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.progress import Progress
-from hopsum.codec.base import CollectivePhase
+from hopsum.codec.interface import CollectivePhase
 from hopsum.communicator.results import SocketTraffic
 from hopsum.communicator.task import Arrived, ArrivedPart, Task
 from hopsum.protocol.worker import AllReduceDone

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
-from hopsum.codec.base import CollectivePhase
+from hopsum.codec.interface import CollectivePhase
 from hopsum.communicator.results import CommunicatorStatistics
 from hopsum.communicator.task import Task
 from hopsum_wire import Op

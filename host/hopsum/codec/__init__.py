@@ -21,20 +21,20 @@ numba is imported when a codec with that backend is made, not before.
 
 from __future__ import annotations
 
-from hopsum.codec.base import (
+from hopsum.codec.interface import (
     Codec,
     CodecError,
     CollectiveError,
     CollectivePhase,
+    ErrorFeedback,
     NonFiniteError,
     Reduction,
     ReductionContext,
     job_tables,
 )
-from hopsum.codec.feedback import ErrorFeedback
-from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.lookup_table import LookupTable, best_table
 from hopsum.codec.registry import CODECS, WITH_CODES, CodecName, codec_names, make_codec, parse_codec, register_codec
-from hopsum.codec.table import LookupTable, best_table
+from hopsum.codec.vector_reduction import SharedRanges
 
 __all__ = [
     "CODECS",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import FIXED_BLOCK, Kernels
-from hopsum.codec.base import (
+from hopsum.codec.interface import (
     ReductionContext,
     blocks_of,
     contributor_counts,
@@ -27,7 +27,7 @@ from hopsum.codec.base import (
     require_workers,
 )
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
+from hopsum.codec.vector_reduction import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES
 
@@ -98,7 +98,6 @@ class Fixed(RangeCodec):
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
         *,
         first_block: int = 0,
@@ -107,9 +106,7 @@ class Fixed(RangeCodec):
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
-        counts = contributor_counts(contributors, self.workers, lost).astype(np.float64)
-        if lost is not None:
-            counts[lost] = np.inf  # what is divided by it is 0
+        counts = contributor_counts(contributors, self.workers).astype(np.float64)
         return self._divide(results, counts, shared, elements)
 
     def contribution(

@@ -1,14 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup tables, their expected error, and the best one of given granularity and truncation.
+"""Lookup tables: code z stands for the value -t + 2 t T[z]/g of a coordinate with distribution N(0, 1).
 
-Roundings of n workers are independent, so their error falls as 1/n. What truncation takes away is the same on
-workers with the same input and does not fall. So the best t grows with n, while n g <= 2^lane_bits - 1 bounds g.
+A coordinate beyond t is truncated. One between two values of the table is rounded to one of them, without bias. The
+best table minimises the integral of (q_hi(a) - a)(a - q_lo(a)) phi(a) over -t < a < t, where q_lo and q_hi are a's
+neighbours (Li et al., "THC", NSDI 2024).
+
+The table of a job has the granularity g and the truncated fraction p of least expected error. Workers n and lane bound
+g: n g <= 2^lane_bits - 1. A coarser table leaves room for more workers, a finer one errs less, though not always: the
+Pareto front holds the tables that no other one beats in both. The error to minimise depends on the fate of truncated
+parts. Q: variance of rounding; P: error of truncation.
+
+    without error feedback   Q/n + P: the error of the mean of equal inputs; roundings are independent, truncated
+                             parts are the same on all workers and lost
+    with error feedback      Q + P, whatever n: truncated parts are sent later, so what counts is how large the
+                             residual grows. A compressor with E||C(x) - x||^2 <= (1 - d) ||x||^2 keeps
+                             E||residual||^2 below 4 (1 - d)/d^2 times the squared step (Karimireddy et al., "Error
+                             feedback fixes SignSGD", ICML 2019, assumption A and lemma 3), which rises with
+                             1 - d = Q + P of one worker alone
+
+The fraction p is a power of 2^(1/8). Every rank must find the same table, although exp and log may differ in the last
+bit from machine to machine: an error counts as smaller only if it is so by 1e-9 of itself, and of equal ones the
+first wins, in the order of ascending g, then descending p (and of bits, where they are to be chosen).
+
+For given g and p the best table is a shortest path over the integers 0..g with 2^bits - 1 steps, solved exactly. A step
+from l to h costs C(l, h), the integral of (h - a)(a - l) phi(a) over the gap. Everything that is added up is positive,
+so a cost is right to about 1e-14 of itself however fine the grid is. Closed forms by Phi and phi would cancel.
+
+C satisfies the quadrangle inequality C(a,c) + C(b,d) <= C(a,d) + C(b,c) for a <= b <= c <= d, point by point of
+the integral: right minus left is (d-c)(b-a) for a point in [b,c], (d-c)(x-a) in [a,b] and (b-a)(d-x) in [c,d], and
+none is negative. So the best step into j starts no lower than the best step into j - 1, and half of all targets
+narrow down the other half: O(g log g) a step instead of O(g^2), worth its overhead on fine grids (the same
+structure as in Ben Basat et al., "Optimal and approximate adaptive stochastic quantization", NeurIPS 2024).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Final
@@ -16,10 +46,33 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError
-from hopsum.codec.table_solver import MAX_BITS, MAX_GRANULARITY, cell_errors_between, shortest_table
+from hopsum.codec.interface import CodecError
+from hopsum.codec.solved_tables import SOLVED
 from hopsum_wire._layout import TABLE_ENTRIES
 
+SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
+MAX_LANE_BITS: Final = 32
+PAIRED_BITS: Final = 2
+"""The bits of a paired code, see thc.py."""
+PAIRED_SUM_BITS: Final = 4
+"""The bits of a sum of values of paired codes: half a lane of 8 bits."""
+_THREE_G: Final = 2
+"""The granularity of a table of 3 values."""
+_EQUAL: Final = 1e-9
+_EIGHTHS: Final = range(1, 161)
+"""p = 2^(-eighths/8): from 0.92 to 2^-20."""
+_STEP_GROWTH: Final = 8
+"""Granularities above 127 are searched in steps of 1/8 of themselves: in between little is gained."""
+MAX_BITS: Final = 8
+MAX_GRANULARITY: Final = 4095
+"""The costs of all steps are held at once: some 800 MB at this size."""
+TIE: Final = 1e-12
+"""Paths that differ by less than this, relatively, are equally good: mirror images, on every machine."""
+_PLAIN_GRANULARITY: Final = 511
+_NODES: Final = 64
+"""The nodes of Gauss and Legendre, exact to the last bits for a gap of 10 standard deviations."""
+_FINE_NODES: Final = 16
+"""The same for gaps below one standard deviation."""
 SWITCH_GRANULARITY: Final = 127
 """A table value plus the widest gap must fit in 8 bits where codes are counted."""
 MAX_TRUNCATED: Final = 0.99
@@ -147,3 +200,264 @@ def optimal_table(granularity: int, truncated: float, bits: int = 4) -> tuple[in
         )
     require_fraction(truncated)
     return shortest_table(granularity, truncation_bound(truncated), 1 << bits)
+
+
+# ---- the table of a job ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TablePoint:
+    """A table of the Pareto front."""
+
+    table: LookupTable
+    expected_nmse: float
+    """The objective of the search: Q/n + P, or with error feedback Q + P."""
+    workers_per_lane: int
+    """The most workers whose sum a lane holds."""
+
+
+@cache
+def best_table(
+    workers: int, lane_bits: int = 8, bits: int | None = SWITCH_BITS, error_feedback: bool = False
+) -> LookupTable:
+    """Return the table for a job, the same on every rank: least expected error. See the module.
+
+    The search takes seconds of processor time where lanes have room. The tables of small jobs come from
+    `solved_tables` instead, which has what `search_table` found.
+
+    Args:
+        workers: of the job, at least 1.
+        lane_bits: of a lane in which the switch adds table values, 1 to 32.
+        bits: of a code, 1 to 8. None takes the best of 1 to 4 that fit.
+        error_feedback: whether the workers keep what truncation takes away and send it later.
+
+    Raises:
+        CodecError: arguments outside their range, or so many workers that the coarsest table overflows a lane.
+    """
+    solved = None if error_feedback else SOLVED.get((lane_bits, workers))
+    if solved is not None:
+        values, eighths = solved
+        table = LookupTable(values, _truncated(eighths))
+        if bits in (None, table.bits):
+            return table
+    return search_table(workers, lane_bits, bits, error_feedback)
+
+
+def paired_table(workers: int, error_feedback: bool = True) -> LookupTable:
+    """Return the table of a job with paired codes (thc.py): 4 values where n g <= 15 allows them, else 3.
+
+    Raises:
+        CodecError: so many workers that 3 values overflow half a lane.
+    """
+    if workers <= most_workers(PAIRED_BITS, PAIRED_SUM_BITS):
+        return best_table(workers, PAIRED_SUM_BITS, PAIRED_BITS, error_feedback)
+    most = _lane_max(PAIRED_SUM_BITS) // _THREE_G
+    if workers > most:
+        raise CodecError(
+            f"{workers} workers with bits={PAIRED_BITS}: half a lane holds the sum of at most {most} with codes of 3 "
+            f"values, of {most_workers(PAIRED_BITS, PAIRED_SUM_BITS)} with codes of 4; take bits=4"
+        )
+    return even_table(_THREE_G, 1 if error_feedback else workers)
+
+
+@cache
+def even_table(granularity: int, counted: int) -> LookupTable:
+    """Return the table of all integers up to a granularity, with the truncation of least `expected_nmse`."""
+    tables = [LookupTable(tuple(range(granularity + 1)), _truncated(eighths)) for eighths in _EIGHTHS]
+    return tables[_first_of_least([expected_nmse(table, counted) for table in tables])]
+
+
+def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback: bool) -> LookupTable:
+    """Return what `best_table` does, by searching. Arguments and errors are those of `best_table`."""
+    if bits is not None:
+        return pareto_front(bits, workers, lane_bits, error_feedback)[-1].table
+    _require_room(1, workers, lane_bits)
+    fitting = [some for some in range(1, SWITCH_BITS + 1) if most_workers(some, lane_bits) >= workers]
+    points = [pareto_front(some, workers, lane_bits, error_feedback)[-1] for some in fitting]
+    return points[_first_of_least([point.expected_nmse for point in points])].table
+
+
+@cache
+def pareto_front(bits: int, workers: int, lane_bits: int = 8, error_feedback: bool = False) -> tuple[TablePoint, ...]:
+    """Return the tables that no other beats in expected error and in workers per lane, by ascending granularity.
+
+    Arguments and errors are those of `best_table`. The last point is what it returns.
+    """
+    require_bits(bits)
+    _require_room(bits, workers, lane_bits)
+    counted = 1 if error_feedback else workers
+    front: list[TablePoint] = []
+    for granularity in _granularities(bits, _lane_max(lane_bits) // workers):
+        table = _best_of_granularity(granularity, bits, counted)
+        point = TablePoint(table, expected_nmse(table, counted), _lane_max(lane_bits) // granularity)
+        if front and _first_of_least((front[-1].expected_nmse, point.expected_nmse)) == 0:
+            continue
+        if front and front[-1].workers_per_lane == point.workers_per_lane:
+            front.pop()
+        front.append(point)
+    return tuple(front)
+
+
+def most_workers(bits: int, lane_bits: int) -> int:
+    """Return how many workers' values a lane holds with the coarsest table of 2^bits values."""
+    return _lane_max(lane_bits) // ((1 << bits) - 1)
+
+
+def _lane_max(lane_bits: int) -> int:
+    return (1 << lane_bits) - 1
+
+
+def _require_room(bits: int, workers: int, lane_bits: int) -> None:
+    if workers < 1:
+        raise CodecError(f"{workers} workers: a job has at least 1")
+    if not 1 <= lane_bits <= MAX_LANE_BITS:
+        raise CodecError(f"lanes of {lane_bits} bits: 1 to {MAX_LANE_BITS}")
+    most = most_workers(bits, lane_bits)
+    if workers <= most:
+        return
+    ways = [
+        f"bits={fewer} (up to {most_workers(fewer, lane_bits)} workers)"
+        for fewer in range(bits - 1, 0, -1)
+        if most_workers(fewer, lane_bits) >= workers
+    ]
+    ways += [f"lane_bits={wider}" for wider in (8, 16, 32) if most_workers(bits, wider) >= workers][:1]
+    raise CodecError(
+        f"{workers} workers: a lane of {lane_bits} bits holds the sum of at most {most} with codes of {bits} bits "
+        f"(values up to {(1 << bits) - 1} at least); take {', '.join(ways)} or codec fixed"
+    )
+
+
+def _granularities(bits: int, finest: int) -> Iterator[int]:
+    """Yield what is searched: everything up to 127, then ever larger steps up to four times the coarsest.
+
+    Tables of at most 16 values end at 127 where the switch's kernels do.
+    """
+    coarsest = (1 << bits) - 1
+    granularity = coarsest
+    while granularity <= min(finest, max(SWITCH_GRANULARITY, 4 * coarsest)):
+        yield granularity
+        granularity += 1 if granularity < SWITCH_GRANULARITY else granularity // _STEP_GROWTH
+
+
+def _best_of_granularity(granularity: int, bits: int, workers: int) -> LookupTable:
+    """Search p: all whole powers of 2, then downhill from the best in steps that halve to one eighth.
+
+    The error has several local minima, of different tables. Compared with the whole grid, what this leaves is below
+    0.3 % for some granularities, and nothing for those on the fronts of 2 to 4 bits in 8-bit lanes.
+    """
+    near, step = list(_EIGHTHS[7::8]), 8
+    while step:
+        errors = [expected_nmse(_table(granularity, eighths, bits), workers) for eighths in near]
+        best = near[_first_of_least(errors)]
+        step = step if len(near) == 3 and best != near[1] else step // 2
+        near = [eighths for eighths in (best - step, best, best + step) if eighths in _EIGHTHS]
+    return _table(granularity, best, bits)
+
+
+def _first_of_least(errors: Sequence[float]) -> int:
+    """Return the index of the least error. Of equal ones it is the first."""
+    limit = min(errors) * (1 + _EQUAL)
+    return next(index for index, error in enumerate(errors) if error <= limit)
+
+
+@cache
+def _table(granularity: int, eighths: int, bits: int) -> LookupTable:
+    truncated = _truncated(eighths)
+    return LookupTable(optimal_table(granularity, truncated, bits), truncated)
+
+
+def _truncated(eighths: int) -> float:
+    return float(2.0 ** (-eighths / 8))
+
+
+# ---- the exact solution ----------------------------------------------------------------------------------
+
+
+def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, ...]:
+    """Return the best table of `entries` values. Of equal ones it is the table whose values, from the end, are least.
+
+    Args:
+        granularity: entries - 1 to MAX_GRANULARITY. There are at least 2 entries.
+        bound: t, positive.
+    """
+    costs = grid_costs(granularity, bound)
+    relax = relax_all if granularity <= _PLAIN_GRANULARITY else relax_narrowed
+    start = np.full(granularity + 1, np.inf)
+    start[0] = 0.0
+    layers = [start]
+    for _ in range(entries - 2):
+        layers.append(relax(layers[-1], costs))
+    values = [granularity]
+    for layer in reversed(layers):
+        paths = layer + costs[:, values[-1]]
+        values.append(int(np.argmax(paths <= paths.min() * (1 + TIE))))
+    return tuple(reversed(values))
+
+
+def relax_all(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the least cost of every grid point after one more step, float64[g + 1], from all pairs."""
+    least: NDArray[np.float64] = (best[:, None] + costs).min(axis=0)
+    return least
+
+
+def relax_narrowed(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what `relax_all` does, by way of ever closer targets whose origins lie between their neighbours'."""
+    size = best.size
+    least = np.full(size, np.inf)
+    origins = np.zeros(size + 2, np.intp)  # of target j at j + 1; fences at both ends
+    origins[-1] = size - 1
+    stride = 1 << size.bit_length() - 1
+    while stride:
+        targets = np.arange(stride - 1, size, 2 * stride)
+        low = origins[targets + 1 - stride]
+        high = np.minimum(origins[np.minimum(targets + 1 + stride, size + 1)], targets - 1)
+        lengths = np.maximum(high - low, 0) + 1
+        firsts = np.cumsum(lengths) - lengths
+        sources = np.arange(firsts[-1] + lengths[-1]) + np.repeat(low - firsts, lengths)
+        paths = best[sources] + costs[sources, np.repeat(targets, lengths)]
+        least[targets] = np.minimum.reduceat(paths, firsts)
+        hits = np.flatnonzero(paths == np.repeat(least[targets], lengths))
+        origins[targets + 1] = sources[hits[np.searchsorted(hits, firsts)]]
+        stride //= 2
+    return least
+
+
+@lru_cache(maxsize=2)
+def grid_costs(granularity: int, bound: float) -> NDArray[np.float64]:
+    """Return C(l, h) for all grid points as float64[g + 1, g + 1], read-only, with inf where h <= l.
+
+    A grid point further on, every point of the gap costs its distance to l more, times one grid step.
+    """
+    width = 2 * bound / granularity
+    nodes, weights = _rule(_NODES if width > 1 else _FINE_NODES)
+    density = _density(-bound + width * (np.arange(granularity)[:, None] + nodes)) * weights * width
+    mass, first, inner = density.sum(axis=1), density @ nodes, density @ (nodes * (1 - nodes))
+    steps = np.arange(granularity)[None, :] - np.arange(granularity)[:, None]
+    inside = steps >= 0
+    distance = np.where(inside, steps * mass + first, 0.0)
+    grown = np.cumsum(distance, axis=1) - distance
+    costs = np.full((granularity + 1, granularity + 1), np.inf)
+    costs[:-1, 1:] = np.cumsum(np.where(inside, grown + steps * (mass - first) + inner, 0.0), axis=1) * width**2
+    costs[:-1, 1:][~inside] = np.inf
+    costs.setflags(write=False)
+    return costs
+
+
+def cell_errors_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the integral of (h - a)(a - l) phi(a) over each gap between ascending points, float64[points - 1]."""
+    nodes, weights = _rule(_NODES)
+    widths = np.diff(points)[:, None]
+    errors: NDArray[np.float64] = _density(points[:-1, None] + widths * nodes) @ (nodes * (1 - nodes) * weights)
+    return errors * widths[:, 0] ** 3
+
+
+def _density(a: NDArray[np.float64]) -> NDArray[np.float64]:
+    density: NDArray[np.float64] = np.exp(-a * a / 2) / np.sqrt(2 * np.pi)
+    return density
+
+
+@lru_cache(maxsize=2)
+def _rule(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return nodes and weights of Gauss and Legendre's rule over 0..1."""
+    at, weights = np.polynomial.legendre.leggauss(nodes)
+    return (at + 1) / 2, weights / 2

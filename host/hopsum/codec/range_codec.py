@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs that need one range per block, and their all-reduce as a state machine without I/O.
 
-    sent    = codec.prepare(x, context)                  x itself, unless the rotation goes across blocks
-    own     = codec.ranges(sent)
+    own     = codec.ranges(x)
     shared  = read_ranges(results of MAX32 over pack_ranges(own), len(own))
-    up      = codec.encode(sent, own, shared, context)   payloads of codec.op, one row per chunk
+    up      = codec.encode(x, own, shared, context)      payloads of codec.op, one row per chunk
     mean    = codec.decode(results, contributors, shared, elements, context)
     mine    = codec.contribution(up, shared, elements, context)      what `up` added, for error feedback
 
@@ -18,11 +17,6 @@
 Settlement: only a RESULT's contributors decide. Own bit set: only the quantisation error of that chunk stays.
 Clear: the whole contribution goes back. The residual changes at settlement and at no other time, so a skipped
 bucket leaves it untouched.
-
-Results may be lost (`take`), as published systems lose them: the report compares with these. Blocks whose ranges are
-lost are sent as zeros, so all of them stays in the residual, and their mean is 0 here. Chunks whose sums are lost have
-a mean of 0 here, and what was sent of them counts as delivered, whether it was or not. A rank that lost the ranges does
-not know that others skip: it is out of step then.
 """
 
 from __future__ import annotations
@@ -33,17 +27,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import (
+from hopsum.codec.interface import (
     CollectivePhase,
+    ErrorFeedback,
     OnNonfinite,
     ReductionContext,
     Tensors,
     blocks_of,
     includes,
 )
-from hopsum.codec.feedback import ErrorFeedback
-from hopsum.codec.ranges import INFINITE, RANGE_LANES, SharedRanges, pack_ranges, read_ranges, require_ranges
-from hopsum.codec.reduction import ReductionState, VectorReduction
+from hopsum.codec.vector_reduction import (
+    INFINITE,
+    ReductionState,
+    SharedRanges,
+    VectorReduction,
+    pack_ranges,
+    read_ranges,
+)
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -51,7 +51,7 @@ _LARGE = np.float32(2.0**100)
 
 
 class RangeCodec(ABC):
-    """The part of the contract, `hopsum.codec.base.Codec`, that reductions need. A codec holds parameters only."""
+    """The part of the contract, `hopsum.codec.interface.Codec`, that reductions need. A codec holds parameters only."""
 
     name: str
     backend: str
@@ -68,7 +68,7 @@ class RangeCodec(ABC):
 
     @property
     def streams(self) -> bool:
-        """Return whether `encode`, `decode` and `subtract_contribution` take a part of a vector, by `first_block`."""
+        """True where `encode`, `decode` and `subtract_contribution` take a part of a vector, by `first_block`."""
         return False
 
     def start(
@@ -84,13 +84,9 @@ class RangeCodec(ABC):
         """Begin an all-reduce. See `Codec`."""
         return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def prepare(self, x: NDArray[np.float32], context: ReductionContext) -> NDArray[np.float32]:
-        """Return what `ranges` and `encode` take in place of x: x itself, or a new vector. x may be infinite."""
-        return x
-
     @abstractmethod
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the ranges to share of a prepared vector, uint32: bits of non-negative float32 or +inf."""
+        """Return the ranges to share, uint32: bits of non-negative float32 or +inf. x may be infinite."""
 
     @abstractmethod
     def encode(
@@ -106,7 +102,7 @@ class RangeCodec(ABC):
         """Return UPDATE payloads, uint8[chunks, up_bytes(op)]. A chunk has `chunk_blocks` blocks.
 
         Args:
-            x: float32, prepared, contiguous and finite. It is only read.
+            x: float32, contiguous and finite. It is only read.
             own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
                 too late for the quorum) is made to fit. The rest of it is quantisation error.
             shared: not skipped.
@@ -123,7 +119,6 @@ class RangeCodec(ABC):
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
         *,
         first_block: int = 0,
@@ -133,7 +128,6 @@ class RangeCodec(ABC):
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
             contributors: [blocks], bitmap of the workers in each sum. Sums are divided by their number.
-            lost: bool[blocks], where the mean is 0, and nobody may be in the sum. None stands for nowhere.
             first_block: as for `encode`.
         """
 
@@ -170,12 +164,7 @@ class RangeCodec(ABC):
 
 
 class RangeReduction(VectorReduction):
-    """One all-reduce of one vector by a codec with ranges. The contract is `hopsum.codec.base.Reduction`."""
-
-    _sent: NDArray[np.float32]
-    """Prepared."""
-    _own: NDArray[np.uint32]
-    """Its ranges."""
+    """One all-reduce of one vector by a codec with ranges. The contract is `hopsum.codec.interface.Reduction`."""
 
     def __init__(
         self,
@@ -192,8 +181,6 @@ class RangeReduction(VectorReduction):
         self.codec = codec
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
-        self._blind: NDArray[np.bool_] | None = None
-        """Blocks whose ranges are lost, bool[blocks], or None without any."""
         self._part_chunks = 0
         self._encoded = 0
         self._taken: list[NDArray[np.uint64]] = []
@@ -201,20 +188,13 @@ class RangeReduction(VectorReduction):
         self._taken_chunks = 0
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def take(
-        self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
-        lost: NDArray[np.bool_] | None = None,
-    ) -> None:
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         """Take the results of the current phase. See `Reduction`."""
         self._require_phase()
-        if lost is not None:
-            require_ranges(lost, len(results), "lost chunks instead of")
         if self.state is ReductionState.RANGES:
-            self._take_ranges(results, lost)
+            self._take_ranges(results)
         else:
-            self._take_sums(results, contributors, lost)
+            self._take_sums(results, contributors)
 
     def encode_in_parts(self, part_chunks: int) -> None:
         """Let codes be made by parts of so many chunks. See `Reduction`."""
@@ -232,9 +212,9 @@ class RangeReduction(VectorReduction):
         chunks = slice(self._encoded, min(self._encoded + self._part_chunks, len(self._payloads)))
         blocks, elements = self._places(chunks)
         made = self.codec.encode(
-            self._sent[elements],
-            _of_blocks(self._own, blocks),
-            SharedRanges(_of_blocks(self._shared.values, blocks)),
+            self._x[elements],
+            self._own[blocks],
+            SharedRanges(self._shared.values[blocks]),
             self.context,
             first_block=blocks.start,
             out=self._payloads[chunks],
@@ -249,7 +229,7 @@ class RangeReduction(VectorReduction):
         this does nothing.
         """
         overwritten = self._out is not None and np.may_share_memory(self._out, self._x)
-        if self.state is not ReductionState.SUMS or not self.codec.streams or self._blind is not None or overwritten:
+        if self.state is not ReductionState.SUMS or not self.codec.streams or overwritten:
             return
         if first != self._taken_chunks:
             self._take_parts_back()
@@ -263,42 +243,36 @@ class RangeReduction(VectorReduction):
         super().abort()
 
     def _first_phase(self) -> CollectivePhase:
-        self._prepare()
+        self._own = self.codec.ranges(self._x)
         return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._own.size)
 
-    def _take_ranges(self, results: NDArray[np.uint8], lost: NDArray[np.bool_] | None) -> None:
+    def _take_ranges(self, results: NDArray[np.uint8]) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
             self._skip()
             return
         self._drop_infinite()
-        if lost is not None and lost.any():
-            self._go_blind(lost)
         self._shared = shared
         self._encode()
         assert self._payloads is not None
-        lanes = self._lanes(len(self._payloads))
-        self._drop_prepared()
-        self.phase = CollectivePhase(self.codec.op, self._payloads, lanes, last=True)
+        self.phase = CollectivePhase(self.codec.op, self._payloads, self._lanes(len(self._payloads)), last=True)
         self.state = ReductionState.SUMS
 
     def _encode(self) -> None:
         """Make the codes: all, or those of the first part."""
         assert self._shared is not None
         chunks = blocks_of(blocks_of(self.elements, self.codec.block_elements), self.codec.chunk_blocks)
-        if self._blind is not None or not self._part_chunks or chunks <= self._part_chunks:
+        if not self._part_chunks or chunks <= self._part_chunks:
             self._part_chunks = 0
-            self._payloads = self.codec.encode(self._sent, self._own, self._shared, self.context)
+            self._payloads = self.codec.encode(self._x, self._own, self._shared, self.context)
             self._encoded = len(self._payloads)
             return
         self._payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
         self.encode_part()
 
-    def _take_sums(
-        self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_] | None
-    ) -> None:
+    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         assert self._shared is not None
-        if self._taken_chunks and lost is None:
+        if self._taken_chunks:
             rest = slice(self._taken_chunks, len(results))
             if len(results) > self._taken_chunks:
                 self._settle(rest, results[rest], contributors[rest])
@@ -307,18 +281,12 @@ class RangeReduction(VectorReduction):
             self._finish(self._mean_room, self._by_block(contributors))
             return
         contributors = self._by_block(contributors)
-        lost = None if lost is None else self._by_block(lost)
-        if self._blind is not None:
-            lost = self._blind if lost is None else self._blind | lost
-        mean = self.codec.decode(
-            results, contributors, self._shared, self.elements, self.context, lost=lost, out=self._out
-        )
+        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context, out=self._out)
         if self._feedback is not None:
-            own = np.uint64(1 << self.context.rank)
-            self._subtract_delivered(contributors if lost is None else np.where(lost, own, contributors))
+            self._subtract_delivered(contributors)
             self._commit(None)
         self._payloads = None
-        self._finish(mean, contributors if lost is None else np.where(lost, np.uint64(0), contributors))
+        self._finish(mean, contributors)
 
     def _settle(self, chunks: slice, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
@@ -329,7 +297,7 @@ class RangeReduction(VectorReduction):
         self.codec.decode(
             results,
             contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start],
-            SharedRanges(_of_blocks(self._shared.values, blocks)),
+            SharedRanges(self._shared.values[blocks]),
             elements.stop - elements.start,
             self.context,
             out=self._mean_room[elements],
@@ -361,7 +329,7 @@ class RangeReduction(VectorReduction):
             return
         given = (
             self._payloads[chunks],
-            SharedRanges(_of_blocks(self._shared.values, blocks)),
+            SharedRanges(self._shared.values[blocks]),
             self.context,
             None if included.all() else included,
         )
@@ -382,7 +350,7 @@ class RangeReduction(VectorReduction):
     def _lanes(self, chunks: int) -> int:
         """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
         before = (chunks - 1) * self.codec.block_elements
-        rest = self._sent.size - before * self.codec.chunk_blocks
+        rest = self.elements - before * self.codec.chunk_blocks
         return before + min(rest, self.codec.block_elements)
 
     def _by_block(self, of_chunks: NDArray[Any]) -> NDArray[Any]:
@@ -390,23 +358,6 @@ class RangeReduction(VectorReduction):
         if self.codec.chunk_blocks == 1:
             return of_chunks
         return of_chunks.repeat(self.codec.chunk_blocks)[: blocks_of(self.elements, self.codec.block_elements)]
-
-    def _go_blind(self, lost: NDArray[np.bool_]) -> None:
-        """Send zeros for the blocks whose ranges are lost: others would read their codes by ranges unknown here."""
-        blocks = blocks_of(self._sent.size, self.codec.block_elements)
-        self._blind = np.resize(lost.repeat(RANGE_LANES)[: self._own.size], blocks)  # one range may be that of all
-        self._sent = self._sent.copy()
-        for block in np.flatnonzero(self._blind):
-            self._sent[block * self.codec.block_elements : (block + 1) * self.codec.block_elements] = 0
-
-    def _prepare(self) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._sent = self.codec.prepare(self._x, self.context)
-        self._own = self.codec.ranges(self._sent)
-
-    def _drop_prepared(self) -> None:
-        """Let go of what `prepare` may have made: only payloads are needed from here on."""
-        self._sent = self._x
 
     def _drop_infinite(self) -> None:
         """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""
@@ -418,7 +369,7 @@ class RangeReduction(VectorReduction):
                 rows = slice(start, start + self.codec.block_elements)
                 if not (np.abs(self._x[rows]) < limit).all():
                     self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
-            self._prepare()
+            self._own = self.codec.ranges(self._x)
 
     def _subtract_delivered(self, contributors: NDArray[np.uint64]) -> None:
         """Leave of the compensated vector, which is the feedback's, what was not delivered."""
@@ -428,8 +379,3 @@ class RangeReduction(VectorReduction):
         if included.any():
             only = None if included.all() else included
             self.codec.subtract_contribution(self._x, self._payloads, self._shared, self.context, only)
-
-
-def _of_blocks(ranges: NDArray[Any], blocks: slice) -> NDArray[Any]:
-    """Return the ranges of some blocks of a vector of several; one range may be that of all."""
-    return ranges if ranges.size == 1 else ranges[blocks]

@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.base import Codec, CodecError, ReductionContext
-from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import Fixed
+from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, ReductionContext
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.thc import Thc
-from hopsum.codec.uhc import Uhc
+from hopsum.codec.thc import Thc, Uhc
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 

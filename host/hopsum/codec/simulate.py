@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import Codec, CodecError, CollectivePhase, ReductionContext
-from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.interface import Codec, CodecError, CollectivePhase, ErrorFeedback, ReductionContext
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_codes
 

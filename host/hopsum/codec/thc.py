@@ -1,39 +1,397 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec `thc`: 4-bit codes of a randomly rotated vector, looked up and added by the switch (Li et al., NSDI 2024).
+"""Codecs `thc` and `uhc`: rotated coordinates, rounded without bias to few values, which the switch adds in lanes.
 
-The table's values are not evenly spaced: they are the ones of least error for N(0, 1) coordinates that a job of so
-many workers can add in its lanes (table.py). Rotation, ranges and lanes are in lookup_table_codec.py. A range per block
-rather than one per tensor is the default: layers of a network differ by orders of magnitude, and a block whose
-coordinates are small against the range has only a few values left of the table. It costs one 32-bit lane per 1024
-codes, 0.8 % of the bytes up.
+A block of 1024 elements (lanes of 8 bits) or 512 (lanes of 16 bits) is one chunk. Random signs and a Hadamard matrix,
+new ones in every all-reduce, rotate each block: its coordinates are nearly N(0, r^2), whatever the block was. Divided
+by the range r they are truncated at +-t, and rounded without bias to the values of a table. The inverse rotation turns
+the sum of the values into the mean. r is the largest root mean square of the block over the workers: one lane of 32
+bits per block, 0.8 % of the bytes up. With one range for the whole vector, as published, a block whose coordinates are
+small against the range has only a few values of the table left, and layers of a network differ by orders of magnitude.
 
-Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down. In lanes of 8 bits more than
-17 workers need codes of fewer than 4 bits, 8, 4 or 2 values. The wire carries them as 4-bit codes all the same.
-`bits=2` puts two codes of 2 bits into a symbol, and two sums into a lane (pairs.py).
-`result_bits=6` makes results three quarters as long: the table's sum stays below 64 for all workers, and the switch
-packs four lanes into three bytes (`hopsum_wire.payload`).
-`digits=k` puts k elements into a lane of 32 bits, the same bits up and down (digits.py): the switch adds the values
-themselves, all integers up to the largest whose sum over all workers is a digit.
+    thc    4-bit codes, looked up and added by the switch (Li et al., NSDI 2024). The values of the table are not evenly
+           spaced: they are the ones of least error for N(0, 1) coordinates that a job of so many workers can add in its
+           lanes (lookup_table.py)
+    uhc    evenly spaced codes of 1 to 8 bits, which are their own values (uniform compression of the same paper). Codes
+           of up to 4 bits travel as 4-bit codes, with the identity as the job's table. Wider codes are sent as lanes,
+           without a lookup
+
+Lanes of 8 bits hold sums up to 255: more than 17 workers need codes of fewer than 4 bits, 8, 4 or 2 values, which
+travel as 4-bit codes all the same. Lanes of 16 bits hold sums up to 65535, for twice the bytes down. With
+`result_bits=6` the table's sum stays below 64, and the switch packs four sums into three bytes of a result
+(`hopsum_wire.payload`).
+
+Pairs, `thc:bits=2`: a 4-bit symbol carries two 2-bit codes, and an 8-bit lane two 4-bit sums. The switch knows nothing
+of pairs. Its table maps the symbol 4 a + b to 16 T[a] + T[b], so that the sum of n symbols is 16 times the sum of the
+values of the a's plus that of the b's. While n g <= 15 neither half of a lane overflows, which is the same as n * 17 g
+<= 255: the bound that the controller proves for any table of 8-bit lanes. A chunk has two blocks of 1024 elements.
+Symbol i carries code i of the first block in its higher bits, and code i of the second block in its lower bits. A
+vector with an odd number of blocks leaves the last lower codes 0.
+
+A block whose own root mean square exceeds r is clipped to it, coordinate by coordinate: what lies beyond +-t r stays
+in the error feedback. That happens to a worker whose ranges came too late for the quorum.
+
+Below TINY a range counts as zero (all of its blocks is quantisation error), above HUGE as not finite: between them no
+float32 operation here overflows or loses precision to subnormal numbers.
 """
 
 from __future__ import annotations
 
-from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.base import CodecError, require_workers
-from hopsum.codec.digits import finest_granularity
-from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec
-from hopsum.codec.lookup_table_options import require_lane_bits, require_result_bits
-from hopsum.codec.table import PAIRED_BITS, LookupTable, best_table, even_table, paired_table, require_switch_table
-from hopsum_wire import LANE_GROUP_CODES
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import accumulate
+from typing import Final
 
-__all__ = ["HUGE", "TINY", "Thc"]
+import numpy as np
+from numpy.typing import NDArray
 
-WIRE_BITS = 4
-"""The bits of a symbol of LOOKUP_ADD8 and LOOKUP_ADD16."""
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.kernels import (
+    FRACTION_BITS,
+    MAX_SHIFT,
+    THC_BLOCK,
+    BlockKeys,
+    Form,
+    Kernels,
+    TableSteps,
+)
+from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
+from hopsum.codec.interface import (
+    CodecError,
+    ReductionContext,
+    blocks_of,
+    contributor_counts,
+    padded_rows,
+    require_rows,
+    require_vector,
+    require_workers,
+)
+from hopsum.codec.lookup_table import (
+    PAIRED_BITS,
+    PAIRED_SUM_BITS,
+    LookupTable,
+    best_table,
+    expected_nmse,
+    paired_table,
+    require_switch_table,
+)
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.vector_reduction import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
+from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, Op
+from hopsum_wire._layout import PACKED_LANE_BITS
+from hopsum_wire.payload import SHAPES, unpack_sums
+
+TINY: Final = 2.0**-100
+HUGE: Final = 2.0**120
+CODE_BITS: Final = 4
+"""The bits of codes that the switch looks up. Wider codes travel as the values that they are."""
+LANE_BITS: Final = (8, 16)
+MIN_BOUND: Final = 0.25
+"""The least bound of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
+MAX_UHC_BITS: Final = 8
+PAIR_BLOCKS: Final = 2
+"""The blocks of a chunk of paired codes."""
+PAIR_LOW_BITS: Final = 0x33
+"""The code of the second block in both symbols of a byte."""
+_PAIR_CODES: Final = 1 << PAIRED_BITS
+_RUN_ELEMENTS: Final = 512 * THC_BLOCK
+"""The elements of a run of paired codes or packed results: a byte each, 512 KiB, between kernels and payloads. A second
+level cache holds them, so that they are read before they have left it."""
+_OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
+_QUARTERS: Final = range(2, 161)
+"""Truncated fractions that `uniform_table` tries, as exponents of 2^(-1/4): 0.7 to 1e-12."""
+
+
+class LookupTableCodec(RangeCodec):
+    """The base of `Thc` and `Uhc`. The contract is `RangeCodec`.
+
+    Args:
+        workers: of the job.
+        table: up to 16 values, which the switch looks up, or T[z] = z.
+        lane_bits: of a lane of the switch, 8 or 16.
+        kernels: of a backend; "auto" on one thread if left out.
+        code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
+        paired: two codes of up to 4 values share a symbol. Lanes have 8 bits then.
+        result_bits: of a sum in RESULT, those of the lane by default, or 6.
+
+    Raises:
+        CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        table: LookupTable,
+        *,
+        lane_bits: int,
+        kernels: Kernels | None,
+        code_group: int = LANE_GROUP_CODES,
+        paired: bool = False,
+        result_bits: int | None = None,
+    ) -> None:
+        require_workers(workers)
+        _require_lane_bits(lane_bits)
+        if code_group not in CODE_GROUPS:
+            raise CodecError(f"codes in groups of {code_group}: one of {', '.join(map(str, CODE_GROUPS))}")
+        if paired and lane_bits != LANE_BITS[0]:
+            raise CodecError(f"paired codes in lanes of {lane_bits} bits: their lanes have {LANE_BITS[0]} bits")
+        packed = _packs_results(result_bits, lane_bits, paired)
+        sum_bits = lane_bits
+        if paired:
+            sum_bits = PAIRED_SUM_BITS
+        elif packed:
+            sum_bits = PACKED_LANE_BITS
+        _require_table(workers, table, sum_bits)
+        self.workers = workers
+        self.table = table
+        self.granularity, self.bound = table.granularity, table.bound
+        self.lane_bits = lane_bits
+        self.result_bits = PACKED_LANE_BITS if packed else lane_bits
+        looked_up = table.bits <= CODE_BITS
+        if packed and not looked_up:
+            raise CodecError(
+                f"result_bits={result_bits} with codes of {table.bits} bits: the switch packs sums of codes that it "
+                f"looks up, which have {CODE_BITS} bits at most"
+            )
+        self._form = Form(lane_bits, looked_up, code_group)
+        self.code_group = code_group
+        self.op = Op.LOOKUP_ADD6 if packed else _OPS[lane_bits, looked_up]
+        self.block_elements = self._form.block_elements
+        self.chunk_blocks = PAIR_BLOCKS if paired else 1
+        self.lookup: tuple[int, ...] | None = None
+        if looked_up:
+            self.lookup = pair_table(table.values) if paired else table.switch_values
+        self._kernels = kernels or load_kernels("auto")
+        self.backend = self._kernels.name
+        self._steps = TableSteps.of(table.values)
+
+    @property
+    def streams(self) -> bool:
+        """True: blocks are independent of each other, so that any run of them can be encoded or decoded by itself."""
+        return True
+
+    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """Return the bits of each block's root mean square. See `RangeCodec`."""
+        require_vector(x)
+        found = [self._kernels.root_mean_square(part) for _, part in _numbered(padded_rows(x, self.block_elements))]
+        values = found[0] if len(found) == 1 else np.concatenate(found)
+        bits = values.view(np.uint32)
+        if not values.max() <= HUGE:
+            bits[~(values <= HUGE)] = INFINITE
+        return bits
+
+    def encode(
+        self,
+        x: NDArray[np.float32],
+        own: NDArray[np.uint32],
+        shared: SharedRanges,
+        context: ReductionContext,
+        *,
+        first_block: int = 0,
+        out: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Return packed codes, or lanes. See `RangeCodec`. A block that exceeds the shared range is clipped to it."""
+        require_vector(x)
+        blocks = blocks_of(x.size, self.block_elements)
+        require_ranges(own, blocks, "own")
+        require_finite(own)
+        scales, shifts = self._scales(own.view(np.float32), _shared_ranges(shared, blocks))
+        parts = _numbered(padded_rows(x, self.block_elements))
+        chunks_in_all = blocks_of(blocks, self.chunk_blocks)
+        payloads = np.empty((chunks_in_all, SHAPES[self.op].up_bytes), np.uint8) if out is None else out
+        for run in self._runs(blocks):
+            chunks = self._chunks(run)
+            codes = payloads[chunks] if self.chunk_blocks == 1 else self._room_for_codes(chunks)
+            for rows, part in _within(parts, run):
+                own_codes = codes[rows.start - run.start : rows.stop - run.start]
+                keys = _keys(context, first_block + rows.start)
+                self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
+            if self.chunk_blocks > 1:
+                payloads[chunks] = pair_payloads(codes)
+        return payloads
+
+    def decode(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        shared: SharedRanges,
+        elements: int,
+        context: ReductionContext,
+        out: NDArray[np.float32] | None = None,
+        *,
+        first_block: int = 0,
+    ) -> NDArray[np.float32]:
+        """Return the mean. See `RangeCodec`."""
+        blocks = blocks_of(elements, self.block_elements)
+        chunks = blocks_of(blocks, self.chunk_blocks)
+        require_rows(results, chunks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
+        require_ranges(contributors, blocks, "contributors instead of")
+        counts = contributor_counts(contributors, self.workers)
+        peaks = np.empty(blocks, np.int32)
+        factors = self._factors(_shared_ranges(shared, blocks), counts)
+
+        def decode(rows: slice, out: NDArray[np.float32]) -> None:
+            given = (self._sums(results, rows), counts[rows], factors[rows], self.granularity, self._form)
+            peaks[rows] = self._kernels.thc_decode(*given, _keys(context, first_block + rows.start), out)
+
+        out = np.empty(elements, np.float32) if out is None else out
+        self._by_rows(decode, out)
+        self._require_sums(peaks, counts, first_block)
+        return out
+
+    def contribution(
+        self,
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        elements: int,
+        context: ReductionContext,
+        included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
+    ) -> NDArray[np.float32]:
+        """Return what codes add to a sum. See `RangeCodec`."""
+        out = np.empty(elements, np.float32)
+        self._dequantize(out, payloads, shared, _keys(context, first_block), included, subtract=False)
+        return out
+
+    def subtract_contribution(
+        self,
+        x: NDArray[np.float32],
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        context: ReductionContext,
+        included: NDArray[np.bool_] | None = None,
+        *,
+        first_block: int = 0,
+    ) -> None:
+        """Subtract what codes add to a sum, in one pass. See `RangeCodec`."""
+        self._dequantize(x, payloads, shared, _keys(context, first_block), included, subtract=True)
+
+    def _dequantize(
+        self,
+        x: NDArray[np.float32],
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        keys: BlockKeys,
+        included: NDArray[np.bool_] | None,
+        *,
+        subtract: bool,
+    ) -> None:
+        """Fill x with what payloads decode to, or subtract it."""
+        blocks, up_bytes = blocks_of(x.size, self.block_elements), SHAPES[self.op].up_bytes
+        require_rows(payloads, blocks_of(blocks, self.chunk_blocks), up_bytes, f"payloads of {x.size} elements")
+        factors = self._factors(_shared_ranges(shared, blocks), np.ones(blocks, np.int32))
+        if included is not None:
+            require_ranges(included, blocks, "included blocks instead of")
+            factors[~included] = 0
+
+        def dequantize(rows: slice, out: NDArray[np.float32]) -> None:
+            given = (self._own_codes(payloads, rows), factors[rows], self._steps, self._form)
+            self._kernels.thc_dequantize(*given, keys.advanced(rows.start), out, subtract)
+
+        self._by_rows(dequantize, x)
+
+    def _require_sums(self, peaks: NDArray[np.int32], counts: NDArray[np.int32], first_block: int) -> None:
+        """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
+        beyond = np.flatnonzero(peaks > counts * self.granularity)
+        if beyond.size:
+            block = int(beyond[0])
+            chunk = (first_block + block) // self.chunk_blocks
+            raise CodecError(
+                f"chunk {chunk}: a lane of {int(peaks[block])} from {int(counts[block])} workers, "
+                f"but the table ends at {self.granularity}: the switch has another table than this codec"
+            )
+
+    def _by_rows(self, work: Callable[[slice, NDArray[np.float32]], None], out: NDArray[np.float32]) -> None:
+        """Let work fill, or change, the rows of out. The last one may be shorter than a block."""
+        columns = self.block_elements
+        whole, rest = divmod(out.size, columns)
+        rows = out[: whole * columns].reshape(whole, columns)
+        for run in self._runs(whole):
+            work(run, rows[run])
+        if rest:
+            tail = np.zeros((1, columns), np.float32)
+            tail[0, :rest] = out[whole * columns :]
+            work(slice(whole, whole + 1), tail)
+            out[whole * columns :] = tail[0, :rest]
+
+    def _runs(self, blocks: int) -> list[slice]:
+        """Return runs of blocks to work on at a time: all at once, or as many as leave bytes between in a cache."""
+        step = _RUN_ELEMENTS // self.block_elements // self.chunk_blocks * self.chunk_blocks
+        if self.chunk_blocks == 1 and self.op != Op.LOOKUP_ADD6:
+            step = max(blocks, 1)
+        return [slice(start, min(start + step, blocks)) for start in range(0, blocks, step)]
+
+    def _chunks(self, rows: slice) -> slice:
+        """Return the chunks that hold these blocks."""
+        return slice(rows.start // self.chunk_blocks, blocks_of(rows.stop, self.chunk_blocks))
+
+    def _sums(self, results: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+        """Return the sums of these blocks, uint8[rows, 1024]."""
+        if self.op == Op.LOOKUP_ADD6:
+            return unpack_sums(results[rows])
+        if self.chunk_blocks == 1:
+            return results[rows]
+        return self._of_blocks(split_sums(results[self._chunks(rows)]), rows)
+
+    def _own_codes(self, payloads: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+        """Return the payloads of these blocks, each by itself."""
+        if self.chunk_blocks == 1:
+            return payloads[rows]
+        return self._of_blocks(split_payloads(payloads[self._chunks(rows)]), rows)
+
+    def _of_blocks(self, split: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+        """Return the rows of these blocks out of those of all blocks of their chunks."""
+        first = rows.start % self.chunk_blocks
+        return split[first : first + rows.stop - rows.start]
+
+    def _room_for_codes(self, chunks: slice) -> NDArray[np.uint8]:
+        """Return room for the codes of blocks before they share chunks. A missing block has codes 0."""
+        return np.zeros(((chunks.stop - chunks.start) * self.chunk_blocks, self._form.up_bytes), np.uint8)
+
+    def _scales(
+        self, own: NDArray[np.float32], shared: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Return what elements are multiplied with, 0 where the shared range is zero, and the shifts k.
+
+        Between kernels, with cold caches, each operation takes some 10 us on the calling thread alone: few of them.
+        """
+        unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
+        shifts = np.zeros(own.shape, np.int32)
+        used = np.where(shared < TINY, np.inf, shared)
+        if (own > used).any():
+            # The least k with own <= shared 2^k: frexp's exponent, less one where the quotient is a power of two.
+            part, exponent = np.frexp(own / used)
+            shifts = np.clip(np.where(part == 0.5, exponent - 1, exponent), 0, MAX_SHIFT).astype(np.int32)
+            used = np.maximum(np.ldexp(used, shifts), own)
+        return (unit / used).astype(np.float32), shifts
+
+    def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the factor of rotated-back integers, 0 where the shared range is zero or no worker is in."""
+        unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
+        used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
+        return (used * unit / np.maximum(counts, 1)).astype(np.float32)
 
 
 class Thc(LookupTableCodec):
-    """See the module and `LookupTableCodec`. The contract is `RangeCodec`."""
+    """Codec `thc`: see the module. All ranks give the same arguments.
+
+    Args:
+        workers: of the job.
+        table: up to 16 values, up to 4 with `bits=2`. The best one that fits workers and lanes if left out.
+        bits: of a code on the wire, 4 or 2. Two codes of 2 bits share a symbol, and their sums a lane of 8 bits: half
+            of the bytes up and down, for up to 7 workers, and a larger error.
+        error_feedback: the table is the best one for ranks that keep error feedback, see lookup_table.py. True by
+            default with `bits=2`.
+        lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
+        kernels: of a backend; "auto" on one thread if left out.
+        code_group: of the job's switch, see `hopsum_wire.payload`.
+        result_bits: of a sum in a result, 6 for packed results, by default those of the lane. With 6, up to 4 workers
+            have tables of 16 values, up to 9 of 8, up to 21 of 4, up to 63 of 2.
+
+    Raises:
+        CodecError: an unknown option, or the sum of `workers` table values may overflow a lane.
+    """
 
     name = "thc"
 
@@ -42,66 +400,216 @@ class Thc(LookupTableCodec):
         workers: int,
         *,
         table: LookupTable | None = None,
-        bits: int = WIRE_BITS,
+        bits: int = CODE_BITS,
         error_feedback: bool | None = None,
         lane_bits: int = 8,
-        rotation: str = "block",
-        scale: str = "block",
         kernels: Kernels | None = None,
         code_group: int = LANE_GROUP_CODES,
         result_bits: int | None = None,
-        digits: int | None = None,
     ) -> None:
-        """Make the codec of a job. All ranks give the same arguments.
-
-        Args:
-            table: of up to 16 values, of up to 4 with `bits=2`. The best one that fits the workers and lanes if left
-                out.
-            bits: of a code on the wire, 4 or 2. Two codes of 2 bits share a symbol, and their sums a lane of 8 bits
-                (pairs.py): half of the bytes up and down, for up to 7 workers, and a larger error.
-            error_feedback: whether the table is the best one for ranks that keep error feedback, see table_search.py.
-                If left out, it is with `bits=2` and with `digits`.
-            lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
-            rotation: "block", "full" or "none". See lookup_table_codec.py.
-            scale: "block" or "tensor". See lookup_table_codec.py.
-            code_group: of the job's switch, see `hopsum_wire.payload`.
-            result_bits: of a sum in a result, 6 for packed results: 8 bits if left out, or `lane_bits`. With 6, up to
-                4 workers have tables of 16 values, up to 9 of 8, up to 21 of 4, up to 63 of 2.
-            digits: elements that share a lane of 32 bits (ADD32): 32 / digits bits an element, up and down. Neither
-                `bits`, `lane_bits` nor `result_bits` go with it.
-
-        Raises:
-            CodecError: an unknown option, or the sum of `workers` table values may overflow a lane.
-        """
         require_workers(workers)
-        require_lane_bits(lane_bits)
-        if bits not in (PAIRED_BITS, WIRE_BITS):
-            raise CodecError(f"thc with codes of {bits} bits: {PAIRED_BITS} or {WIRE_BITS}")
+        _require_lane_bits(lane_bits)
+        if bits not in (PAIRED_BITS, CODE_BITS):
+            raise CodecError(f"thc with codes of {bits} bits: {PAIRED_BITS} or {CODE_BITS}")
         paired = bits == PAIRED_BITS
-        require_result_bits(result_bits, lane_bits, paired)
-        if digits is not None and (bits, lane_bits, result_bits) != (WIRE_BITS, 8, None):
-            raise CodecError(
-                f"thc:digits={digits} with bits={bits}, lane_bits={lane_bits}, result_bits={result_bits}: digits alone "
-                "say how an element travels; leave the others out"
-            )
-        coarse = paired or digits is not None
-        kept = coarse if error_feedback is None else error_feedback
-        if digits is not None:
-            table = table or even_table(finest_granularity(workers, digits), 1 if kept else workers)
-        elif table is None:
+        _packs_results(result_bits, lane_bits, paired)
+        kept = paired if error_feedback is None else error_feedback
+        if table is None:
             table = paired_table(workers, kept) if paired else best_table(workers, result_bits or lane_bits, None, kept)
-        if digits is None:
-            require_switch_table(table)
+        require_switch_table(table)
         super().__init__(
             workers,
             table,
             lane_bits=lane_bits,
-            rotation=rotation,
-            scale=scale,
             kernels=kernels,
             code_group=code_group,
             paired=paired,
             result_bits=result_bits,
-            digits=digits,
         )
         self.bits = bits
+
+
+class Uhc(LookupTableCodec):
+    """Codec `uhc`: code z stands for the coordinate -t + 2 t z/g, g = 2^bits - 1. All ranks give the same arguments.
+
+    The published code truncates a fraction 1e-4 whatever the job. Here t is chosen for the job: roundings of n workers
+    average out as 1/n while truncation does not, so t grows with n, and with the bits.
+
+    Args:
+        workers: of the job.
+        bits: of a code, 1 to 8.
+        lane_bits: 8 or 16. Left out: the narrower that fits.
+        truncated: expected fraction of coordinates beyond t, 0 to 0.8. The best for bits and workers if left out.
+        kernels: of a backend; "auto" on one thread if left out.
+        code_group: of the job's switch, see `hopsum_wire.payload`.
+        result_bits: of a sum in a result, those of the lane by default, or 6 where the sum of `workers` values of at
+            most 4 bits is at most 63.
+
+    Raises:
+        CodecError: an unknown option, or the sum of `workers` values may overflow a lane.
+    """
+
+    name = "uhc"
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        bits: int = 4,
+        lane_bits: int | None = None,
+        truncated: float | None = None,
+        kernels: Kernels | None = None,
+        code_group: int = LANE_GROUP_CODES,
+        result_bits: int | None = None,
+    ) -> None:
+        require_workers(workers)
+        if not 1 <= bits <= MAX_UHC_BITS:
+            raise CodecError(f"uhc with codes of {bits} bits: 1 to {MAX_UHC_BITS}")
+        values = tuple(range(1 << bits))
+        super().__init__(
+            workers,
+            uniform_table(bits, workers) if truncated is None else LookupTable(values, truncated),
+            lane_bits=lane_bits or (8 if result_bits == PACKED_LANE_BITS or workers * values[-1] <= 255 else 16),
+            kernels=kernels,
+            code_group=code_group,
+            result_bits=result_bits,
+        )
+        self.bits = bits
+        self.truncated = self.table.truncated
+
+
+def uniform_nmse(bits: int, truncated: float, workers: int) -> float:
+    """Return E||mean' - mean||^2 / ||mean||^2 for workers with the same N(0, 1) input, without error feedback."""
+    return expected_nmse(LookupTable(tuple(range(1 << bits)), truncated), workers)
+
+
+@cache
+def uniform_table(bits: int, workers: int) -> LookupTable:
+    """Return T[z] = z with the truncated fraction of least `uniform_nmse`, a power of 2^(1/4)."""
+
+    def error(quarters: int) -> float:
+        return uniform_nmse(bits, 2.0 ** (-quarters / 4), workers)
+
+    # The error falls, then rises: a third of the interval can be dropped at each step.
+    low, high = _QUARTERS[0], _QUARTERS[-1]
+    while high - low > 2:
+        left, right = low + (high - low) // 3, high - (high - low) // 3
+        if error(left) <= error(right):
+            high = right
+        else:
+            low = left
+    return LookupTable(tuple(range(1 << bits)), 2.0 ** (-min(range(low, high + 1), key=error) / 4))
+
+
+# ---- paired codes -----------------------------------------------------------------------------------------
+
+
+def pair_table(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the switch's table of 16 integers for codes of up to 4 values. Codes without a value have the last one.
+
+    Raises:
+        CodecError: more than 4 values, or one that exceeds half a lane.
+    """
+    if len(values) > _PAIR_CODES or values[-1] >= 1 << PAIRED_SUM_BITS:
+        raise CodecError(
+            f"a table of {len(values)} values up to {values[-1]} for paired codes: at most {_PAIR_CODES} values up to "
+            f"{(1 << PAIRED_SUM_BITS) - 1}"
+        )
+    padded = values + (values[-1],) * (_PAIR_CODES - len(values))
+    return tuple((high << PAIRED_SUM_BITS) + low for high in padded for low in padded)
+
+
+def pair_payloads(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return UPDATE payloads, uint8[chunks, 512], a new array.
+
+    Args:
+        packed: uint8[2 * chunks, 512], 4-bit codes 0..3 as `hopsum_wire.payload` packs them, in groups of any size: row
+            2 c is the first block of chunk c. A byte has two codes of one block, so one shift makes room in both.
+    """
+    return (packed[0::PAIR_BLOCKS] << np.uint8(PAIRED_BITS)) | packed[1::PAIR_BLOCKS]
+
+
+def split_payloads(payloads: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Undo `pair_payloads`: uint8[chunks, 512] to uint8[2 * chunks, 512], a new array."""
+    low = np.uint8(PAIR_LOW_BITS)
+    return _interleaved((payloads >> np.uint8(PAIRED_BITS)) & low, payloads & low)
+
+
+def split_sums(lanes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the sums of both blocks of each chunk: uint8[chunks, 1024] to uint8[2 * chunks, 1024], a new array."""
+    return _interleaved(lanes >> np.uint8(PAIRED_SUM_BITS), lanes & np.uint8((1 << PAIRED_SUM_BITS) - 1))
+
+
+def _interleaved(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.stack((first, second), axis=1).reshape(-1, first.shape[1])
+
+
+# ---- checks of options ------------------------------------------------------------------------------------
+
+
+def _require_lane_bits(lane_bits: int) -> None:
+    """Raise CodecError unless a switch adds codes in lanes of so many bits."""
+    if lane_bits not in LANE_BITS:
+        raise CodecError(f"lanes of {lane_bits} bits: {' or '.join(str(bits) for bits in LANE_BITS)}")
+
+
+def _packs_results(result_bits: int | None, lane_bits: int, paired: bool) -> bool:
+    """Return whether results are packed. Raises CodecError unless a switch sends results with so many bits a lane."""
+    if result_bits in (None, lane_bits):
+        return False
+    if result_bits != PACKED_LANE_BITS:
+        raise CodecError(f"results of {result_bits} bits a lane: {PACKED_LANE_BITS}, or the {lane_bits} of the lane")
+    if lane_bits != LANE_BITS[0]:
+        raise CodecError(f"result_bits={result_bits} of lanes of {lane_bits} bits: take lanes of {LANE_BITS[0]} bits")
+    if paired:
+        raise CodecError(
+            f"result_bits={result_bits} with paired codes: two sums of {PAIRED_SUM_BITS} bits fill a lane; leave bits "
+            "or result_bits out"
+        )
+    return True
+
+
+def _require_table(workers: int, table: LookupTable, lane_bits: int) -> None:
+    """Raise CodecError for a table whose sums overflow a lane of so many bits, or that truncates too much."""
+    total, most = workers * table.granularity, (1 << lane_bits) - 1
+    if total > most:
+        raise CodecError(
+            f"{workers} workers * granularity {table.granularity} = {total} overflows a lane, whose maximum is {most}; "
+            "leave the table out to get one that fits, or take fewer bits or wider lanes"
+        )
+    if table.granularity != len(table.values) - 1:  # codes are not values: the switch looks them up
+        require_switch_table(table)
+    if table.bound < MIN_BOUND:
+        raise CodecError(
+            f"a table that truncates {table.truncated:.3g} of the coordinates, beyond {table.bound:.3g} standard "
+            f"deviations: at least {MIN_BOUND}"
+        )
+
+
+# ---- runs of blocks ---------------------------------------------------------------------------------------
+
+
+def _shared_ranges(shared: SharedRanges, blocks: int) -> NDArray[np.float64]:
+    require_ranges(shared.values, blocks, "shared")
+    require_usable(shared)
+    return shared.values.astype(np.float64)
+
+
+def _keys(context: ReductionContext, first: int) -> BlockKeys:
+    # Ranks rotate alike, so that the switch adds like with like, and round apart, so that roundings average out.
+    rotation = derive_key(context.seed, context.step, ROTATION)
+    return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
+
+
+def _within(parts: list[tuple[int, NDArray[np.float32]]], run: slice) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """Yield the blocks of a run, part by part, with their numbers."""
+    for first, part in parts:
+        start, stop = max(first, run.start), min(first + len(part), run.stop)
+        if start < stop:
+            yield slice(start, stop), part[start - first : stop - first]
+
+
+def _numbered(parts: list[NDArray[np.float32]]) -> list[tuple[int, NDArray[np.float32]]]:
+    """Pair each part of a vector with the number of its first block. Parts without blocks are left out."""
+    firsts = accumulate((len(part) for part in parts), initial=0)
+    return [(first, part) for first, part in zip(firsts, parts, strict=False) if len(part)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.table import LookupTable
+from hopsum.codec.lookup_table import LookupTable
 
 BLOCK = 1024
 """Elements that are rotated together, with lanes of 8 bits."""
@@ -37,18 +37,16 @@ def expected_nmse_of_values(
     rng: np.random.Generator,
     *,
     block: int = BLOCK,
-    rotated: bool = True,
     per_block: bool = True,
     rotations: int = 8,
 ) -> float:
-    """Return the same for any table of integers from 0 up.
+    """Expected NMSE of the mean for any table of non-negative integers, as `expected_nmse_of` for a LookupTable.
 
     Args:
         x: float32[elements], finite and not zero.
         values: what codes stand for. The first means -bound, the last +bound.
         bound: where coordinates are truncated, in units of the range.
         block: elements that are rotated together, a power of two.
-        rotated: whether they are. Else coordinates are elements.
         per_block: whether the range is the root mean square of each block, or of x.
     """
     blocks = np.zeros((-(-x.size // block), block))
@@ -59,16 +57,14 @@ def expected_nmse_of_values(
     levels = -bound + 2 * bound * np.array(values) / values[-1]
     error = 0.0
     for _ in range(rotations):
-        coordinates = _rotate(blocks * rng.choice([-1.0, 1.0], blocks.shape)) if rotated else blocks
+        coordinates = _rotate(blocks * rng.choice([-1.0, 1.0], blocks.shape))
         rounded, lost = _coordinate_errors(coordinates / ranges, levels)
         scale = np.where(np.isinf(ranges), 0.0, ranges)
-        error += _within(rounded * np.square(scale), lost * scale, x.size, rotated, workers)
+        error += _within(rounded * np.square(scale), lost * scale, x.size, workers)
     return error / rotations / float(energy.sum())
 
 
-def _within(
-    rounded: NDArray[np.float64], lost: NDArray[np.float64], elements: int, rotated: bool, workers: int
-) -> float:
+def _within(rounded: NDArray[np.float64], lost: NDArray[np.float64], elements: int, workers: int) -> float:
     """Return the squared error of the vector's own elements, of which the last block may have few.
 
     What rounding adds to coordinates the inverse rotation spreads evenly over a block, and falls as 1/n. What
@@ -76,8 +72,6 @@ def _within(
     """
     filled = (elements - 1) % rounded.shape[1] + 1
     total = float(rounded[:-1].sum() / workers + np.square(lost[:-1]).sum())
-    if not rotated:
-        return total + float(rounded[-1, :filled].sum() / workers + np.square(lost[-1, :filled]).sum())
     spread = float(rounded[-1].sum()) * filled / rounded.shape[1] / workers
     kept = _rotate(lost[-1:])[0, :filled]
     return float(total + spread + np.square(kept).sum())

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, ErrorFeedback
-from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite
+from hopsum.codec.interface import OnNonfinite, Tensors, require_on_nonfinite
 from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics
 from hopsum.communicator.task import Task
 from hopsum.communicator.unfinished import why_unfinished

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import Codec, CollectiveError, CollectivePhase, OnNonfinite, ReductionContext, Tensors
+from hopsum.codec.interface import Codec, CollectiveError, CollectivePhase, OnNonfinite, ReductionContext, Tensors
 from hopsum_wire import Op
 from hopsum_wire._layout import PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
@@ -84,14 +84,12 @@ class Signer:
         self._codec, self._seed = number, context.seed
         self._workers, self._rank = codec.workers, context.rank
         # What two implementations of one codec have in common; they may differ in everything else.
-        ways = [getattr(codec, name, "block") for name in ("rotation", "scale")]
         options = getattr(codec, "facts", "")
         table = f", table {codec.lookup}" if codec.lookup else ""
         packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
-        digits = getattr(codec, "digits", None)
-        shared = f", {digits[0]} digits of values up to {digits[1]} in a lane" if digits else ""
-        way = f"rotation {ways[0]}, scale {ways[1]}"
-        self._facts = f"codec {codec.name}, {way}{options}{table}{packed}{shared}, overlap {overlap}"
+        # Earlier versions had other rotations and scales: their ranks compare digests of this text with ours.
+        way = "rotation block, scale block"
+        self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
 
     def sign(self, call: CallSignature) -> Signature:
         """Return the signature of an all-reduce."""

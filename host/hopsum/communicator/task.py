@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import OnNonfinite, Reduction, Tensors
+from hopsum.codec.interface import OnNonfinite, Reduction, Tensors
 from hopsum.communicator.results import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import CallSignature
 from hopsum.communicator.vector import Vector, host_vector

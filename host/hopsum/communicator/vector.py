@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext
-from hopsum.codec.base import OnNonfinite, Reduction, Tensors, require_out, require_vector
+from hopsum.codec.interface import OnNonfinite, Reduction, Tensors, require_out, require_vector
 
 RUNS: Final = 16
 """Parts of a vector, each with one run of elements in the sample."""

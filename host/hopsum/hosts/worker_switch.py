@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An embedded switch beside a worker that keeps itself registered with a controller elsewhere.
 
-    state       event                          next        also
-    STARTING    the switch serves              OFFERING
-    OFFERING    registered                     REGISTERED  it is said once
-    OFFERING    no answer                      OFFERING    again after a pause; it is said once
-    REGISTERED  a heartbeat's time has passed  REGISTERED  registers again: a controller that forgot it has it again
-    REGISTERED  no answer                      OFFERING
-    any         refused                        over        ControllerError
-    any         the switch's process ended     over        ChildError
-    any         stop                           over        deregisters, and tells which jobs were there
+state       event                          next        also
+STARTING    the switch serves              OFFERING
+OFFERING    registered                     REGISTERED  it is said once
+OFFERING    no answer                      OFFERING    again after a pause; it is said once
+REGISTERED  a heartbeat's time has passed  REGISTERED  registers again: a controller that forgot it has it again
+REGISTERED  no answer                      OFFERING
+any         refused                        over        ControllerError
+any         the switch's process ended     over        ChildError
+any         stop                           over        deregisters, and tells which jobs were there
 """
 
 from __future__ import annotations

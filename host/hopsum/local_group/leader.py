@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import CollectiveError, NonFiniteError
-from hopsum.codec.base import nonfinite_error
+from hopsum.codec.interface import nonfinite_error
 from hopsum.communicator import (
     AllReduceResult,
     Communicator,

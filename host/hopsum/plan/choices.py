@@ -2,8 +2,7 @@
 """The choices of codec thc for a job: bits of an element on a worker's link against the error of the mean.
 
 A choice is on the Pareto front if no other one has both at most as many bits in the busier direction and at most the
-same error, and fewer bits or a smaller error. The default is plain `thc`, whatever the front is. Of the many options
-with digits only those on the front are choices.
+same error, and fewer bits or a smaller error. The default is plain `thc`, whatever the front is.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hopsum.codec import Codec, CodecError, make_codec
-from hopsum.codec.digits import LEAST_DIGITS, MOST_DIGITS, largest_radix
-from hopsum.codec.lookup_table_codec import LookupTableCodec
-from hopsum.codec.table import expected_nmse
+from hopsum.codec.lookup_table import expected_nmse
+from hopsum.codec.thc import LookupTableCodec
 from hopsum.plan.traffic import exchanges_of, summed_traffic
 from hopsum_wire.payload import SHAPES
 
 SPELLED: Final = ("thc", "thc:lane_bits=16", "thc:result_bits=6", "thc:bits=2")
-_DIGITS: Final = range(LEAST_DIGITS + 1, MOST_DIGITS + 1)
-"""Digits with fewer bits than lanes of 8 bits."""
 _ELEMENTS: Final = 1 << 20
 _BITS: Final = 8
 
@@ -62,10 +58,7 @@ def codec_choices(workers: int) -> tuple[list[CodecChoice], dict[str, str]]:
             refused[spelled] = str(error)
         else:
             found.append(_choice(spelled, codec))
-    given = [f"thc:digits={digits}" for digits in _DIGITS if workers < largest_radix(digits)]
-    found += [_choice(each, make_codec(each, workers=workers, backend="numpy")) for each in given]
-    judged = [_judged(each, found) for each in found]
-    return [each for each in judged if each.on_front or each.codec in SPELLED], refused
+    return [_judged(each, found) for each in found], refused
 
 
 def _choice(spelled: str, codec: Codec) -> CodecChoice:

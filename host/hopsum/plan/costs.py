@@ -4,7 +4,6 @@
 encode_CODEC, decode_CODEC   of a vector's element; of lossless at a density of 0, and encode_lossless_member,
                              decode_lossless_member for each element that is not zero on some worker
                              thc_paired is thc with bits=2, whose codes and sums are packed and split besides
-                             thc_digits is thc with digits, which are packed and split likewise
 decode_packed                of an element besides: its sum out of a packed result
 chunk                        of a worker's network: one UPDATE sent and its RESULT taken
 vector                       of a worker, for a vector of any length: phases, and hand-overs between its threads
@@ -29,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.plan.setting import PlanError
 
-CODECS: Final = ("thc", "thc_paired", "thc_digits", "uhc", "fixed", "lossless")
+CODECS: Final = ("thc", "thc_paired", "uhc", "fixed", "lossless")
 _PARTS: Final = (
     "decode_packed", "chunk", "vector", "place", "update", "ring_fp32", "ring_fp16", "two_shot_4", "two_shot_8",
 )  # fmt: skip

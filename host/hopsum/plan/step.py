@@ -143,7 +143,7 @@ def _form(codec: Codec) -> str:
     """Return what stands behind the codec's name in the names of its costs."""
     if not isinstance(codec, RangeCodec) or codec.chunk_blocks == 1:
         return ""
-    return "_paired" if codec.lookup is not None else "_digits"
+    return "_paired"
 
 
 def winning_rates(

@@ -16,8 +16,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from hopsum.codec import Codec
-from hopsum.codec.base import blocks_of
-from hopsum.codec.lookup_table_codec import LookupTableCodec
+from hopsum.codec.interface import blocks_of
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.index import choose_index, expected_union, index_bits
 from hopsum.codec.lossless.kernels import RANGE_BLOCK
@@ -103,8 +102,7 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseT
         yield PhaseTraffic(Op.OR, index_bits(elements, bloom))
         yield PhaseTraffic(Op.ADD32, ceil(GAMMA * (union + false)))
     elif isinstance(codec, RangeCodec):
-        one = isinstance(codec, LookupTableCodec) and codec.scale == "tensor"
-        yield PhaseTraffic(Op.MAX32, 1 if one else blocks_of(elements, codec.block_elements))
+        yield PhaseTraffic(Op.MAX32, blocks_of(elements, codec.block_elements))
         yield PhaseTraffic(codec.op, -(-elements // codec.chunk_blocks))
     else:
         raise PlanError(f"codec {codec.name!r}: no sizes are known of it")

@@ -26,8 +26,6 @@ class WorkerPhase(Enum):
     OVER = auto()
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Membership:
     """One worker's part in one generation, as the controller hands it out.

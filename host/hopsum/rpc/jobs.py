@@ -38,7 +38,6 @@ class JobsClient:
         table: Sequence[int] | None = None,
         table16: Sequence[int] | None = None,
         table6: Sequence[int] | None = None,
-        digits: Sequence[int] | None = None,
         quorum: int | None = None,
         min_quorum: int | None = None,
         switch: str | None = None,
@@ -53,7 +52,7 @@ class JobsClient:
         """Make a job. The reply has the token that its workers join with, and no later call returns it.
 
         Args:
-            table, table16, table6, digits: of the codec, see `hopsum.codec.job_tables`. A table that the codec lacks
+            table, table16, table6: of the codec, see `hopsum.codec.job_tables`. A table that the codec lacks
             is None.
             quorum: workers that complete a sum, all by default. min_quorum: that a flush completes it with, by
                 default 1.
@@ -72,7 +71,6 @@ class JobsClient:
             table=table,
             table16=table16,
             table6=table6,
-            digits=digits,
             quorum=quorum,
             min_quorum=min_quorum,
             switch=switch,

@@ -204,8 +204,10 @@ def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> No
         try:
             link.redirect(found.send_to.address)
         except OSError as error:
-            raise MembershipError(f"job {membership.job!r} moved to {found.send_to}, and from {link.local[0]} there is "
-                                  f"no way there: {error}") from error
+            raise MembershipError(
+                f"job {membership.job!r} moved to {found.send_to}, and from {link.local[0]} there is "
+                f"no way there: {error}"
+            ) from error
         _log.warning("rank %d sends to %s from now on, no more to %s:%d", rank, found.send_to, *before)
 
 

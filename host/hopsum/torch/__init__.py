@@ -17,12 +17,11 @@ from hopsum.torch.diloco import DiLoCo
 from hopsum.torch.fsdp import ReplicaState, register_all_reduce_hook
 from hopsum.torch.group import ProcessGroupHopsum, register
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
-from hopsum.torch.quorum import Quorum, QuorumProcessGroup
 from hopsum.torch.recovery import StateDictRecovery
 from hopsum.torch.state import HopsumState
 
 __all__ = [
-    "DiLoCo", "HopsumState", "ProcessGroupHopsum", "Quorum", "QuorumProcessGroup", "ReplicaState",
+    "DiLoCo", "HopsumState", "ProcessGroupHopsum", "ReplicaState",
     "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook", "register_comm_hook",
 ]  # fmt: skip
 

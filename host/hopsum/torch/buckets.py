@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hopsum.codec.base import OnNonfinite, nonfinite_error
+from hopsum.codec.interface import OnNonfinite, nonfinite_error
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device import DeviceCodecs

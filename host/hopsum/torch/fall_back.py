@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 import torch
 import torch.distributed as dist
 
-from hopsum.codec.base import CollectiveError, OnNonfinite, nonfinite_error
+from hopsum.codec.interface import CollectiveError, OnNonfinite, nonfinite_error
 from hopsum.errors import AllReduceError, GenerationEndedError, RankLeftError, WorkersReplacedError
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import PortionSum

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import torch
 from torch import nn
 
-from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
 from hopsum.torch.device import DeviceCodecs

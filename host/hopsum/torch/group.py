@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 
 BACKEND: Final = "hopsum"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.codec.base import CollectiveError, OnNonfinite, require_on_nonfinite
+from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.communicator.unfinished import unhandled
 from hopsum.config import CodecOn

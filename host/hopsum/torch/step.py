@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hopsum.codec.base import CollectiveError
+from hopsum.codec.interface import CollectiveError
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device import DeviceFeedback
 from hopsum.torch.residuals import Residuals, StepFeedback

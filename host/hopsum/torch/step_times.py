@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The times of training steps, as the hook sees them, beside what a ring would have sent.
 
-    wait         from the last bucket that a backward pass hands over to the means of all its buckets: computing is
-                 over, and the step waits for the network (and for encoding and decoding)
-    busy         at least one all-reduce is under way in the communicator
-    rate         bytes of the busier direction by the busy time. A straggler, encoding and decoding lower the rate
-    ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks
+wait         from the last bucket that a backward pass hands over to the means of all its buckets: computing is
+             over, and the step waits for the network (and for encoding and decoding)
+busy         at least one all-reduce is under way in the communicator
+rate         bytes of the busier direction by the busy time. A straggler, encoding and decoding lower the rate
+ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks
 """
 
 from __future__ import annotations

@@ -184,9 +184,7 @@ class _UdpCarrier:
 class _Layer2Carrier:
     """A layer-2 socket of scapy on one interface. UDP checksums are not verified: a veth's sender leaves them open."""
 
-    def __init__(
-        self, layers: Any, interface: str, local: tuple[str, int], switch: tuple[str, int], hop: str
-    ) -> None:
+    def __init__(self, layers: Any, interface: str, local: tuple[str, int], switch: tuple[str, int], hop: str) -> None:
         self._layers, self._hop, self._switch = layers, hop, switch
         self.statistics, self._waker = LinkStatistics(), -1
         self._holder: socket.socket | None = None

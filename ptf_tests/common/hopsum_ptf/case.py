@@ -104,7 +104,7 @@ class SwitchCase(ReportedTest):
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller. No other job has the addresses of its workers.
 
-        `options` are those of a JobSpec: table, table16, table6, digits, quorum, min_quorum, observers. On a target
+        `options` are those of a JobSpec: table, table16, table6, quorum, min_quorum, observers. On a target
         without LOOKUP_ADD16 or LOOKUP_ADD6 the job has no table for it.
         """
         for op, table in ((Op.LOOKUP_ADD16, "table16"), (Op.LOOKUP_ADD6, "table6")):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hopsum.codec import ErrorFeedback
-from hopsum.codec.base import blocks_of
-from hopsum.codec.lookup_table_codec import LookupTableCodec
+from hopsum.codec.interface import blocks_of
+from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.report import loss
 from hopsum_evaluation.report.learner import PARAMETERS, Learner
 from hopsum_evaluation.report.lossy import Fate, allreduce, draw_fate

@@ -27,11 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import ReductionContext
-from hopsum.codec.base import includes
+from hopsum.codec.interface import includes
 from hopsum.codec.range_codec import RangeReduction
-from hopsum.codec.ranges import read_ranges
-from hopsum.codec.reduction import ReductionState
 from hopsum.codec.thc import Thc
+from hopsum.codec.vector_reduction import ReductionState, read_ranges
 from hopsum.protocol.worker import Timing
 
 from ..transport.lossy import Mishaps

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hopsum.agent import Agent
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, job_tables, make_codec
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.table import expected_nmse
 from hopsum.communicator import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import LANES
 from hopsum_wire import Op

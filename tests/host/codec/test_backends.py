@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from hopsum.codec import CodecError, ReductionContext, SharedRanges, make_codec
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Form, TableSteps
-from hopsum.codec.backends.reference import NumpyKernels
+from hopsum.codec.backends.numpy_kernels import NumpyKernels
 from hopsum.codec.hashing import block_keys, derive_key, lane_bits, splitmix64
+from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.registry import CODECS, self_check
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.table import optimal_table
 from hopsum.codec.thc import Thc
 from hopsum_wire import CODE_GROUPS, unpack_codes
 

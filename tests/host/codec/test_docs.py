@@ -11,10 +11,9 @@ import pytest
 
 from hopsum.codec import make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.lookup_table_codec import LookupTableCodec
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.table import expected_nmse
-from hopsum.codec.thc import Thc
+from hopsum.codec.thc import LookupTableCodec, Thc
 from hopsum.plan.traffic import summed_traffic
 from hopsum_wire import Op
 

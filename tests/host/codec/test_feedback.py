@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, ReductionContext
 from hopsum.codec.range_codec import RangeReduction
-from hopsum.codec.ranges import pack_ranges
-from hopsum.codec.reduction import ReductionState
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.vector_reduction import ReductionState, pack_ranges
 from hopsum_wire import Op
 
 from .conftest import MakeCodec

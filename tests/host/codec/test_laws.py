@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, LookupTable, ReductionContext, SharedRanges
-from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges
+from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.table import optimal_table
+from hopsum.codec.vector_reduction import INFINITE, pack_ranges, read_ranges
 from hopsum_wire import Op
 
 from .conftest import MakeCodec

@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec
-from hopsum.codec.lookup_table_options import MIN_BOUND
+from hopsum.codec.lookup_table import LookupTable, best_table, expected_nmse
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
-from hopsum.codec.ranges import pack_ranges
 from hopsum.codec.registry import CODECS
-from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.table import LookupTable, best_table, expected_nmse
-from hopsum.codec.uhc import uniform_table
+from hopsum.codec.thc import HUGE, MIN_BOUND, TINY, LookupTableCodec, uniform_table
+from hopsum.codec.vector_reduction import pack_ranges
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES, unpack_codes
 

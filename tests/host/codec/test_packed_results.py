@@ -10,10 +10,10 @@ import pytest
 from tests.host.codec.vectors import layered, nmse, normal, require_equal_backends
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.base import job_tables
+from hopsum.codec.interface import job_tables
+from hopsum.codec.lookup_table import LookupTable, best_table, expected_nmse
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.table import LookupTable, best_table, expected_nmse
 from hopsum_controlplane.lanes import check_lane_overflow
 from hopsum_wire import Op
 from hopsum_wire.payload import pack_sums, unpack_sums

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from tests.host.codec.vectors import layered, nmse, normal, require_equal_backends, require_equal_runs
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.base import job_tables
-from hopsum.codec.pairs import pair_payloads, pair_table, split_payloads, split_sums
+from hopsum.codec.interface import job_tables
+from hopsum.codec.lookup_table import LookupTable, expected_nmse, paired_table
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
-from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.table import LookupTable, expected_nmse, paired_table
-from hopsum.codec.thc import Thc
+from hopsum.codec.thc import Thc, pair_payloads, pair_table, split_payloads, split_sums
+from hopsum.codec.vector_reduction import SharedRanges
 from hopsum_controlplane.lanes import check_lane_overflow
 from hopsum_wire import CODE_GROUPS, Op, pack_codes, unpack_codes
 

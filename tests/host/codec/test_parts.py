@@ -14,8 +14,8 @@ from tests.host.codec.vectors import layered
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
-from hopsum.codec.ranges import INFINITE
 from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.vector_reduction import INFINITE
 
 FORMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("thc", {}),

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, LookupTable, make_codec
-from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.table import (
+from hopsum.codec.lookup_table import (
     expected_nmse,
     optimal_table,
     require_switch_table,
@@ -19,6 +18,7 @@ from hopsum.codec.table import (
     truncation_bound,
     truncation_error,
 )
+from hopsum.codec.simulate import simulate_allreduce
 
 G17 = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)
 G19 = (0, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 19)

@@ -11,9 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, LookupTable, best_table, table_search, table_solver
+from hopsum.codec.lookup_table import expected_nmse, most_workers, optimal_table, pareto_front, require_switch_table
 from hopsum.codec.solved_tables import SOLVED
-from hopsum.codec.table import expected_nmse, optimal_table, require_switch_table
-from hopsum.codec.table_search import most_workers, pareto_front
 
 pytestmark = pytest.mark.system
 G21 = (0, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 21)

@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 
 from hopsum.codec import table_solver
-from hopsum.codec.table import optimal_table, rounding_error, truncation_bound
-from hopsum.codec.table_solver import cell_errors_between, grid_costs, relax_all, relax_narrowed, shortest_table
+from hopsum.codec.lookup_table import (
+    cell_errors_between,
+    grid_costs,
+    optimal_table,
+    relax_all,
+    relax_narrowed,
+    rounding_error,
+    shortest_table,
+    truncation_bound,
+)
 
 # Tables of the authors' repository: bits, granularity, the values of 1/p that share it, the table.
 SHIPPED = [

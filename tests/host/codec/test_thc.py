@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, LookupTable, ReductionContext, SharedRanges, make_codec
-from hopsum.codec.ranges import INFINITE
+from hopsum.codec.lookup_table import best_table, expected_nmse, optimal_table
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.table import best_table, expected_nmse, optimal_table
 from hopsum.codec.thc import HUGE, TINY, Thc
+from hopsum.codec.vector_reduction import INFINITE
 
 from .vectors import encode_alone, layered, nmse, normal, only
 

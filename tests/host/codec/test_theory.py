@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hopsum.codec import best_table, make_codec
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.table import expected_nmse
 from hopsum.codec.theory import expected_nmse_of
 
 pytestmark = pytest.mark.system

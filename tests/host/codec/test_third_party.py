@@ -12,8 +12,7 @@ import pytest
 
 import hopsum
 from hopsum.codec import CODECS, Codec, make_codec
-from hopsum.codec.base import ReductionContext
-from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.interface import ErrorFeedback, ReductionContext
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 
 from .vectors import Floats, normal

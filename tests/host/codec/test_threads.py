@@ -15,8 +15,8 @@ from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
+from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.table import optimal_table
 
 from .conftest import NAMES
 from .vectors import layered
@@ -67,7 +67,7 @@ def test_kernels_really_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("turns", [[0, 25], [0, 50], [25, 25], [16, 32], [25, 57]])
 def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own: int) -> None:
     """50 blocks in two runs: from the first that is free, first of the own run, then of the other."""
-    compiled = pytest.importorskip("hopsum.codec.backends.compiled")
+    compiled = pytest.importorskip("hopsum.codec.backends.numba_kernels")
     x = layered(50 * 1024).reshape(50, 1024)
     whole = load_kernels("numpy").root_mean_square(x)
     out = np.full(50, -1, np.float32)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
-from hopsum.codec.backends.reference import NumpyKernels
-from hopsum.codec.table import optimal_table
+from hopsum.codec.backends.numpy_kernels import NumpyKernels
+from hopsum.codec.lookup_table import optimal_table
 from hopsum_wire import CODE_GROUPS, pack_codes
 
 pytest.importorskip("numba")

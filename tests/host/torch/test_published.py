@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from hopsum.codec.table import LookupTable, expected_nmse
+from hopsum.codec.lookup_table import LookupTable, expected_nmse
 from hopsum_evaluation.torch.published import BLOCK, STAGES, TABLE, TRUNCATED, PublishedWorker
 
 pytestmark = pytest.mark.system

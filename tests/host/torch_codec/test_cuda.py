@@ -12,8 +12,8 @@ import torch
 
 from hopsum.codec import LookupTable, ReductionContext
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.thc import Thc
+from hopsum.codec.vector_reduction import SharedRanges
 from hopsum.torch.codec import TorchFeedback, TorchThc
 from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_evaluation.torch.bench import Inputs, compare_sample

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from hopsum.codec import CodecError, ErrorFeedback, LookupTable, ReductionContext
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.hashing import ROTATION, block_keys, derive_key, lane_bits
-from hopsum.codec.ranges import SharedRanges
-from hopsum.codec.ranges import pack_ranges as pack_numpy
-from hopsum.codec.ranges import read_ranges as read_numpy
+from hopsum.codec.lookup_table import best_table
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.table import best_table
 from hopsum.codec.thc import Thc
+from hopsum.codec.vector_reduction import SharedRanges
+from hopsum.codec.vector_reduction import pack_ranges as pack_numpy
+from hopsum.codec.vector_reduction import read_ranges as read_numpy
 from hopsum.torch.codec import TorchFeedback, TorchThc, pack_ranges, read_ranges
 from hopsum.torch.codec.kernels import FLOAT_LIMIT, DeviceTable
 from hopsum.torch.codec.launch import TritonKernels

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
-from hopsum.codec.base import Codec, CollectivePhase, Reduction
+from hopsum.codec.interface import Codec, CollectivePhase, Reduction
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator.vector import HostVector
 from hopsum.torch.device import DeviceFeedback, device_codec

@@ -7,12 +7,14 @@ numba ships no types, and finds a cache stale by the file of the kernel alone: p
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, TypeVar
 
+import numba
+from numba.core import compiler_lock
+
 F = TypeVar("F", bound=Callable[..., Any])
-_numba: Any = import_module("numba")
-_compiling: Any = import_module("numba.core.compiler_lock").global_compiler_lock
+_numba: Any = numba
+_compiling: Any = compiler_lock.global_compiler_lock
 types: Any = _numba.types
 
 

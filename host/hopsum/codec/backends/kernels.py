@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a codec backend, and the definition that all backends share.
 
-thc and uhc, one block of B elements x (1024 where lanes have 8 bits, 512 where they have 16: one chunk; 256 where
-lanes of 32 bits carry digits, a block each) with range r and a table T with granularity g, bound t >= 1/4:
+thc and uhc, one block of B elements x (1024 where lanes have 8 bits, 512 where they have 16: one chunk) with range r
+and a table T with granularity g, bound t >= 1/4:
 
     v[e] = rint(x[e] * scale) * sign[e]           int32; scale = g/(2t) * 2^16/sqrt(B) / (r 2^k)
     y    = H v                                    int32, H the B x B Hadamard matrix of +1 and -1: exact
@@ -14,8 +14,8 @@ below the lower neighbour it always counts, above the upper neighbour never. For
 code = (q + u) >> 16. Coordinate c of the wire is row (c mod B/16) * 16 + c div (B/16) of H: the order that SIMD
 passes leave.
 
-Overflow. k is 0 unless the block's own root mean square exceeds r (a range that came too late, or one range for a
-whole tensor): then r 2^k is at least the block's own, at the cost of k bits of precision. So |v| has 2-norm at most
+Overflow. k is 0 unless the block's own root mean square exceeds r (a range that came too late): then
+r 2^k is at least the block's own, at the cost of k bits of precision. So |v| has 2-norm at most
 2^16 g/(2t) + sqrt(B)/2, and |y| and every partial sum of it is at most 2^16 sqrt(B) g/(2t) + B/2: below 2^30 for
 B = 1024 with g <= 255, and smaller by sqrt(2) for B = 512. Before the shift y is clamped to +-(g 2^15 / 2^k + 1), so
 that k <= 23 cannot overflow. Levels are counted in 8 bits: g plus the widest gap is at most 255 (or T the identity).
@@ -25,12 +25,8 @@ that k <= 23 cannot overflow. Levels are counted in 8 bits: g plus the widest ga
 where the integers are below 2^18 with lanes of 8 bits, exact in float32, and below 2^25 with lanes of 16 bits: one
 rounding to float32, and one in the product.
 
-Not rotated:  q = clamp(rint(clamp(x * scale, -+g 2^15)) + g/2 * 2^16, ...), scale = g/(2t) * 2^16 / r, clamped as a
-float because nothing bounds x, coordinates in element order, and x' = float32(2 S - c g) * r t / (c g).
-
 Random bits (hashing.py): sign of element e is bit e div 32 of lane e mod 32 of the block's rotation key; u of
 elements j and j + 256 of half h (512 elements) are the low and high 16 bits of lane 256 h + j of the rounding key.
-Where B = 256, u of elements j and j + 128 are the low and high 16 bits of lane j.
 
 fixed, one block of 256 elements with range r (largest magnitude): i[e] = rint(clamp(x[e] * 2^s)), big-endian
 int32. Decode is float32(float64(sum) / (c 2^s)), one division and one conversion.
@@ -50,8 +46,6 @@ from hopsum_wire import LANE_GROUP_CODES
 THC_BLOCK: Final = 1024
 """Elements of a chunk with lanes of 8 bits."""
 FIXED_BLOCK: Final = 256
-DIGIT_LANE_BITS: Final = 32
-"""The bits of a lane that carries digits."""
 FRACTION_BITS: Final = 16
 """The bits behind the point of a coordinate on the table's scale, and of its random number."""
 INPUT_BITS: Final = FRACTION_BITS - 5
@@ -64,12 +58,9 @@ class Form(NamedTuple):
     """The format of a block of thc or uhc on the wire."""
 
     lane_bits: int = 8
-    """8, 16 or 32. It decides the size of blocks. A lane of 32 bits carries digits of several blocks (digits.py), and
-    what kernels see of a block is a byte for each element: its digits, or sums of them."""
+    """8 or 16. It decides the size of blocks."""
     packed: bool = True
     """True: payloads are 4-bit codes to look up. False: payloads are lanes, and codes are values."""
-    rotated: bool = True
-    """True: signs and the Hadamard matrix are applied."""
     group_codes: int = LANE_GROUP_CODES
     """Codes of a group, see `hopsum_wire.payload`. Lanes have no groups."""
 
@@ -80,9 +71,7 @@ class Form(NamedTuple):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes of a block's UPDATE payload. Those of a RESULT are 1024. Of digits: bytes of a block, either way."""
-        if self.lane_bits == DIGIT_LANE_BITS:
-            return self.block_elements
+        """Bytes of a block's UPDATE payload. Those of a RESULT are 1024."""
         return self.block_elements // 2 if self.packed else THC_BLOCK
 
     @property
@@ -220,12 +209,6 @@ class Kernels(Protocol):
 
         Returns the largest lane of each block, int32[blocks]. Where that exceeds counts * granularity, `out` is void.
         """
-
-    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """Fill payloads uint8[chunks, 1024] from values below the radix, uint8[chunks * digits, 256]. See digits.py."""
-
-    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """Fill digits uint8[chunks * digits, 256] from payloads or sums uint8[chunks, 1024]. See digits.py."""
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

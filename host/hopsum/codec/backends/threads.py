@@ -198,22 +198,6 @@ class ThreadedKernels:
         self._split(work, out)
         return peaks
 
-    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-
-        def work(rows: slice) -> None:
-            blocks = slice(rows.start * digits, rows.stop * digits)
-            self._kernels.pack_digits(values[blocks], digits, radix, out[rows])
-
-        self._split(work, out)
-
-    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-
-        def work(rows: slice) -> None:
-            blocks = slice(rows.start * digits, rows.stop * digits)
-            self._kernels.split_digits(payloads[rows], digits, radix, out[blocks])
-
-        self._split(work, payloads)
-
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:

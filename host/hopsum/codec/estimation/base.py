@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext, require_vector
+from hopsum.codec.interface import CodecError, ReductionContext, require_vector
 
 RUN: Final = 1 << 16
 """Elements that are worked on together: a multiple of 8 (whole bytes of any width) and of 1024 (whole keys)."""

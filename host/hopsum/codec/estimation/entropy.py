@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError
 from hopsum.codec.estimation.base import runs
+from hopsum.codec.interface import CodecError
 
 
 class EntropyCoder:

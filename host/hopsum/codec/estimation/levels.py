@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError
 from hopsum.codec.estimation.base import RUN, runs
 from hopsum.codec.estimation.rng import uniforms
+from hopsum.codec.interface import CodecError
 
 MAX_LEVELS: Final = 1 << 16
 

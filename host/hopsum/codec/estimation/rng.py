@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import ReductionContext, blocks_of
 from hopsum.codec.hashing import ROTATION, ROUNDING, block_keys, derive_key, lane_bits
+from hopsum.codec.interface import ReductionContext, blocks_of
 
 _BLOCK: Final = 1024
 

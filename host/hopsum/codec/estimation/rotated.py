@@ -23,7 +23,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import RUN, Message, finite_float32, require_finite_vector, require_payload, runs
 from hopsum.codec.estimation.levels import (
     Levels,
@@ -34,6 +33,7 @@ from hopsum.codec.estimation.levels import (
     unpack_values,
 )
 from hopsum.codec.estimation.rng import rotation_key, rounding_key, signs
+from hopsum.codec.interface import CodecError, ReductionContext
 
 _SIDE: Final = struct.Struct("<hff")
 _EXPONENTS: Final = range(-148, 129)

@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, finite_float32, require_finite_vector, require_payload, runs
 from hopsum.codec.estimation.levels import (
     Levels,
@@ -28,6 +27,7 @@ from hopsum.codec.estimation.levels import (
     unpack_values,
 )
 from hopsum.codec.estimation.rng import rounding_key
+from hopsum.codec.interface import CodecError, ReductionContext
 
 _SIDE: Final = struct.Struct("<ff")
 

@@ -25,11 +25,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, finite_float32, require_finite_vector, runs
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.levels import Levels, require_levels
 from hopsum.codec.estimation.rng import rounding_key, uniforms
+from hopsum.codec.interface import CodecError, ReductionContext
 
 _SIDE: Final = struct.Struct("<fd")
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.base import CodecError, OnNonfinite, ReductionContext, Tensors, require_workers
-from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.interface import CodecError, ErrorFeedback, OnNonfinite, ReductionContext, Tensors, require_workers
 from hopsum.codec.lossless.index import require_kind
 from hopsum.codec.lossless.kernels import SketchKernels
 from hopsum.codec.lossless.parallel_kernels import ParallelKernels
@@ -25,7 +24,7 @@ _REPEATS: Final = 3
 
 
 class Lossless:
-    """The contract is `hopsum.codec.base.Codec`. Any thread may use it."""
+    """The contract is `hopsum.codec.interface.Codec`. Any thread may use it."""
 
     name = "lossless"
     op = Op.ADD32

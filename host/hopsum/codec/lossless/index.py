@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopsum.codec.base import CodecError, blocks_of
+from hopsum.codec.interface import CodecError, blocks_of
 from hopsum.codec.lossless.kernels import Bloom
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES

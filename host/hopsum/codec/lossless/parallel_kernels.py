@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.threads import run_parallel
-from hopsum.codec.base import blocks_of
+from hopsum.codec.interface import blocks_of
 from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom, SketchKernels
 from hopsum.codec.lossless.sizing import SketchPlan
 

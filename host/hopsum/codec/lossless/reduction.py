@@ -31,10 +31,13 @@ from sys import byteorder
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import (
+from hopsum.codec.fixed import fixed_exponents
+from hopsum.codec.hashing import INDEX, SKETCH, derive_key
+from hopsum.codec.interface import (
     CodecError,
     CollectiveError,
     CollectivePhase,
+    ErrorFeedback,
     OnNonfinite,
     ReductionContext,
     Tensors,
@@ -43,15 +46,18 @@ from hopsum.codec.base import (
     includes,
     require_rows,
 )
-from hopsum.codec.feedback import ErrorFeedback
-from hopsum.codec.fixed import fixed_exponents
-from hopsum.codec.hashing import INDEX, SKETCH, derive_key
 from hopsum.codec.lossless.index import CHUNK_BITS, choose_index, expected_union, index_bits
 from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom
 from hopsum.codec.lossless.parallel_kernels import ParallelKernels
 from hopsum.codec.lossless.sizing import Sizing, SketchPlan, make_plan
-from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_ranges
-from hopsum.codec.reduction import ReductionState, VectorReduction
+from hopsum.codec.vector_reduction import (
+    INFINITE,
+    ReductionState,
+    VectorReduction,
+    pack_ranges,
+    read_ranges,
+    require_ranges,
+)
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -70,7 +76,7 @@ class LosslessOptions:
 
 
 class LosslessReduction(VectorReduction):
-    """One all-reduce of one vector. The contract is `hopsum.codec.base.Reduction`."""
+    """One all-reduce of one vector. The contract is `hopsum.codec.interface.Reduction`."""
 
     def __init__(
         self,
@@ -93,19 +99,9 @@ class LosslessReduction(VectorReduction):
         self._repeats_left = options.repeats
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def take(
-        self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
-        lost: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Take the results of the current phase. See `Reduction`. All of them are needed."""
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the results of the current phase. See `Reduction`."""
         payloads = self._require_phase().payloads
-        if lost is not None and lost.any():
-            raise CodecError(
-                f"{int(lost.sum())} of {lost.size} results of {self.state.name.lower()} are lost: codec lossless needs "
-                "them all"
-            )
         require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")
         if self.state is ReductionState.RANGES:

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.threads import run_parallel
-from hopsum.codec.base import CodecError
 from hopsum.codec.hashing import derive_key
+from hopsum.codec.interface import CodecError
 from hopsum.codec.lossless.kernels import EDGE_SHIFT, MAX_EDGES, SketchKernels
 from hopsum.codec.lossless.layout import SketchLayout
 

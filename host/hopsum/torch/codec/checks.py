@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from hopsum.codec.base import CodecError
+from hopsum.codec.interface import CodecError
 
 
 def require_vector(x: torch.Tensor, device: torch.device) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codec `thc` on torch tensors, as hopsum.codec's `Thc` with one range per block and lanes of 8 bits.
 
-It also has `bits=2`, `result_bits=6` and `digits`. Payloads, ranges and means are the same bytes, so ranks with and
+It also has `bits=2` and `result_bits=6`. Payloads, ranges and means are the same bytes, so ranks with and
 without a GPU can be in one job. Vectors stay on their device; what travels is payloads. A range is a float32 of a
 tensor here, and +inf says that a block must not be summed.
 
@@ -23,22 +23,14 @@ import torch
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
-from hopsum.codec.base import CodecError, ReductionContext, blocks_of
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
-from hopsum.codec.lookup_table_codec import HUGE, TINY
+from hopsum.codec.interface import CodecError, ReductionContext, blocks_of
+from hopsum.codec.lookup_table import LookupTable
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.table import LookupTable
-from hopsum.codec.thc import Thc
+from hopsum.codec.thc import HUGE, TINY, Thc
 from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
-from hopsum.torch.codec.forms import (
-    pack_digits,
-    pair_payloads,
-    split_digits,
-    split_payloads,
-    split_sums,
-    unpack_sums,
-)
-from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, even_table, load_torch_kernels
+from hopsum.torch.codec.forms import pair_payloads, split_payloads, split_sums, unpack_sums
+from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
 from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -59,7 +51,6 @@ class TorchThc:
         table: LookupTable | None = None,
         bits: int = 4,
         result_bits: int | None = None,
-        digits: int | None = None,
         device: torch.device | str = "cpu",
         backend: str = "auto",
     ) -> None:
@@ -67,28 +58,20 @@ class TorchThc:
 
         Args:
             table: of up to 16 values, of up to 4 with `bits=2`; as `Thc` chooses it if left out.
-            bits, result_bits, digits: as for `Thc`.
+            bits, result_bits: as for `Thc`.
             device: where all tensors are.
-            backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed. Digits are made by
-                torch's own operations on any device.
+            backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed.
 
         Raises:
             CodecError: the sum of `workers` table values may overflow a lane, the table does not fit the kernels, or
                 there is no such backend or device here, or it failed its check.
         """
         self.workers, self.bits = workers, bits
-        twin = Thc(
-            workers, table=table, bits=bits, result_bits=result_bits, digits=digits, kernels=load_kernels("numpy")
-        )
+        twin = Thc(workers, table=table, bits=bits, result_bits=result_bits, kernels=load_kernels("numpy"))
         self.table, self.op, self.chunk_blocks = twin.table, twin.op, twin.chunk_blocks
-        self.block_elements, self.lookup, self.digits = twin.block_elements, twin.lookup, twin.digits
-        self._radix = workers * self.table.granularity + 1
+        self.block_elements, self.lookup = twin.block_elements, twin.lookup
         self.device = _device(device)
-        if digits is None:
-            self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
-        else:
-            self.device_table = even_table(self.table.granularity, self.device)
-            backend = _without_triton(backend)
+        self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
         if self.device.type == "cuda" and self.backend != TorchReferenceKernels.name:
@@ -119,7 +102,7 @@ class TorchThc:
     ) -> torch.Tensor:
         """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new tensor. Waits for the device, to check the ranges.
 
-        A chunk has one block, or two with `bits=2`, or one for each digit.
+        A chunk has one block, or two with `bits=2`.
 
         Args:
             x: float32[elements], contiguous and finite; only read.
@@ -158,8 +141,7 @@ class TorchThc:
         """
         codes, blocks = payloads, len(scales)
         if self.chunk_blocks > 1:
-            row_bytes = _UP_BYTES if self.digits is None else self.block_elements
-            rows = (len(payloads) * self.chunk_blocks, row_bytes)
+            rows = (len(payloads) * self.chunk_blocks, _UP_BYTES)
             codes = torch.empty(rows, dtype=torch.uint8, device=self.device)
             codes[blocks:] = 0  # of a block that is not there
 
@@ -168,9 +150,7 @@ class TorchThc:
             self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, codes[rows])
 
         self.by_rows(encode, x)
-        if self.digits is not None:
-            payloads.copy_(pack_digits(codes, self.chunk_blocks, self._radix))
-        elif self.chunk_blocks > 1:
+        if self.chunk_blocks > 1:
             payloads.copy_(pair_payloads(codes))
 
     def decode(
@@ -322,16 +302,12 @@ class TorchThc:
 
     def _own_codes(self, payloads: torch.Tensor) -> torch.Tensor:
         """Return the payloads of each block by itself."""
-        if self.digits is not None:
-            return split_digits(payloads, self.chunk_blocks, self._radix)
         return payloads if self.chunk_blocks == 1 else split_payloads(payloads)
 
     def _sums(self, results: torch.Tensor) -> torch.Tensor:
         """Return the sums of each block, uint8[blocks or more, B]."""
         if self.op == Op.LOOKUP_ADD6:
             return unpack_sums(results)
-        if self.digits is not None:
-            return split_digits(results, self.chunk_blocks, self._radix)
         return results if self.chunk_blocks == 1 else split_sums(results)
 
     def _require_shared(self, shared: torch.Tensor, blocks: int) -> None:
@@ -400,13 +376,6 @@ def _device(device: torch.device | str) -> torch.device:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise CodecError(f"device {device}: torch cannot use it ({str(error).splitlines()[0]})") from error
-
-
-def _without_triton(backend: str) -> str:
-    """Return the backend of digits, which have no Triton kernels. Raises CodecError where those are asked for."""
-    if backend == "triton":
-        raise CodecError(f"backend 'triton' with digits: take {TorchReferenceKernels.name!r} or 'auto'")
-    return TorchReferenceKernels.name if backend == "auto" else backend
 
 
 def _padded(rest: torch.Tensor, block_elements: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from hopsum.codec.base import CodecError, ReductionContext
+from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum.torch.codec.checks import require_device, require_vector
 from hopsum.torch.codec.codec import TorchThc, bounded
 

@@ -3,9 +3,6 @@
 
 The definition, to the byte, is that of hopsum/codec/backends/kernels.py. All tensors are contiguous and on one
 device. Rows are blocks of 1024 elements. A method fills its argument's own memory.
-
-The torch backend takes blocks of 256 elements too, which become digits: there a payload has the table's value of each
-element in place of its code, a byte each, and the table has all integers up to its granularity.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from typing import Final, Protocol
 import torch
 
 from hopsum.codec.backends.kernels import BlockKeys
-from hopsum.codec.base import CodecError
+from hopsum.codec.interface import CodecError
 
 MAX_ENTRIES: Final = 16
 MAX_GRANULARITY: Final = 127
@@ -87,12 +84,6 @@ class DeviceTable:
             torch.tensor(padded, dtype=torch.float32, device=device) * 2,
             torch.tensor([as_signed(word, 32) for word in words], dtype=torch.int32, device=device),
         )
-
-
-def even_table(granularity: int, device: torch.device) -> DeviceTable:
-    """Return the table of all integers up to a granularity, as digits have it: nothing is looked up."""
-    none = torch.empty(0, device=device)
-    return DeviceTable(granularity, False, none.to(torch.uint8), none, none.to(torch.int32))
 
 
 def as_signed(value: int, bits: int = 64) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from hopsum.codec.base import CodecError, blocks_of
-from hopsum.codec.ranges import INFINITE, RANGE_LANES
+from hopsum.codec.interface import CodecError, blocks_of
+from hopsum.codec.vector_reduction import INFINITE, RANGE_LANES
 
 _LANE_BYTES = 4
 

@@ -65,9 +65,6 @@ class TorchReferenceKernels:
             q = torch.maximum(torch.minimum(_to_wire(_hadamard(v)), most), -most) << shift
             q = q.add_(top >> 1).clamp_(0, top)
             u = _fractions(keys, run, x)
-            if x.shape[1] != THC_BLOCK:
-                out[run] = ((q + u) >> FRACTION_BITS).to(torch.uint8)
-                continue
             cell = table.cells[(q >> FRACTION_BITS).long()]
             width = cell & 0xFF
             codes = q + u * width + (width + POSITION - cell)
@@ -102,10 +99,8 @@ class TorchReferenceKernels:
     ) -> None:
         """Look up, then decode a sum of one."""
         for run in _runs(payloads):
-            lanes = payloads[run]
-            if out.shape[1] == THC_BLOCK:
-                lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
-                self.thc_lookup(payloads[run], table, lanes)
+            lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
+            self.thc_lookup(payloads[run], table, lanes)
             ones = torch.ones(len(lanes), dtype=torch.int32, device=payloads.device)
             shifted = keys._replace(first=keys.first + run.start)
             self.thc_decode(lanes, ones, factors[run], table.granularity, shifted, out[run])

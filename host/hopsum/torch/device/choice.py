@@ -115,7 +115,6 @@ def device_codec(codec: Codec, device: torch.device | str, *, backend: str = "au
         table=codec.table,
         bits=codec.bits,
         result_bits=codec.result_bits if codec.op == Op.LOOKUP_ADD6 else None,
-        digits=None if codec.digits is None else codec.digits[0],
         device=device,
         backend=backend,
     )
@@ -126,18 +125,15 @@ def device_codec(codec: Codec, device: torch.device | str, *, backend: str = "au
 
 def _require_form(codec: Thc) -> None:
     """Raise CodecError unless the options are those that `TorchThc` has."""
-    in_lanes = codec.digits is None
     unlike = {
-        f"rotation={codec.rotation}": codec.rotation != "block",
-        f"scale={codec.scale}": codec.scale != "block",
-        f"lane_bits={codec.lane_bits}": in_lanes and codec.lane_bits != 8,
-        f"code_group={codec.code_group}": in_lanes and codec.code_group != LANE_GROUP_CODES,
+        f"lane_bits={codec.lane_bits}": codec.lane_bits != 8,
+        f"code_group={codec.code_group}": codec.code_group != LANE_GROUP_CODES,
     }
     if any(unlike.values()):
         found = ", ".join(option for option, is_unlike in unlike.items() if is_unlike)
         raise CodecError(
-            f"codec thc with {found} has no form for devices: it has one for rotation=block, scale=block, "
-            f"lane_bits=8 and code_group={LANE_GROUP_CODES}, with any of bits, result_bits and digits"
+            f"codec thc with {found} has no form for devices: it has one for lane_bits=8 and "
+            f"code_group={LANE_GROUP_CODES}, with any of bits and result_bits"
         )
 
 

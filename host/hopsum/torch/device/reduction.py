@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopsum.codec.base import (
+from hopsum.codec.interface import (
     CodecError,
     CollectivePhase,
     OnNonfinite,
@@ -39,8 +39,14 @@ from hopsum.codec.base import (
     require_on_nonfinite,
     require_rows,
 )
-from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_finite, require_ranges
-from hopsum.codec.reduction import ReductionState
+from hopsum.codec.vector_reduction import (
+    INFINITE,
+    ReductionState,
+    pack_ranges,
+    read_ranges,
+    require_finite,
+    require_ranges,
+)
 from hopsum.communicator.vector import RUN_ELEMENTS, RUNS, sample_place
 from hopsum.torch.codec import TorchThc
 from hopsum.torch.device.feedback import DeviceFeedback
@@ -64,7 +70,7 @@ class _Piece(NamedTuple):
 
 
 class DeviceReduction:
-    """One all-reduce of one tensor. The contract is `hopsum.codec.base.Reduction`, its mean a tensor.
+    """One all-reduce of one tensor. The contract is `hopsum.codec.interface.Reduction`, its mean a tensor.
 
     Args:
         codec: for the tensor's device.
@@ -112,17 +118,10 @@ class DeviceReduction:
             self._rollback()
             raise
 
-    def take(
-        self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
-        lost: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Take the results of the current phase. See `Reduction`; all of them have to be there."""
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the results of the current phase. See `Reduction`."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
-        if lost is not None and lost.any():
-            raise CodecError(f"{int(lost.sum())} of {len(lost)} results are lost: on a device all of them are needed")
         if self.state is ReductionState.RANGES:
             self._take_ranges(results)
         else:

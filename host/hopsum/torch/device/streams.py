@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hopsum.codec.base import CodecError
+from hopsum.codec.interface import CodecError
 
 Mark = Any
 """A place in a stream: what was queued before it. None where nothing is queued."""

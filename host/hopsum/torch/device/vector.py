@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from hopsum.codec.base import Codec, CodecError, OnNonfinite, ReductionContext, Tensors
+from hopsum.codec.interface import Codec, CodecError, OnNonfinite, ReductionContext, Tensors
 from hopsum.torch.codec import TorchThc
 from hopsum.torch.codec.checks import require_vector
 from hopsum.torch.device.feedback import DeviceFeedback

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec.base import ReductionContext
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, bounds
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.rotated import padded
+from hopsum.codec.interface import ReductionContext
 from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import VECTORS, Floats, gaussian, grid_mse, measure, pair, spike

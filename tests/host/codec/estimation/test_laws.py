@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation import Estimator, Message, estimate_mean
+from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum_evaluation.baselines.registry import ESTIMATORS, make_estimator
 
 from .cases import Floats, gaussian, heavy

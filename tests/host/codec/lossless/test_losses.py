@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import CollectiveError, CollectivePhase, ErrorFeedback, ReductionContext
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.reduction import ReductionState
+from hopsum.codec.vector_reduction import ReductionState
 from hopsum_wire import Op
 
 from .jobs import exact, run, start

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.reduction import LosslessReduction
-from hopsum.codec.reduction import ReductionState
 from hopsum.codec.simulate import simulate_allreduce
+from hopsum.codec.vector_reduction import ReductionState
 from hopsum_wire import Op
 
 from .jobs import exact, run, start

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all codecs' all-reduces: the vector, its error feedback, and how they end.
+"""The base of all codecs' all-reduces: a vector, its ranges, its error feedback, and how the all-reduce ends.
 
 state     meaning                                          residual
 RANGES    ranges are to be summed (MAX32)                  as before
@@ -8,29 +8,46 @@ SUMS      codes or lanes are to be summed                  as before
 DONE      there is a mean                                  what was not delivered
 SKIPPED   some rank's vector is not finite                 as before
 GONE      aborted, or not to be recovered                  residual + vector
+
+Ranges say how large each block of a vector is, as MAX32 lanes, so that all ranks agree on a scale:
+
+own    = bits of non-negative float32, one lane per block; +inf: "my block is not finite"
+shared = read_ranges(results of MAX32 over pack_ranges(own), len(own))
+shared.skipped: no rank goes on, on all ranks alike
+
+MAX32 compares lanes as integers. The bits of non-negative floats have the order of the floats, and +inf is above all.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import (
+from hopsum.codec.interface import (
     CodecError,
     CollectivePhase,
+    ErrorFeedback,
     OnNonfinite,
     ReductionContext,
     Tensors,
+    blocks_of,
     nonfinite_error,
     require_on_nonfinite,
     require_out,
+    require_rows,
     require_vector,
 )
-from hopsum.codec.feedback import ErrorFeedback
-from hopsum.codec.ranges import INFINITE
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
+
+INFINITE: Final = 0x7F800000
+"""Bits of the float32 +inf: as a range it says that a block must not be summed."""
+RANGE_LANES: Final = SHAPES[Op.MAX32].elements
 
 
 class ReductionState(Enum):
@@ -45,7 +62,7 @@ class ReductionState(Enum):
 
 
 class VectorReduction(ABC):
-    """One all-reduce of one vector. The contract is `hopsum.codec.base.Reduction`."""
+    """One all-reduce of one vector. The contract is `hopsum.codec.interface.Reduction`."""
 
     _own: NDArray[np.uint32]
     """Its ranges, made by `_first_phase`."""
@@ -81,12 +98,7 @@ class VectorReduction(ABC):
             raise
 
     @abstractmethod
-    def take(
-        self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
-        lost: NDArray[np.bool_] | None = None,
-    ) -> None:
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         """Take the results of the current phase. See `Reduction`."""
 
     def encode_in_parts(self, part_chunks: int) -> None:  # noqa: B027  (most codecs have whole phases only)
@@ -153,3 +165,62 @@ class VectorReduction(ABC):
 
     def _end(self, state: ReductionState) -> None:
         self.state, self.phase = state, None
+
+
+# ---- ranges -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRanges:
+    """The maximum over the workers of each block's range."""
+
+    values: NDArray[np.float32]
+    """[blocks], non-negative or +inf."""
+
+    @property
+    def skipped(self) -> bool:
+        """True where some rank announced a block that is not finite: then no rank sends anything."""
+        return bool(self.values.max(initial=0) == np.inf)
+
+
+def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
+    """Raise CodecError unless there is one range per block."""
+    if ranges.shape != (blocks,):
+        raise CodecError(f"{what} ranges: {list(ranges.shape)} for {blocks} blocks")
+
+
+def require_finite(own: NDArray[np.uint32]) -> None:
+    """Raise CodecError for own ranges with a block that is not finite."""
+    if own.max(initial=0) >= INFINITE:
+        bad = np.flatnonzero(own >= INFINITE)
+        raise CodecError(f"{bad.size} blocks to encode are not finite, the first is block {int(bad[0])}")
+
+
+def require_usable(shared: SharedRanges) -> None:
+    """Raise CodecError for ranges of a bucket that must be skipped."""
+    if shared.skipped:
+        blocks = np.flatnonzero(np.isinf(shared.values))
+        raise CodecError(
+            f"{blocks.size} of {shared.values.size} blocks are not finite on some rank, the first is block "
+            f"{int(blocks[0])}: skip this all-reduce on all ranks (SharedRanges.skipped)"
+        )
+
+
+def pack_ranges(ranges: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """Return the MAX32 payloads of ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
+    chunks = blocks_of(ranges.size, RANGE_LANES)
+    lanes = np.zeros(chunks * RANGE_LANES, ">u4")
+    lanes[: ranges.size] = ranges
+    return lanes.view(np.uint8).reshape(chunks, -1)
+
+
+def read_ranges(results: NDArray[np.uint8], blocks: int) -> SharedRanges:
+    """Read the ranges of `blocks` blocks from MAX32 RESULT payloads, uint8[chunks, 1024].
+
+    Raises:
+        CodecError: another number of chunks than these blocks have.
+    """
+    chunks = blocks_of(blocks, RANGE_LANES)
+    require_rows(results, chunks, RANGE_LANES * 4, f"ranges of {blocks} blocks")
+    bits = results.reshape(-1).view(">u4")[:blocks].astype(np.uint32)
+    return SharedRanges(np.minimum(bits, np.uint32(INFINITE)).view(np.float32))

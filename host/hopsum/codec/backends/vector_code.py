@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building blocks of vector code: functions that append LLVM instructions to a builder, for the intrinsics in vectors.
+"""Building blocks of vector code: functions that append LLVM instructions to a builder, for intrinsics in thc_kernels.
 
-The code has vector types and `shufflevector`: LLVM splits or widens each operation for AVX2, AVX-512 or NEON. One
-function, `look_up`, is an instruction that LLVM has by processor only. No instruction has a fast-math flag, and no call
+The code has vector types and `shufflevector`: LLVM splits or widens each operation for SSE2, AVX2, AVX-512 or NEON, so
+it runs on every processor for which numba compiles. One function, `look_up`, is an instruction that LLVM has by
+processor only. No instruction has a fast-math flag, and no call
 asks for a fused multiply-add, so that every processor rounds alike.
 
 A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`. Llvmlite ships no types.
@@ -11,17 +12,20 @@ A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
+
+import llvmlite.binding
+import llvmlite.ir
+from numba.core import cgutils, config
 
 from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND
 
-ir: Any = import_module("llvmlite.ir")
+ir: Any = llvmlite.ir
 Builder = Any
 Value = Any
 
-_binding: Any = import_module("llvmlite.binding")
-_cgutils: Any = import_module("numba.core.cgutils")
+_binding: Any = llvmlite.binding
+_cgutils: Any = cgutils
 
 LOOK_UP_BYTES = 16
 """Bytes of a table that `look_up` takes."""
@@ -32,15 +36,18 @@ def _look_up_instruction() -> str | None:
     architecture = str(_binding.get_default_triple()).partition("-")[0]
     if architecture in ("aarch64", "arm64"):
         return "llvm.aarch64.neon.tbl1.v16i8"
-    features = _binding.get_host_cpu_features() if architecture == "x86_64" else {}
-    return "llvm.x86.ssse3.pshuf.b.128" if features.get("ssse3") else None
+    if architecture != "x86_64":
+        return None
+    # NUMBA_CPU_FEATURES names a processor older than this one: LLVM then refuses instructions that it does not name.
+    has_look_up = _binding.get_host_cpu_features().get("ssse3", False)
+    if config.CPU_FEATURES is not None:
+        has_look_up = "+ssse3" in config.CPU_FEATURES.split(",")
+    return "llvm.x86.ssse3.pshuf.b.128" if has_look_up else None
 
 
 _LOOK_UP = _look_up_instruction()
 HAS_LOOK_UP = _LOOK_UP is not None
 """True where this processor has the instruction behind `look_up`."""
-HAS_AVX2: bool = "x86_64" in str(_binding.get_default_triple()) and _binding.get_host_cpu_features().get("avx2", False)
-"""True where this processor has vectors of 32 bytes."""
 
 _INDEX = ir.IntType(32)
 _OFFSET = ir.IntType(64)
@@ -146,7 +153,7 @@ def look_up(builder: Builder, table: Value, indices: Value) -> Value:
 
 
 def random_bits(builder: Builder, bits: Value, high: Value) -> Value:
-    """Return the random bits of lanes, int32, as `compiled_parts.mixed`."""
+    """Return the random bits of lanes, int32, as `thc_kernels.mixed`."""
 
     def folded(value: Value, shift: int) -> Value:
         return builder.xor(value, builder.lshr(value, constant(value.type, shift)))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numba backend. This module has the kernels of ranges and of fixed.
-
-`compiled_thc`, `compiled_decode`, `compiled_digits` and `compiled_parts` have those of thc and uhc. `vectors` has the
-same kernels as vector code for ranges and for rotated blocks of 1024, and `vector_choice` chooses.
+"""The numba backend: `NumbaKernels`, and the kernels of fixed. Those of thc, uhc and ranges are in thc_kernels.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
 A kernel is compiled by its first call, which takes seconds once per machine, and comes from numba's cache beside this
@@ -18,45 +15,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import compiled_decode, compiled_digits, compiled_thc
-from hopsum.codec.backends.compiled_digits import swap
-from hopsum.codec.backends.compiled_parts import TURNS, take
-from hopsum.codec.backends.jit import filled, inner, kernel, read, types
+from hopsum.codec.backends import thc_kernels
+from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
+from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.backends.vector_choice import Kernel, block_kernel
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
 _I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
 
 
 @inner
-def _squares(row: Any, start: Any, lane: Any) -> Any:
-    value = f64(row[start + lane])
-    return value * value
-
-
-@kernel(read(_F32, 2), TURNS, _I64, filled(_F32, 1))
-def _root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
-    """Take eight rows of lanes at a time: every sum is still in order, but visits memory an eighth as often."""
-    lanes = np.empty(16, f64)
-    elements = x.shape[1]
-    first, end = take(turns, own, x.shape[0])
-    while first < end:
-        for block in range(first, end):
-            row = x[block]
-            lanes[:] = 0.0
-            for start in range(0, elements, 128):
-                for lane in range(16):
-                    total = lanes[lane]  # in a register for eight rows, and added in the reference's order
-                    for step in range(0, 128, 16):
-                        total += _squares(row, start + step, lane)
-                    lanes[lane] = total
-            for half in (8, 4, 2, 1):  # the order of the reference: another one would round differently
-                for lane in range(half):
-                    lanes[lane] += lanes[lane + half]
-            out[block] = f32(np.sqrt(lanes[0] / f64(elements)))
-        first, end = take(turns, own, x.shape[0])
+def swap(word: Any) -> Any:
+    """Return a word with its four bytes in the other order."""
+    low = u32(u32(word << u32(24)) | u32(u32(word & u32(0xFF00)) << u32(8)))
+    return u32(low | u32(u32(u32(word >> u32(8)) & u32(0xFF00)) | u32(word >> u32(24))))
 
 
 @kernel(read(_U32, 2), TURNS, _I64, filled(_U32, 1))
@@ -94,12 +67,10 @@ def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> 
         first, end = take(turns, own, lanes.shape[0])
 
 
-_ENCODE: Final = {8: compiled_thc.encode8, 16: compiled_thc.encode16, 32: compiled_thc.encode32}
-_DECODE: Final = {8: compiled_decode.decode8, 16: compiled_decode.decode16, 32: compiled_decode.decode32}
-_DEQUANTIZE: Final = {
-    8: compiled_decode.dequantize8, 16: compiled_decode.dequantize16, 32: compiled_decode.dequantize32,
-}  # fmt: skip
-"""Plain loops by the bits of a lane."""
+_ENCODE: Final[dict[int, LazyKernel]] = {8: thc_kernels.encode8, 16: thc_kernels.encode16}
+_DECODE: Final[dict[int, LazyKernel]] = {8: thc_kernels.decode8, 16: thc_kernels.decode16}
+_DEQUANTIZE: Final[dict[int, LazyKernel]] = {8: thc_kernels.dequantize8, 16: thc_kernels.dequantize16}
+"""Kernels by the bits of a lane."""
 
 
 def _group(form: Form) -> int:
@@ -120,14 +91,12 @@ class NumbaKernels:
 
     name = "numba"
 
-    def __init__(self, threads: int, choose: Callable[[str, Kernel], Kernel] = block_kernel) -> None:
+    def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._choose = choose
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         out = np.empty(len(x), np.float32)
-        ranges = self._choose("root_mean_square", _root_mean_square)
-        self._run(x, lambda turns, own: ranges(x, turns, own, out))
+        self._run(x, lambda turns, own: thc_kernels.root_mean_square(x, turns, own, out))
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -146,12 +115,10 @@ class NumbaKernels:
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
-        encode: Kernel = _ENCODE[form.lane_bits]
-        if form.lane_bits == 8 and form.rotated:
-            encode = self._choose("encode8", encode)
+        encode = _ENCODE[form.lane_bits]
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
         table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
-        given = (x, scales, shifts, *table, _group(form), form.rotated, rotation, rounding)
+        given = (x, scales, shifts, *table, _group(form), rotation, rounding)
         self._run(x, lambda turns, own: encode(*given, turns, own, out))
 
     def thc_dequantize(
@@ -164,12 +131,10 @@ class NumbaKernels:
         out: NDArray[np.float32],
         subtract: bool,
     ) -> None:
-        dequantize: Kernel = _DEQUANTIZE[form.lane_bits]
-        if form.lane_bits == 8 and form.rotated:
-            dequantize = self._choose("dequantize8", dequantize)
+        dequantize = _DEQUANTIZE[form.lane_bits]
         rotation = _key(keys.rotation, keys.first)
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
-        given = (payloads, factors, *table, _group(form), form.rotated, rotation, subtract)
+        given = (payloads, factors, *table, _group(form), rotation, subtract)
         self._run(out, lambda turns, own: dequantize(*given, turns, own, out))
 
     def thc_decode(
@@ -183,20 +148,10 @@ class NumbaKernels:
         out: NDArray[np.float32],
     ) -> NDArray[np.int32]:
         peaks = np.empty(len(lanes), np.int32)
-        decode: Kernel = _DECODE[form.lane_bits]
-        if form.lane_bits == 8 and form.rotated:
-            decode = self._choose("decode8", decode)
-        given = (lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first))
+        decode = _DECODE[form.lane_bits]
+        given = (lanes, counts, factors, granularity, _key(keys.rotation, keys.first))
         self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks
-
-    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        lanes = out.view(np.uint32)
-        self._run(out, lambda turns, own: compiled_digits.pack(values, digits, radix, turns, own, lanes))
-
-    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        lanes = np.require(payloads.view(np.uint32), requirements="A")
-        self._run(payloads, lambda turns, own: compiled_digits.split(lanes, digits, radix, turns, own, out))
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
@@ -211,8 +166,3 @@ class NumbaKernels:
         threads = max(1, min(self.threads, floats.nbytes // MIN_THREAD_BYTES))
         turns = np.array([len(floats) * run // threads for run in range(threads)], np.int64)
         run_parallel([partial(work, turns, own) for own in range(threads)], self.threads)
-
-
-def make_kernels(threads: int) -> NumbaKernels:
-    """Return the backend. It compiles a kernel when it first calls it."""
-    return NumbaKernels(threads)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, TableSteps
 from hopsum.codec.backends.threads import ThreadedKernels
-from hopsum.codec.digits import pack_digits, split_digits
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum_wire.payload import pack_codes, unpack_codes
 
@@ -62,7 +61,7 @@ class NumpyKernels:
         upper = steps.table[lower + 1].astype(np.int32)
         width = upper - steps.table[lower]
         for run in _runs(len(x)):
-            q = _coordinates(x[run], scales[run], shifts[run], granularity, form, keys.advanced(run.start))
+            q = _coordinates(x[run], scales[run], shifts[run], granularity, keys.advanced(run.start))
             np.clip(q, 0, granularity << FRACTION_BITS, out=q)
             u = _fractions(block_keys(keys.rounding, keys.first + run.start, len(q)), q.shape[1])
             cell = q >> FRACTION_BITS
@@ -79,11 +78,11 @@ class NumpyKernels:
         out: NDArray[np.float32],
         subtract: bool,
     ) -> None:
-        """Look up by index, and decode the sum of one."""
+        """Dequantise this worker's own codes: decode a sum that has one contributor."""
         for run in _runs(len(payloads)):
             codes = _codes(payloads[run], form)
             w = 2 * steps.table[codes].astype(np.int32) - np.int32(steps.granularity)
-            x = _back(w, factors[run], form, keys.advanced(run.start))
+            x = _back(w, factors[run], keys.advanced(run.start))
             out[run] = out[run] - x if subtract else x
 
     def thc_decode(
@@ -102,16 +101,8 @@ class NumpyKernels:
             sums = _lanes(lanes[run], form).astype(np.int32)
             peaks[run] = sums.max(axis=1, initial=0)
             w = 2 * sums - counts[run, None] * np.int32(granularity)
-            out[run] = _back(w, factors[run], form, keys.advanced(run.start))
+            out[run] = _back(w, factors[run], keys.advanced(run.start))
         return peaks
-
-    def pack_digits(self, values: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """As digits.py has it."""
-        out[:] = pack_digits(values, digits, radix)
-
-    def split_digits(self, payloads: NDArray[np.uint8], digits: int, radix: int, out: NDArray[np.uint8]) -> None:
-        """As digits.py has it."""
-        out[:] = split_digits(payloads, digits, radix)
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
@@ -159,25 +150,21 @@ def _coordinates(
     scales: NDArray[np.float32],
     shifts: NDArray[np.int32],
     granularity: int,
-    form: Form,
     keys: BlockKeys,
 ) -> NDArray[np.int32]:
     """Return q before its clamp, int32[blocks, B]."""
     half = granularity << FRACTION_BITS - 1
     with np.errstate(over="ignore"):
         scaled = x * scales[:, None]
-    if not form.rotated:
-        clamped = np.clip(scaled, np.float32(-half), np.float32(half))
-        return np.asarray(np.rint(clamped).astype(np.int32) + np.int32(half))
     y = _to_wire(_hadamard(np.rint(scaled).astype(np.int32) * _signs(keys, x.shape)))
     limits = ((half >> shifts) + 1)[:, None]
     beyond = (shifts > 0)[:, None]
     return np.asarray(np.where(beyond, np.clip(y, -limits, limits) << shifts[:, None], y) + np.int32(half))
 
 
-def _back(w: NDArray[np.int32], factors: NDArray[np.float32], form: Form, keys: BlockKeys) -> NDArray[np.float32]:
+def _back(w: NDArray[np.int32], factors: NDArray[np.float32], keys: BlockKeys) -> NDArray[np.float32]:
     """Return x', float32[blocks, B]: H is symmetric, so only order and signs are undone."""
-    x = _hadamard(_from_wire(w)) * _signs(keys, w.shape) if form.rotated else w
+    x = _hadamard(_from_wire(w)) * _signs(keys, w.shape)
     return np.asarray(x.astype(np.float32) * factors[:, None])
 
 
@@ -191,7 +178,7 @@ def _signs(keys: BlockKeys, shape: tuple[int, ...]) -> NDArray[np.int32]:
 
 def _fractions(keys: NDArray[np.uint64], elements: int) -> NDArray[np.int32]:
     """Return 16 random bits per element, int32[blocks, B]."""
-    bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, min(elements, 512) // 2)
+    bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, 256)
     pair = np.concatenate((bits & np.uint32(0xFFFF), bits >> np.uint32(16)), axis=2)
     return pair.astype(np.int32).reshape(len(keys), elements)
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,6 @@ from hopsum.errors import HopsumError
 from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES
 
-if TYPE_CHECKING:
-    from hopsum.codec.feedback import ErrorFeedback
-
 Tensors = Sequence[tuple[str, int]]
 """Names and elements of the tensors that a vector is made of, in order: for messages."""
 OnNonfinite = Literal["raise", "skip"]
@@ -38,8 +36,6 @@ OnNonfinite = Literal["raise", "skip"]
 ON_NONFINITE: Final = ("raise", "skip")
 TABLE_NAMES: Final = {Op.LOOKUP_ADD8: "table", Op.LOOKUP_ADD16: "table16", Op.LOOKUP_ADD6: "table6"}
 """The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
-DIGITS: Final = "digits"
-"""The same of lanes of ADD32 that carry digits."""
 
 
 class CodecError(HopsumError):
@@ -115,21 +111,16 @@ class Reduction(Protocol):
         self,
         results: NDArray[np.uint8],
         contributors: NDArray[np.uint64],
-        lost: NDArray[np.bool_] | None = None,
     ) -> None:
         """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)], and go on.
 
         Args:
             results: the same on all ranks.
             contributors: [chunks], bitmap of the workers in each sum.
-            lost: bool[chunks], where zeros stand for a result that is not to be had, on this rank alone: their part of
-                the mean is 0, and what this rank sent of them counts as delivered, as published systems do it. They
-                leave the ranks with different means. None: all results are there.
 
         Raises:
             CollectiveError: there is no mean, on all ranks alike. The reduction is over and the feedback free.
-            CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all.
-                Nothing was changed.
+            CodecError: nothing to take, or results of another shape. Nothing was changed.
         """
 
     @property
@@ -206,13 +197,7 @@ class Codec(Protocol):
 
 
 def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
-    """Return what a job of this codec is made with: its lookup table, as `table`, `table16` or `table6`, or `digits`.
-
-    `digits` are the elements of a lane of 32 bits and the largest value of one, see digits.py.
-    """
-    digits: tuple[int, int] | None = getattr(codec, "digits", None)
-    if digits is not None:
-        return {DIGITS: digits}
+    """Return the lookup table of a job of this codec as `table`, `table16` or `table6`; empty where it needs none."""
     return {} if codec.lookup is None else {TABLE_NAMES[codec.op]: codec.lookup}
 
 
@@ -276,13 +261,8 @@ def padded_rows(x: NDArray[np.float32], columns: int) -> list[NDArray[np.float32
     return parts
 
 
-def contributor_counts(
-    contributors: NDArray[np.uint64], workers: int, lost: NDArray[np.bool_] | None = None
-) -> NDArray[np.int32]:
+def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArray[np.int32]:
     """Return the number of workers in each sum, int32[chunks].
-
-    Args:
-        lost: bool[chunks], where there is no sum. Only there a sum may have no contributors.
 
     Raises:
         CodecError: a sum of nobody, or of a worker that the job does not have.
@@ -295,8 +275,7 @@ def contributor_counts(
     for worker in range(workers):
         counts += (bitmaps >> np.uint64(worker) & np.uint64(1)).astype(np.int32)
     beyond = bitmaps >> np.uint64(workers - 1) > 1
-    empty = counts == 0 if lost is None else (counts == 0) & ~lost
-    bad = np.flatnonzero(empty | beyond)
+    bad = np.flatnonzero((counts == 0) | beyond)
     if bad.size:
         chunk = int(bad[0])
         raise CodecError(f"chunk {chunk}: contributors {int(bitmaps[chunk]):#x} of a job of {workers} workers")
@@ -334,3 +313,77 @@ def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_
         f"{f' ({where})' if where else ''}: {hint}",
         count,
     )
+
+
+# ---- error feedback -----------------------------------------------------------------------------------------
+
+
+class SpareVectors:
+    """Vectors of one length that no error feedback uses now. Lists are appended to and popped from in one step."""
+
+    def __init__(self, elements: int) -> None:
+        self._elements = elements
+        self._spare: list[NDArray[np.float32]] = []
+
+    def take(self) -> NDArray[np.float32]:
+        """Return a vector, float32[elements], with any content."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return np.empty(self._elements, np.float32)
+
+    def give(self, vector: NDArray[np.float32]) -> None:
+        """Take a vector back that nobody uses any more."""
+        self._spare.append(vector)
+
+
+_SPARES: Final[WeakValueDictionary[int, SpareVectors]] = WeakValueDictionary()
+"""The spare vectors by length. The last error feedback of a length takes them with it."""
+
+
+class ErrorFeedback:
+    """The undelivered part of one vector's all-reduces. One all-reduce at a time."""
+
+    def __init__(self, elements: int) -> None:
+        self.residual = np.zeros(elements, np.float32)
+        """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
+        the old one serves other error feedbacks: copy what is to be kept."""
+        self._pending: NDArray[np.float32] | None = None
+        self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
+
+    def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return x + residual, which is to be sent. This object's, valid until it is committed.
+
+        Raises:
+            CodecError: another length, or an earlier vector is neither committed nor rolled back.
+        """
+        require_vector(x)
+        if x.shape != self.residual.shape:
+            raise CodecError(f"vector of {x.size} elements for an error feedback of {self.residual.size}")
+        if self._pending is not None:
+            raise CodecError("the vector before is neither committed nor rolled back; finish its all-reduce first")
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._pending = np.add(x, self.residual, out=self._spares.take())
+        return self._pending
+
+    def commit(self, delivered: NDArray[np.float32] | None) -> None:
+        """Keep of the compensated vector what was not delivered.
+
+        None stands for nothing. Raises CodecError without one.
+        """
+        if self._pending is None:
+            raise CodecError("nothing to commit: no vector was compensated")
+        if delivered is not None:
+            np.subtract(self._pending, delivered, out=self._pending)
+        before, self.residual, self._pending = self.residual, self._pending, None
+        self._let_go(before)
+
+    def rollback(self) -> None:
+        """Drop the compensated vector: the residual stays as it was."""
+        if self._pending is not None:
+            self._spares.give(self._pending)
+        self._pending = None
+
+    def _let_go(self, before: NDArray[np.float32]) -> None:
+        """Let go of the residual from before a commit."""
+        self._spares.give(before)

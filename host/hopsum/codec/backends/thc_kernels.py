@@ -1,0 +1,667 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of thc and uhc, and of ranges, compiled by numba: the definition in kernels.py as vector code.
+
+The Hadamard transform, decoding and rounding are written as LLVM vector operations (vector_code.py), since LLVM turns
+loops over the small strides of the transform into slow interleaving. They serve every processor for which numba
+compiles. B is 1024 for lanes of 8 bits, 512 for lanes of 16 bits.
+
+Decoding: a block of sums is a matrix of 16 rows of B/16 in the wire's order, and the stages are sums and differences of
+whole vectors:
+
+    four stages     across 16 rows, 16 columns at a time, which a 16 x 16 transposition brings into element order
+    three stages    strides 16 to 64 (two stages, 16 and 32, where B = 512), in the same integers
+    three stages    strides B/8 to B/2, in 32 bits, with the signs, the factor and the store
+
+Sums of 8 bits, and a worker's own values, take 16 bits until the last three stages: a sum of up to 255 grows to
+255 * 2^7 < 2^15. Sums of 16 bits take 32 bits throughout.
+
+Encoding goes the other way in 32 bits, 8 coordinates at a time: load, scale and sign with the strides B/8 to B/2, the
+strides 16 to 64, stride 8 between halves of rows of 16, and the last three across 8 rows that are transposed, which is
+the wire's order. Rounding takes 32 coordinates at a time: a byte look-up (vector_code.look_up) finds the value of the
+table at or below a coordinate, and one comparison decides between that value and the next one.
+
+Loops round where no look-up can: on x86 without SSSE3, which has no byte look-up, with the identity table (a shift
+rounds), and with tables of more than 16 values. Packing is elementwise, and loops do it as well.
+
+Blocks of float32 that are only read, or only written, are copied between memory and a buffer in the cache in element
+order: the vectors of a block lie B/2 bytes apart, which the processor's prefetching does not follow. A block stays in
+the first-level cache (4 KiB) from its load to its packed codes, so that encoding moves 4.5 bytes per element through
+memory.
+
+An intrinsic is a function that numba calls while it compiles a kernel, and that appends instructions (vector_code).
+numba promotes uint32 * uint32 to uint64 and int32 + int32 to int64: every cast keeps a 32-bit result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import extending as numba_extending
+from numba.core import cgutils
+
+from hopsum.codec.backends.jit import fetch_add, filled, inner, kernel, read, types
+from hopsum.codec.backends.vector_code import (
+    HAS_LOOK_UP,
+    LOOK_UP_BYTES,
+    array_data,
+    constant,
+    hadamard,
+    ir,
+    load,
+    look_up,
+    negate_where,
+    random_bits,
+    shuffle,
+    splat,
+    store,
+    transpose,
+    vector,
+)
+from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND, LANE_STRIDE
+
+_numba_cgutils: Any = cgutils
+_extending: Any = numba_extending
+u8, i16, i32, i64 = np.uint8, np.int16, np.int32, np.int64
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+_U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, types.uint64, types.float32, types.boolean
+_INTS, _FLOATS = vector(ir.IntType(32), 8), vector(ir.FloatType(), 8)
+_SQUARED, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
+TURNS = filled(types.int64, 1)
+"""Type of int64[threads], which all threads of a call share: each has a run of the blocks, and this is the first block
+of each run that nobody has taken."""
+TURN_BLOCKS = 16
+"""A thread takes so many at a time, some 10 to 30 us of work: that is how long one waits for another in the end."""
+
+
+@inner
+def copy(a: Any, b: Any) -> None:
+    """Copy a to b, of the same size. An assignment of slices has an error message, which takes seconds to compile."""
+    for j in range(b.shape[0]):
+        b[j] = a[j]
+
+
+def by_group(grouped: Any, lanes: Any) -> Any:
+    """Return a part (source, group, out) that packs or unpacks codes in groups of so many; 0 stands for lanes.
+
+    `grouped` does it for a group, which is a constant where programs have that group: other loops are slow. `lanes` is
+    a part (source, out).
+    """
+
+    @inner
+    def convert(source: Any, group: Any, out: Any) -> None:
+        if group == 512:
+            grouped(source, 512, out)
+        elif group == 128:
+            grouped(source, 128, out)
+        elif group == 64:
+            grouped(source, 64, out)
+        elif group:
+            grouped(source, group, out)
+        else:
+            lanes(source, out)
+
+    return convert
+
+
+@inner
+def take(turns: Any, own: Any, blocks: Any) -> Any:
+    """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.
+
+    A run each, because threads that take turns at neighbouring blocks slow each other down.
+    """
+    runs = turns.shape[0]
+    for other in range(runs):
+        run = (own + other) % runs
+        first, end = fetch_add(turns, run, TURN_BLOCKS), blocks * (run + 1) // runs
+        if first < end:
+            return first, min(first + TURN_BLOCKS, end)
+    return 0, 0
+
+
+@inner
+def block_key(key: Any, block: Any) -> Any:
+    """Return splitmix64(key + block)."""
+    value = u64(u64(key + u64(block)) + u64(0x9E3779B97F4A7C15))
+    value = u64((value ^ (value >> u64(30))) * u64(0xBF58476D1CE4E5B9))
+    value = u64((value ^ (value >> u64(27))) * u64(0x94D049BB133111EB))
+    return value ^ (value >> u64(31))
+
+
+@inner
+def mixed(bits: Any, high: Any) -> Any:
+    """Return the random bits of a lane from what its number and the low half of the key add up to."""
+    bits = u32(bits ^ (bits >> u32(16)))
+    bits = u32(u32(bits * u32(LANE_FIRST)) ^ high)
+    bits = u32(bits ^ (bits >> u32(15)))
+    bits = u32(bits * u32(LANE_SECOND))
+    return u32(bits ^ (bits >> u32(16)))
+
+
+@inner
+def sign_lanes(key: Any, lanes: Any) -> None:
+    """Fill the 32 lanes of sign bits of a block's rotation key."""
+    low, high = u32(key), u32(key >> u64(32))
+    for lane in range(32):
+        lanes[lane] = mixed(u32(u32(u32(lane) * u32(LANE_STRIDE)) + low), high)
+
+
+# ---- ranges -----------------------------------------------------------------------------------------------
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _sum_squares(_: Any, row: Any) -> Any:
+    """Return the sum of the squares of a row, float64: 16 running sums, then the upper half onto the lower."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
+        zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
+        with _numba_cgutils.for_range_slice(builder, zero, array.nitems, step) as (first, _count):
+            values = builder.fpext(load(builder, array.data, first, _SQUARED), _DOUBLES)
+            builder.store(builder.fadd(builder.load(total), builder.fmul(values, values)), total)
+        sums = builder.load(total)
+        for half in (8, 4, 2, 1):
+            low, high = (shuffle(builder, sums, sums, range(at, at + half)) for at in (0, half))
+            sums = builder.fadd(low, high)
+        return builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
+
+    return types.float64(row), generate
+
+
+@kernel(read(_F32, 2), TURNS, _I64, filled(_F32, 1))
+def root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
+    """Fill out with the root mean square of every block."""
+    first, end = take(turns, own, x.shape[0])
+    while first < end:
+        for block in range(first, end):
+            out[block] = f32(np.sqrt(_sum_squares(x[block]) / f64(x.shape[1])))
+        first, end = take(turns, own, x.shape[0])
+
+
+# ---- encoding ---------------------------------------------------------------------------------------------
+
+
+def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elements: int) -> None:
+    """Scale x, float32[B], to integers with signs, and do the stages of strides B/8, B/4 and B/2 into spare."""
+    rint = _numba_cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
+    for first in range(0, elements // 8, 8):
+        places = range(first, elements, elements // 8)
+        bits = load(builder, lanes, first % 32, _INTS)
+        scaled = [builder.fmul(load(builder, x, at, _FLOATS), scale) for at in places]
+        whole = [builder.fptosi(builder.call(rint, [value]), _INTS) for value in scaled]
+        signed = [negate_where(builder, value, bits, at // 32) for at, value in zip(places, whole, strict=True)]
+        for at, value in zip(places, hadamard(builder, signed), strict=True):
+            store(builder, value, spare, at)
+
+
+def _middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
+    """Do the stages of strides from 16 to B/16 in place, in vectors of this type; spare: integers[B]."""
+    for first in range(0, elements, elements // 8):
+        for base in range(first, first + 16, kind.count):
+            places = range(base, base + elements // 8, 16)
+            done = hadamard(builder, [load(builder, spare, at, kind) for at in places])
+            for at, value in zip(places, done, strict=True):
+                store(builder, value, spare, at)
+
+
+def _last_rows(builder: Any, spare: Any, out: Any, elements: int) -> None:
+    """Do the stages of strides 1 to 8, and write to out, int32[B], in the wire's order."""
+    columns = elements // 16
+    for row in range(0, columns, 8):
+        halves = [[load(builder, spare, 16 * (row + i) + at, _INTS) for i in range(8)] for at in (0, 8)]
+        pairs = list(zip(*halves, strict=True))
+        for first, rows in (
+            (0, [builder.add(low, high) for low, high in pairs]),
+            (8, [builder.sub(low, high) for low, high in pairs]),
+        ):
+            for place, value in enumerate(hadamard(builder, transpose(builder, rows))):
+                store(builder, value, out, columns * (first + place) + row)
+
+
+@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any, elements: Any) -> Any:
+    """Leave the rotated block of x, scaled, in out.
+
+    `spare` and `out` are int32[B], `lanes` has the signs, and `elements` is the constant B.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 4)}
+        size = elements.literal_value
+        _first_stages(builder, data[0], splat(builder, arguments[1], 8), data[2], data[3], size)
+        _middle_stages(builder, data[3], _INTS, size)
+        _last_rows(builder, data[3], data[4], size)
+        return context.get_dummy_value()
+
+    return types.void(x, types.float32, lanes, spare, out, elements), generate
+
+
+@inner
+def fill_strides(strides: Any) -> None:
+    """Fill what a lane's number adds to its random bits: multiplying anew for every block costs a third of them."""
+    for lane in range(strides.shape[0]):
+        strides[lane] = u32(u32(lane) * u32(LANE_STRIDE))
+
+
+@inner
+def fractions(key: Any, strides: Any, u: Any) -> None:
+    """Fill u, int32[B], with 16 random bits for each element."""
+    low, high = u32(key), u32(key >> u64(32))
+    for half in range(u.shape[0] // 512):
+        for lane in range(256):
+            bits = mixed(u32(strides[256 * half + lane] + low), high)
+            u[512 * half + lane] = i32(bits & u32(0xFFFF))
+            u[512 * half + 256 + lane] = i32(bits >> u32(16))
+
+
+@inner
+def shift_up(a: Any, half: Any, shift: Any) -> None:
+    """Multiply coordinates with 2^shift, clamped before so that they cannot overflow."""
+    limit = i32(i32(half >> shift) + i32(1))
+    for j in range(a.shape[0]):
+        a[j] = i32(min(max(a[j], i32(-limit)), limit) << shift)
+
+
+@inner
+def clamp(a: Any, half: Any, top: Any) -> None:
+    """Move coordinates from -half .. half to 0 .. top."""
+    for j in range(a.shape[0]):
+        a[j] = min(max(i32(a[j] + half), i32(0)), top)
+
+
+@inner
+def _rounded_levels(q: Any, u: Any, width: Any, levels: Any) -> None:
+    for j in range(q.shape[0]):
+        levels[j] = u8(i32(q[j] + i32(u[j] * width)) >> i32(16))
+
+
+@inner
+def _count(levels: Any, below: Any, lengths: Any, first: Any, codes: Any) -> None:
+    """Add how many values of two runs each level has reached."""
+    below0, length0, below1, length1 = below[first], lengths[first], below[first + 1], lengths[first + 1]
+    for j in range(levels.shape[0]):
+        level = levels[j]
+        reached0 = min(u8(max(level, below0) - below0), length0)
+        reached1 = min(u8(max(level, below1) - below1), length1)
+        codes[j] = u8(codes[j] + u8(reached0 + reached1))
+
+
+@inner
+def round_up(
+    q: Any, u: Any, widths: Any, starts: Any, below: Any, lengths: Any, identity: Any, levels: Any, codes: Any
+) -> None:
+    """Round coordinates up or down to the table's values, and leave the codes."""
+    if identity:
+        _rounded_levels(q, u, i32(1), codes)
+        return
+    codes[:] = u8(0)
+    for group in range(widths.shape[0]):
+        _rounded_levels(q, u, widths[group], levels)
+        for first in range(starts[group], starts[group + 1], 2):
+            _count(levels, below, lengths, first, codes)
+
+
+_ROUNDED = 32
+"""Coordinates that are rounded at a time, twice: those of the low and of the high halves of the random bits."""
+_TABLE = vector(ir.IntType(8), LOOK_UP_BYTES)
+_ROUND8, _ROUND16, _ROUND32 = (vector(ir.IntType(bits), _ROUNDED) for bits in (8, 16, 32))
+
+
+def _levels(builder: Any, data: Any, first: Any, half: Any, top: Any) -> tuple[Any, Any]:
+    """Load coordinates, move them to 0 .. top, and return what is before the point, int8, and after it, int16."""
+    zero = constant(_ROUND32, 0)
+    moved = builder.add(load(builder, data, first, _ROUND32), half)
+    moved = builder.select(builder.icmp_signed("<", moved, zero), zero, moved)
+    moved = builder.select(builder.icmp_signed(">", moved, top), top, moved)
+    whole = builder.trunc(builder.lshr(moved, constant(_ROUND32, 16)), _ROUND8)
+    return whole, builder.trunc(moved, _ROUND16)
+
+
+def _codes_at(builder: Any, levels: Sequence[Any], by_level: Any, rows: Any) -> list[Any]:
+    """Return the code of the highest value at or below each level. Row r of `by_level` has those of 16 r and after."""
+    found = [_numba_cgutils.alloca_once(builder, _ROUND8) for _ in levels]
+    for place in found:
+        builder.store(constant(_ROUND8, 0), place)
+    low = [builder.and_(level, constant(_ROUND8, LOOK_UP_BYTES - 1)) for level in levels]
+    high = [builder.lshr(level, constant(_ROUND8, 4)) for level in levels]
+    with _numba_cgutils.for_range(builder, rows) as loop:
+        table = load(builder, by_level, builder.mul(loop.index, ir.Constant(ir.IntType(64), LOOK_UP_BYTES)), _TABLE)
+        row = splat(builder, builder.trunc(loop.index, ir.IntType(8)), _ROUNDED)
+        for place, index, number in zip(found, low, high, strict=True):
+            looked_up = look_up(builder, table, index)
+            chosen = builder.select(builder.icmp_unsigned("==", number, row), looked_up, builder.load(place))
+            builder.store(chosen, place)
+    return [builder.load(place) for place in found]
+
+
+def _reached(builder: Any, fraction: Any, bits: Any, gap: Any, distance: Any) -> Any:
+    """Return whether (fraction + bits * gap) / 2^16 is at least the distance to the next value, with 16 bits each."""
+    wide = builder.mul(builder.zext(bits, _ROUND32), builder.zext(gap, _ROUND32))
+    high = builder.trunc(builder.lshr(wide, constant(_ROUND32, 16)), _ROUND16)
+    low = builder.mul(bits, gap)
+    carry = builder.icmp_unsigned("<", builder.add(low, fraction), low)
+    return builder.icmp_unsigned(">=", builder.sub(high, builder.sext(carry, _ROUND16)), distance)
+
+
+@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _round_block(
+    _: Any, a: Any, half: Any, top: Any, strides: Any, low: Any, high: Any, by_level: Any, steps: Any, codes: Any,
+    elements: Any,
+) -> Any:  # fmt: skip
+    """Round the coordinates of a block, int32[B], up or down to the table's values, and write the codes.
+
+    strides, low and high make the random bits, as in `fractions`. `by_level` and `steps` are those of `_fill_table`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 3, 6, 7, 8)}
+        rows = context.make_array(signature.args[6])(context, builder, arguments[6])
+        half, top, low, high = (splat(builder, arguments[at], _ROUNDED) for at in (1, 2, 4, 5))
+        following, gaps = (load(builder, data[7], at, _TABLE) for at in (0, LOOK_UP_BYTES))
+        step, half_block = ir.Constant(ir.IntType(64), _ROUNDED), ir.Constant(ir.IntType(64), 256)
+        whole_block = ir.Constant(ir.IntType(64), elements.literal_value // 2)
+        with _numba_cgutils.for_range_slice(builder, whole_block.type(0), whole_block, step) as (first, _count):
+            bits = random_bits(builder, builder.add(load(builder, data[3], first, _ROUND32), low), high)
+            below = builder.add(first, builder.and_(first, half_block))
+            places = (below, builder.add(below, half_block))
+            levels, fractions_ = zip(*(_levels(builder, data[0], at, half, top) for at in places), strict=True)
+            found = _codes_at(builder, levels, data[6], builder.extract_value(rows.shape, 0))
+            shares = (bits, builder.lshr(bits, constant(_ROUND32, 16)))
+            for at, level, fraction, code, share in zip(places, levels, fractions_, found, shares, strict=True):
+                gap = builder.zext(look_up(builder, gaps, code), _ROUND16)
+                distance = builder.zext(builder.sub(look_up(builder, following, code), level), _ROUND16)
+                up = _reached(builder, fraction, builder.trunc(share, _ROUND16), gap, distance)
+                store(builder, builder.sub(code, builder.sext(up, _ROUND8)), data[8], at)
+        return context.get_dummy_value()
+
+    numbers = (types.int32, types.int32, strides, types.uint32, types.uint32)
+    return types.void(a, *numbers, by_level, steps, codes, elements), generate
+
+
+@inner
+def _fill_table(below: Any, lengths: Any, by_level: Any, steps: Any) -> Any:
+    """Fill the table's forms for look-ups, from its runs. Say whether it has at most 16 values.
+
+    Args:
+        by_level: uint8[g // 16 + 1, 16], the code of the highest value at or below each level.
+        steps: uint8[2, 16], by code: the next value (255 behind the last), and its distance (0).
+    """
+    last: Any = 0
+    value = 0
+    for level in range(16 * by_level.shape[0]):
+        code: Any = 0
+        for run in range(below.shape[0]):
+            code += min(max(level - i64(below[run]), 0), i64(lengths[run]))
+        if code >= LOOK_UP_BYTES:
+            return False
+        if code > last:
+            steps[0, last], steps[1, last] = u8(level), u8(level - value)
+            last, value = code, level
+        by_level[level // LOOK_UP_BYTES, level % LOOK_UP_BYTES] = u8(code)
+    steps[0, last], steps[1, last] = u8(255), u8(0)
+    return True
+
+
+@inner
+def _pack8(codes: Any, group: Any, out: Any) -> None:
+    words = group // 2
+    for first in range(0, 1024, group):
+        for j in range(words):
+            out[first // 2 + j] = u8((codes[first + j] << u8(4)) | codes[first + words + j])
+
+
+@inner
+def _pack16(codes: Any, group: Any, out: Any) -> None:
+    words = group // 4
+    for first in range(0, 512, group):
+        for j in range(words):
+            byte, code = first // 2 + 2 * j, first + j
+            out[byte] = u8((codes[code] << u8(4)) | codes[code + words])
+            out[byte + 1] = u8((codes[code + 2 * words] << u8(4)) | codes[code + 3 * words])
+
+
+@inner
+def _pack_lanes16(codes: Any, out: Any) -> None:
+    for j in range(512):
+        out[2 * j] = u8(0)
+        out[2 * j + 1] = codes[j]
+
+
+_to_payload8, _to_payload16 = by_group(_pack8, copy), by_group(_pack16, _pack_lanes16)
+"""Pack the codes of lanes of 8 and 16 bits: (codes, group, out)."""
+
+
+_ENCODE = (
+    read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_I32, 1), read(_I64, 1), read(_U8, 1), read(_U8, 1), _I64,
+    _BOOL, _I64, _U64, _U64, TURNS, _I64, filled(_U8),
+)  # fmt: skip
+
+
+def _make_encode(elements: int) -> Any:
+    """Return the kernel that encodes blocks of so many elements."""
+
+    @kernel(*_ENCODE)
+    def encode(
+        x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
+        group: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+    ) -> None:  # fmt: skip
+        a, spare, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
+        row = np.empty(elements, f32)
+        levels, codes = np.empty(elements, u8), np.empty(elements, u8)
+        lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
+        by_level, steps = np.empty((g // LOOK_UP_BYTES + 1, LOOK_UP_BYTES), u8), np.empty((2, LOOK_UP_BYTES), u8)
+        looked_up = HAS_LOOK_UP and not identity and _fill_table(below, lengths, by_level, steps)
+        fill_strides(strides)
+        half, top = i32(g << 15), i32(g << 16)
+        first, end = take(turns, own, x.shape[0])
+        while first < end:
+            for block in range(first, end):
+                copy(x[block], row)
+                sign_lanes(block_key(rotation, block), lanes)
+                _rotate(row, scales[block], lanes, spare, a, elements)
+                if shifts[block] > 0:
+                    shift_up(a, half, shifts[block])
+                key = block_key(rounding, block)
+                if looked_up:
+                    low, high = u32(key), u32(key >> u64(32))
+                    _round_block(a, half, top, strides, low, high, by_level, steps, codes, elements)
+                else:
+                    clamp(a, half, top)
+                    fractions(key, strides, u)
+                    round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
+                if elements == 1024:  # a constant: numba compiles one of the two
+                    _to_payload8(codes, group, out[block])
+                else:
+                    _to_payload16(codes, group, out[block])
+            first, end = take(turns, own, x.shape[0])
+
+    return encode
+
+
+encode8, encode16 = _make_encode(1024), _make_encode(512)
+
+
+# ---- decoding ---------------------------------------------------------------------------------------------
+
+
+@inner
+def _unpack8(payload: Any, group: Any, codes: Any) -> None:
+    words = group // 2
+    for first in range(0, 1024, group):
+        for j in range(words):
+            codes[first + j] = payload[first // 2 + j] >> u8(4)
+            codes[first + words + j] = payload[first // 2 + j] & u8(15)
+
+
+@inner
+def _unpack16(payload: Any, group: Any, codes: Any) -> None:
+    words = group // 4
+    for first in range(0, 512, group):
+        for j in range(words):
+            high, low, code = payload[first // 2 + 2 * j], payload[first // 2 + 2 * j + 1], first + j
+            codes[code], codes[code + words] = high >> u8(4), high & u8(15)
+            codes[code + 2 * words], codes[code + 3 * words] = low >> u8(4), low & u8(15)
+
+
+@inner
+def _unpack_lanes16(payload: Any, codes: Any) -> None:
+    for j in range(512):
+        codes[j] = payload[2 * j + 1]
+
+
+_to_codes8, _to_codes16 = by_group(_unpack8, copy), by_group(_unpack16, _unpack_lanes16)
+"""Unpack the codes of lanes of 8 and 16 bits: (payload, group, codes)."""
+
+
+@inner
+def _values_of(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
+    """Take base times the code, and what the gaps below it have more or less (modulo 256), two gaps at a time."""
+    for j in range(codes.shape[0]):
+        values[j] = u8(codes[j] * base)
+    for first in range(0, extra_codes.shape[0], 2):
+        code0, gap0, code1, gap1 = extra_codes[first], extra_gaps[first], extra_codes[first + 1], extra_gaps[first + 1]
+        for j in range(codes.shape[0]):
+            more = u8((gap0 if codes[j] >= code0 else u8(0)) + (gap1 if codes[j] >= code1 else u8(0)))
+            values[j] = u8(values[j] + more)
+
+
+def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, elements: int) -> None:
+    """Write the first four stages of 2 values - middle to spare, integers[B] of so many bits, in element order."""
+    columns, kind = elements // 16, vector(ir.IntType(bits), 16)
+    given = vector(values.type.pointee, 16)
+    for column in range(0, columns, 16):
+        rows = [load(builder, values, columns * row + column, given) for row in range(16)]
+        if given != kind:
+            rows = [builder.zext(row, kind) for row in rows]
+        centred = [builder.sub(builder.add(row, row), splat(builder, middle, 16)) for row in rows]
+        for place, done in enumerate(transpose(builder, hadamard(builder, centred))):
+            store(builder, done, spare, 16 * (column + place))
+
+
+def _last_stages(
+    builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bits: int, elements: int, *, subtract: bool
+) -> None:
+    """Do the last three stages, the signs and the factor, and write to out, float32[B], or subtract from it."""
+    for first in range(0, elements // 8, 8):
+        places = range(first, elements, elements // 8)
+        wide = [load(builder, spare, at, vector(ir.IntType(bits), 8)) for at in places]
+        if bits < 32:
+            wide = [builder.sext(value, _INTS) for value in wide]
+        flips = load(builder, lanes, first % 32, _INTS)
+        for at, value in zip(places, hadamard(builder, wide), strict=True):
+            signed = negate_where(builder, value, flips, at // 32)
+            scaled = builder.fmul(builder.sitofp(signed, _FLOATS), factor)
+            if subtract:
+                scaled = builder.fsub(load(builder, out, at, _FLOATS), scaled)
+            store(builder, scaled, out, at)
+
+
+def _make_restore(subtract: bool) -> Any:
+    """Return an intrinsic: (values, middle, spare, lanes, factor, out, elements) rotates a block of B back into out."""
+
+    @_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    def restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any, elements: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 5)}
+            bits, size = spare.dtype.bitwidth, elements.literal_value
+            _centre_rows(builder, data[0], arguments[1], data[2], bits, size)
+            _middle_stages(builder, data[2], vector(ir.IntType(bits), 16), size)
+            factor8 = splat(builder, arguments[4], 8)
+            _last_stages(builder, data[2], data[3], factor8, data[5], bits, size, subtract=subtract)
+            return context.get_dummy_value()
+
+        return types.void(values, spare.dtype, spare, lanes, types.float32, out, elements), generate
+
+    return restore
+
+
+_restore, _take_off = _make_restore(False), _make_restore(True)
+"""The first writes to `out`, the second subtracts from what is there."""
+
+
+@inner
+def _widen(sums: Any, wide: Any) -> None:
+    """Fill int32[512] from sums of 16 bits, big-endian, uint8[1024]."""
+    for j in range(512):
+        wide[j] = i32(i32(i32(sums[2 * j]) << i32(8)) | i32(sums[2 * j + 1]))
+
+
+_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
+
+
+@kernel(*_DECODE)
+def decode8(
+    sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
+) -> None:
+    """Decode sums of 8 bits, in blocks of 1024."""
+    spare, lanes, row = np.empty(1024, i16), np.empty(32, u32), np.empty(1024, f32)
+    first, end = take(turns, own, sums.shape[0])
+    while first < end:
+        for block in range(first, end):
+            most = u8(0)
+            for j in range(1024):
+                most = max(most, sums[block, j])
+            peaks[block] = i32(most)
+            sign_lanes(block_key(rotation, block), lanes)
+            _restore(sums[block], i16(counts[block] * g), spare, lanes, factors[block], row, 1024)
+            copy(row, out[block])
+        first, end = take(turns, own, sums.shape[0])
+
+
+@kernel(*_DECODE)
+def decode16(
+    sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
+) -> None:
+    """Decode sums of 16 bits, in blocks of 512."""
+    wide, spare, lanes, row = np.empty(512, i32), np.empty(512, i32), np.empty(32, u32), np.empty(512, f32)
+    first, end = take(turns, own, sums.shape[0])
+    while first < end:
+        for block in range(first, end):
+            _widen(sums[block], wide)
+            most = i32(0)
+            for j in range(512):
+                most = max(most, wide[j])
+            peaks[block] = most
+            sign_lanes(block_key(rotation, block), lanes)
+            _restore(wide, i32(counts[block] * g), spare, lanes, factors[block], row, 512)
+            copy(row, out[block])
+        first, end = take(turns, own, sums.shape[0])
+
+
+_DEQUANTIZE = (
+    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _I64, _U64, _BOOL, TURNS, _I64, filled(_F32),
+)  # fmt: skip
+
+
+def _make_dequantize(elements: int) -> Any:
+    """Return the kernel that decodes payloads alone, in blocks of so many elements."""
+
+    @kernel(*_DEQUANTIZE)
+    def dequantize(
+        payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotation: Any,
+        subtract: Any, turns: Any, own: Any, out: Any,
+    ) -> None:  # fmt: skip
+        spare, lanes, row = np.empty(elements, i16), np.empty(32, u32), np.empty(elements, f32)
+        codes, values = np.empty(elements, u8), np.empty(elements, u8)
+        first, end = take(turns, own, payloads.shape[0])
+        while first < end:
+            for block in range(first, end):
+                if elements == 1024:  # a constant: numba compiles one of the two
+                    _to_codes8(payloads[block], group, codes)
+                else:
+                    _to_codes16(payloads[block], group, codes)
+                _values_of(codes, u8(base), extra_codes, extra_gaps, values)
+                sign_lanes(block_key(rotation, block), lanes)
+                if subtract:
+                    _take_off(values, i16(g), spare, lanes, factors[block], out[block], elements)
+                else:
+                    _restore(values, i16(g), spare, lanes, factors[block], row, elements)
+                    copy(row, out[block])
+            first, end = take(turns, own, payloads.shape[0])
+
+    return dequantize
+
+
+dequantize8, dequantize16 = _make_dequantize(1024), _make_dequantize(512)
