@@ -127,17 +127,5 @@ def test_a_table_whose_sums_leave_packed_results_is_refused_with_the_numbers(mak
     assert "15 entries" in refusal(make_spec(table6=table6[1:]))
 
 
-def test_digits_whose_sums_leave_a_lane_are_refused_with_the_numbers(make_spec: Callable[..., JobSpec]) -> None:
-    make_spec(workers=8, table=None, digits=(6, 4)).check()
-    refused = refusal(make_spec(workers=10, table=None, digits=(6, 4)))
-    assert "(n * g + 1)^k = (10 workers * granularity 4 + 1)^6 = 4750104241 may overflow a lane of 32 bits" in refused
-    assert "which has 4294967296 values: radix 41 allows 5 elements, 6 elements of 10 workers allow granularity 3" in (
-        refused
-    )
-    assert "allow no granularity (at least 1)" in refusal(make_spec(workers=16, table=None, digits=(8, 1)))
-    for wrong in ((6,), (6, 0), (0, 4), (6, 256), (6, 4, 4), (6, 4.0)):
-        assert "two integers of 1 .. 255" in refusal(make_spec(table=None, digits=wrong))
-
-
 def test_a_table_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:
     assert "n * g = 13 workers * granularity 20 = 260" in refusal(make_spec(workers=13))

@@ -64,7 +64,6 @@ def memberships(draw: st.DrawFn) -> JobMembership:
         table=draw(st.none() | st.tuples(*[st.integers(0, 255)] * 16)),
         table16=draw(st.none() | st.tuples(*[st.integers(0, 65535)] * 16)),
         table6=draw(st.none() | st.tuples(*[st.integers(0, 63)] * 16)),
-        digits=draw(st.none() | st.sampled_from([(5, 1), (4, 3)])),
         switch=draw(ENDPOINTS),
         workers=workers,
         resume=draw(st.none() | resumes(count, window)),

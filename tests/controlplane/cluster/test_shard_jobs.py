@@ -135,7 +135,7 @@ def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> N
 
 
 @pytest.mark.parametrize(
-    ("op", "options"), [(Op.LOOKUP_ADD6, {"table6": tuple(range(16))}), (Op.ADD32, {"digits": (6, 13)})]
+    ("op", "options"), [(Op.LOOKUP_ADD6, {"table6": tuple(range(16))})]
 )
 def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out(
     tmp_path: Path, op: Op, options: dict[str, Any]

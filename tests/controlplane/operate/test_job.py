@@ -69,10 +69,8 @@ def test_the_job_records_its_codec_with_its_options(
     kept = json_of(request)
     assert value_of(JobRequest, kept) == request
     older = {
-        key: value
-        for key, value in json.loads(kept).items()
-        if not key.startswith("codec") and key not in ("table6", "digits")
-    }
+        key: value for key, value in json.loads(kept).items() if not key.startswith("codec") and key != "table6"
+    } | {"digits": None}
     assert value_of(JobRequest, json.dumps(older)) == replace(request, codec="", codec_options="")
 
 
@@ -82,23 +80,6 @@ def test_a_codec_with_packed_results_selects_its_table(cluster: Cluster, at: lis
     assert {"table6": request.table6} == job_tables(make_codec("thc:result_bits=6", workers=4, backend="numpy"))
     assert (request.table, request.table16, request.codec_options) == (None, None, '{"result_bits": 6}')
     assert value_of(JobRequest, json_of(request)) == request
-
-
-def test_a_codec_with_digits_tells_them(cluster: Cluster, at: list[str]) -> None:
-    assert main(["create", "job", "--workers", "8", "--codec", "thc:digits=6", *at]) == 0
-    request = cluster.controller._cache.get("job").request
-    assert (request.table, request.digits, request.codec_options) == (None, (6, 4), '{"digits": 6}')
-    assert value_of(JobRequest, json_of(request)) == request
-
-
-def test_digits_that_overflow_a_lane_make_no_job(
-    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["create", "job", "--workers", "8", "--digits", "6,5", *at]) == 1
-    assert "(8 workers * granularity 5 + 1)^6 = 4750104241 may overflow a lane" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    assert cluster.controller.jobs() == []
 
 
 @pytest.mark.parametrize(
@@ -177,8 +158,6 @@ def test_a_token_file_that_is_there_is_kept(
         (["--codec", "thc", "--table", ",".join("0" * 16)], "not allowed with"),
         (["--codec", "thc", "--table16", ",".join("0" * 16)], "leave --table16 out"),
         (["--codec", "thc", "--table6", ",".join("0" * 16)], "leave --table6 out"),
-        (["--codec", "thc", "--digits", "6,4"], "leave --digits out"),
-        (["--digits", "6"], "1 values: digits are K,G"),
         (["--codec", "thc:colour=1"], "colour"),
         (["--codec", "thc:bits 8"], "'bits 8' is no OPTION=VALUE, as in thc:bits=2"),
         (["--codec", "thc:bits=3"], "thc with codes of 3 bits"),

@@ -73,7 +73,7 @@ class Cluster:
     code_group: int = LANE_GROUP_CODES
     ops: frozenset[Op] = frozenset(Op)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Besides `table`, which is plain thc's; and digits, of which a switch knows nothing."""
+    """Besides `table`, which is plain thc's."""
 
     def __post_init__(self) -> None:
         self.table = best_table(self.workers).values
@@ -89,8 +89,7 @@ class Cluster:
         members = [self._member(rank, local) for rank, local in enumerate(locals_)]
         quorum = self.quorum or self.workers
         tables: dict[str, Any] = {"table": self.table, **self.tables}
-        known = {name: table for name, table in tables.items() if name != "digits"}
-        job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, code_group=self.code_group, **known)
+        job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, code_group=self.code_group, **tables)
         self.aggregator.add_job(job)
         self.membership = JobMembership(
             "test",

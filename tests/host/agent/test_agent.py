@@ -122,7 +122,6 @@ def test_a_switch_without_the_operation_is_told_before_anything_is_sent(stack: E
     ("spelled", "message"),
     [
         ("thc:result_bits=6", r"for codec thc with these options: its table6 is None, the codec's \(0, 3, 5, .*, 21\)"),
-        ("thc:digits=6", r"for codec thc with these options: its digits is None, the codec's \(6, 13\)"),
         ("thc:bits=2", r"for codec thc with these options: its table is \(0, 10, .*\), the codec's \(0, 1, 2, 3, 16, "),
     ],
 )
@@ -135,7 +134,7 @@ def test_a_rank_with_other_bits_is_refused_with_the_numbers(stack: ExitStack, sp
 
 @pytest.mark.parametrize(
     ("spelled", "op", "chunk_elements"),
-    [("thc:result_bits=6", Op.LOOKUP_ADD6, 1024), ("thc:digits=7", Op.ADD32, 7 * 256)],
+    [("thc:result_bits=6", Op.LOOKUP_ADD6, 1024)],
 )
 def test_forms_of_thc_end_with_the_mean_of_a_simulated_switch(
     stack: ExitStack, spelled: str, op: Op, chunk_elements: int
@@ -152,16 +151,6 @@ def test_forms_of_thc_end_with_the_mean_of_a_simulated_switch(
     headers = [header for header in cluster.links[0].headers if header.op == op]
     assert len({(header.slot, header.round) for header in headers}) == -(-40_000 // chunk_elements)
     assert {header.length for header in headers} == {up_bytes(op)}
-
-
-def test_ranks_with_other_digits_than_the_job_are_refused_with_the_numbers(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 3, tables={"digits": (6, 13)})
-    with pytest.raises(CodecError, match=r"its digits is \(6, 13\), the codec's \(7, 7\)"):
-        cluster.agent(0, "thc:digits=7")
-    cluster = Cluster(stack, 1, ops=frozenset(Op) - {Op.ADD32})
-    with pytest.raises(CodecError, match="thc sums by ADD32, and the switch of job 'test' only by LOOKUP_ADD8"):
-        cluster.agent(0, "thc:digits=6")
-    assert not cluster.links[0].headers
 
 
 def test_ranks_round_apart_and_steps_too(stack: ExitStack) -> None:

@@ -83,13 +83,6 @@ def test_a_table_of_packed_results_travels_too(path: Path) -> None:
     assert (read_membership(path).table, read_membership(path).table6) == (TABLE, table6)
 
 
-def test_digits_travel_too(path: Path) -> None:
-    job = make_job()
-    assert "digits" not in format_membership(job_membership(job)), "left out"
-    write_membership(replace(job, spec=replace(job.spec, digits=(6, 4))), path)
-    assert read_membership(path).digits == (6, 4)
-
-
 def test_a_code_group_travels_too(path: Path) -> None:
     write_membership(make_job(), path)
     assert read_membership(path).code_group == 512, "left out"
@@ -181,10 +174,6 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("table", [256] * 16, "not 16 integers"),
     ("table16", [65536] * 16, "not 16 integers of 0..65535"),
     ("table6", [64] * 16, "not 16 integers of 0..63"),
-    ("digits", [6], "not two integers of 1..255"),
-    ("digits", [6, 0], "not two integers of 1..255"),
-    ("digits", "6,4", "digits is '6,4', not a list"),
-    ("digits", [8, 8], r"digits is \[8, 8\]: sums of 2 workers do not fit in a lane of 32 bits"),
     ("table", "none", "table is 'none', not a list or null"),
     ("wire_version", 2, "is for wire version 2, this hopsum speaks 1"),
     ("switch", None, "switch is no JSON object"),

@@ -83,7 +83,7 @@ def summed(agents: list[Agent], steps: int) -> tuple[list[bytes], list[bytes]]:
     return means, [own.residual.tobytes() for own in feedback]
 
 
-FORMS = ("thc:result_bits=6", "thc:bits=2", "thc:digits=6")
+FORMS = ("thc:result_bits=6", "thc:bits=2")
 
 
 @pytest.mark.parametrize("codec", ["thc", "fixed", "lossless", *FORMS])
@@ -101,7 +101,7 @@ def test_shards_that_lose_datagrams_sum_what_one_switch_sums(stack: ExitStack, c
 
 @pytest.mark.parametrize(
     ("codec", "name", "other"),
-    [("thc:result_bits=6", "table6", (*range(15), 21)), ("thc:digits=6", "digits", (6, 12))],
+    [("thc:result_bits=6", "table6", (*range(15), 21))],
 )
 def test_shards_with_differing_tables_are_refused_before_anything_is_sent(
     stack: ExitStack, codec: str, name: str, other: tuple[int, ...]
@@ -119,7 +119,7 @@ def test_shards_with_differing_tables_are_refused_before_anything_is_sent(
     assert not any(link.headers for link in links)
 
 
-@pytest.mark.parametrize(("codec", "op"), [("thc:result_bits=6", Op.LOOKUP_ADD6), ("thc:digits=6", Op.ADD32)])
+@pytest.mark.parametrize(("codec", "op"), [("thc:result_bits=6", Op.LOOKUP_ADD6)])
 def test_a_shard_without_the_operation_is_told_before_anything_is_sent(stack: ExitStack, codec: str, op: Op) -> None:
     made = clusters(stack, 2, codec=codec)
     made[1].membership = replace(made[1].membership, ops=frozenset(Op) - {op})

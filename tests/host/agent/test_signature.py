@@ -152,12 +152,10 @@ def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) 
 
 def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
     call = CallSignature(10, 0, "raise", False, ())
-    kinds = [make_codec("thc", workers=3, backend="numpy", **options) for options in ({}, {"rotation": "none"})]
-    kinds += [make_codec("thc", workers=3, backend="numpy", bits=2)]
+    kinds = [make_codec("thc", workers=3, backend="numpy", bits=bits) for bits in (4, 2)]
     tables = {"table": best_table(3, 6), "backend": "numpy"}
     kinds += [make_codec("thc", workers=3, result_bits=bits, **tables) for bits in (6, 8)]
-    kinds += [make_codec("thc", workers=3, backend="numpy", digits=digits) for digits in (6, 7)]
     kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
     digests = {Signer(codec, ReductionContext(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}
-    assert len(digests) == 9
+    assert len(digests) == 6
     assert replace(call, more=True) != call

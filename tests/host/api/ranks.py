@@ -25,7 +25,6 @@ CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "lossless": ("lossless", {}),
     "thc2": ("thc", {"bits": 2}),
     "thc6": ("thc", {"result_bits": 6}),
-    "digits": ("thc", {"digits": 6}),
 }
 
 

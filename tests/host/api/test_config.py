@@ -74,7 +74,7 @@ def test_the_process_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None
     ("spelled", "options"),
     [
         ("thc:bits=2", {"bits": 2}),
-        ("uhc:bits=8,rotation=full", {"bits": 8, "rotation": "full"}),
+        ("uhc:bits=8,lane_bits=16", {"bits": 8, "lane_bits": 16}),
         ("thc:error_feedback=false", {"error_feedback": False}),
     ],
 )
@@ -112,7 +112,7 @@ def test_torchruns_rank_counts_least(environment: dict[str, str], rank: int) -> 
         ("threads", "2", 2),
         ("error_feedback", "no", False),
         ("error_feedback", "TRUE", True),
-        ("codec_options", "{bits = 8, rotation = 'full'}", {"bits": 8, "rotation": "full"}),
+        ("codec_options", "{bits = 8, lane_bits = 16}", {"bits": 8, "lane_bits": 16}),
     ],
 )
 def test_environment_variables_are_text(name: str, text: str, value: Any) -> None:

@@ -53,7 +53,7 @@ class Rack:
     ("name", "options"),
     [
         ("thc", {}),
-        ("thc", {"lane_bits": 16, "rotation": "full", "scale": "tensor"}),
+        ("thc", {"lane_bits": 16}),
         ("uhc", {"bits": 2, "lane_bits": 16}),
         ("uhc", {"bits": 6}),
         ("uhc", {"bits": 8}),

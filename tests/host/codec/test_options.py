@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of thc, uhc and fixed with all their options: lanes, bits, rotations, ranges, backends."""
+"""Laws of thc, uhc and fixed with all their options: lanes, bits, ranges, backends."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.lookup_table import LookupTable, best_table, expected_nmse
+from hopsum.codec.lookup_table import LookupTable, expected_nmse
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.registry import CODECS
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
@@ -33,10 +32,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("uhc", {"bits": 4, "lane_bits": 16}),
     ("uhc", {"bits": 5, "lane_bits": 16}),
 ]
-WAYS: list[dict[str, Any]] = [
-    {"rotation": rotation, "scale": scale} for rotation in ("block", "full", "none") for scale in ("block", "tensor")
-]
-ALL = [("fixed", {}), *((name, options | way) for name, options in KINDS for way in WAYS)]
+ALL = [("fixed", {}), *KINDS]
 
 
 def make(kind: tuple[str, dict[str, Any]], workers: int, backend: str = "auto", **options: Any) -> RangeCodec:
@@ -122,7 +118,7 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
     """Its lanes stay in their bounds, so that no sum can overflow, and what was cut off is in its residual."""
     codec, kept = make(kind, workers, backend), ErrorFeedback(x.size)
     rank = RangeReduction(codec, x, ReductionContext(7, 1, 0), kept)
-    others = codec.ranges(codec.prepare(x, rank.context)).view(np.float32) / np.float32(ratio)
+    others = codec.ranges(x).view(np.float32) / np.float32(ratio)
     rank.take(pack_ranges(others.view(np.uint32)), np.zeros(1, np.uint64))
     (payloads,) = payloads_of([rank])
     most = np.abs(summed(codec, [payloads])).max()
@@ -135,12 +131,11 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
         assert left <= whole * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
 @pytest.mark.parametrize("bits", [1, 4, 8])
-def test_the_mean_is_unbiased(way: dict[str, Any], bits: int) -> None:
+def test_the_mean_is_unbiased(bits: int) -> None:
     """Without truncation errors average out over steps as independent ones do, and none points along x."""
     steps, x = 300, normal(1500)
-    codec = make(("uhc", {"bits": bits, "truncated": 1e-9} | way), 2)
+    codec = make(("uhc", {"bits": bits, "truncated": 1e-9}), 2)
     errors = np.array([simulated(codec, [x, x], step) - x for step in range(steps)], np.float64)
     left = np.square(errors.mean(axis=0)).sum() / (errors.var(axis=0, ddof=1).sum() / steps)
     assert abs(left - 1) < 5 * np.sqrt(2 / x.size), "the mean error's energy is that of independent errors"
@@ -155,15 +150,14 @@ def simulated(codec: RangeCodec, vectors: list[Floats], step: int = 1) -> Floats
     return means[0]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_error_of_uhc_is_the_expected_one(way: dict[str, Any], bits: int) -> None:
-    """On N(0, 1) elements, which are normal with or without a rotation: a mean over 2^17 of them.
+def test_error_of_uhc_is_the_expected_one(bits: int) -> None:
+    """A mean over 2^17 elements.
 
     Where 6 bits or more leave little else, truncation of a few elements is a good part of the error, and noisy.
     """
     x = normal(1 << 17, seed=bits)
-    codec = make(("uhc", {"bits": bits} | way), 4)
+    codec = make(("uhc", {"bits": bits}), 4)
     expected = expected_nmse(uniform_table(bits, 4), 4)
     assert nmse(simulated(codec, [x] * 4), x) == pytest.approx(expected, rel=0.04 if bits < 6 else 0.15)
 
@@ -178,96 +172,6 @@ def test_the_best_truncation_beats_others_and_the_published_one(bits: int, worke
         assert best <= expected_nmse(LookupTable(values, 2.0 ** (-quarters / 4)), workers)
 
 
-def test_energy_in_one_block_breaks_a_range_per_tensor_unless_the_rotation_is_full(backend: str) -> None:
-    """The published combination truncates the block that has the energy; either remedy has the error of theory."""
-    x = normal(64 * 1024)
-    x[7 * 1024 : 8 * 1024] *= 100
-    found = {
-        (way["rotation"], way["scale"]): nmse(simulated(make(("thc", way), 4, backend), [x] * 4), x) for way in WAYS
-    }
-    theory = expected_nmse(best_table(4), 4)
-    assert found["block", "tensor"] > 0.3
-    assert found["full", "tensor"] == pytest.approx(theory, rel=0.15)
-    assert found["block", "block"] == pytest.approx(theory, rel=0.15)
-    assert found["full", "block"] == pytest.approx(theory, rel=0.15)
-
-
-@pytest.mark.parametrize(("shape", "gain"), [("normal", 1.0), ("heavy tails", 3.0), ("sparse", 10.0)])
-@pytest.mark.parametrize("name", ["thc", "uhc"])
-def test_what_the_rotation_is_good_for(shape: str, gain: float, name: str) -> None:
-    """The same vectors with and without: N(0, 1) elements gain nothing, others the more the heavier their tails."""
-    rng, elements = np.random.default_rng(5), 1 << 17
-    x = {
-        "normal": normal(elements),
-        "heavy tails": rng.standard_t(3, elements).astype(np.float32),
-        "sparse": normal(elements) * (rng.random(elements) < 0.01).astype(np.float32),
-    }[shape]
-    with_rotation, without = (
-        nmse(simulated(make((name, {"rotation": rotation}), 8), [x] * 8), x) for rotation in ("block", "none")
-    )
-    if gain == 1.0:
-        assert without == pytest.approx(with_rotation, rel=0.05)
-    else:
-        assert without > gain * with_rotation
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 3, 5, 8, 37, 64, 100])
-@pytest.mark.parametrize("columns", [512, 1024])
-def test_full_rotation_keeps_norms_and_spreads_any_block(blocks: int, columns: int) -> None:
-    for place in {0, blocks // 2, blocks - 1}:
-        x = np.zeros((blocks, columns), np.float32)
-        x[place] = normal(columns)
-        y = x.copy()
-        rotate_blocks(y, 99)
-        assert np.linalg.norm(y) == pytest.approx(np.linalg.norm(x), rel=1e-6)
-        energy = np.square(y, dtype=np.float64).sum(axis=1) / np.square(x, dtype=np.float64).sum()
-        assert energy.max() < 2.5 / blocks
-        rotate_blocks_back(y, 99)
-        np.testing.assert_allclose(y, x, rtol=0, atol=1e-6 * np.abs(x).max())
-
-
-def test_full_rotation_is_the_signed_hadamard_matrix() -> None:
-    """Four blocks: every column is the matrix of four rows times signs, which differ from column to column."""
-    identity = np.zeros((4, 4, 32), np.float32)
-    for place in range(4):
-        identity[place, place] = 2
-        rotate_blocks(identity[place], 5)
-    matrix = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]])
-    signs = identity[:, 0]
-    np.testing.assert_array_equal(identity, signs[:, None, :] * matrix.T[:, :, None])
-    assert set(np.abs(signs).reshape(-1).tolist()) == {1}
-    assert len({tuple(column) for column in signs.T}) > 8
-
-
-def test_missing_chunks_of_a_full_rotation_stay_in_the_residual() -> None:
-    codec, x = make(("thc", {"rotation": "full"}), 2), layered(20 * 1024)
-    kept, context = ErrorFeedback(x.size), ReductionContext(1, 1, 0)
-    rank = RangeReduction(codec, x, context, kept)
-    rank.take(payloads_of([rank])[0], np.ones(1, np.uint64))
-    (payloads,) = payloads_of([rank])
-    here = np.arange(len(payloads)) % 4 != 0
-    results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
-    rank.take(results, np.where(here, np.uint64(0b01), np.uint64(0b10)))
-    delivered = codec.prepare(x - kept.residual, context).reshape(-1, 1024)
-    assert np.abs(delivered[~here]).max() < 1e-5 * np.abs(delivered).max()
-    assert np.abs(delivered[here]).min(axis=1).max() > 0
-    assert rank.mean is not None
-    sent = codec.prepare(x, context).reshape(-1, 1024)
-    assert nmse(delivered[here].ravel(), sent[here].ravel()) < 0.02
-
-
-@pytest.mark.parametrize("scale", ["block", "tensor"])
-def test_a_range_per_tensor_is_one_lane(scale: str, backend: str) -> None:
-    codec, x = make(("thc", {"scale": scale}), 2, backend), layered(10_001)
-    own = codec.ranges(x).view(np.float32)
-    assert own.shape == ((10,) if scale == "block" else (1,))
-    if scale == "tensor":
-        assert own[0] == pytest.approx(np.sqrt(np.mean(np.square(x, dtype=np.float64))), rel=1e-6)
-    bad = x.copy()
-    bad[5000] = np.nan
-    assert not np.isfinite(codec.ranges(bad).view(np.float32)).all()
-
-
 def test_limits_hold_for_blocks_of_512(backend: str) -> None:
     codec = make(("thc", {"lane_bits": 16}), 4, backend)
     for magnitude, delivered in ((TINY / 2, False), (TINY, True), (HUGE, True)):
@@ -278,8 +182,6 @@ def test_limits_hold_for_blocks_of_512(backend: str) -> None:
 @pytest.mark.parametrize(
     ("name", "workers", "options", "message"),
     [
-        ("thc", 2, {"rotation": "half"}, "rotation 'half': one of block, full, none"),
-        ("thc", 2, {"scale": "row"}, "scale 'row': one of block, tensor"),
         ("thc", 2, {"lane_bits": 32}, "lanes of 32 bits: 8 or 16"),
         ("uhc", 2, {"lane_bits": 4}, "lanes of 4 bits: 8 or 16"),
         ("thc", 2, {"code_group": 96}, "codes in groups of 96: one of 4, 8, 16, 32, 64, 128, 256, 512"),

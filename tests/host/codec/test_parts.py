@@ -22,13 +22,10 @@ FORMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("thc", {"bits": 2}),
     ("thc", {"lane_bits": 16}),
     ("thc", {"result_bits": 6}),
-    ("thc", {"digits": 4}),
-    ("thc", {"rotation": "none"}),
-    ("thc", {"scale": "tensor"}),
     ("uhc", {}),
     ("uhc", {"bits": 8}),
 )
-WHOLE_ONLY: tuple[tuple[str, dict[str, Any]], ...] = (("fixed", {}), ("thc", {"rotation": "full"}))
+WHOLE_ONLY: tuple[tuple[str, dict[str, Any]], ...] = (("fixed", {}),)
 WORKERS = 3
 
 

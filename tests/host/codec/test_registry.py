@@ -35,12 +35,12 @@ def test_a_registered_codec_is_made_by_name_and_taken_by_the_settings() -> None:
 
 
 def test_a_name_with_options_makes_the_same_codec() -> None:
-    spelled, given = make_codec("thc:bits=2,rotation=full", workers=3), make_codec("thc", workers=3, bits=2)
+    spelled = make_codec("thc:bits=2,error_feedback=false", workers=3)
+    given = make_codec("thc", workers=3, bits=2, error_feedback=False)
     assert spelled.lookup == given.lookup
     assert isinstance(spelled, Thc)
-    assert spelled.rotation == "full"
-    assert str(parse_codec("thc:bits=2,rotation=full,error_feedback=true")) == (
-        "thc:bits=2,rotation=full,error_feedback=true"
+    assert str(parse_codec("thc:bits=2,code_group=64,error_feedback=true")) == (
+        "thc:bits=2,code_group=64,error_feedback=true"
     )
     assert str(parse_codec("fixed")) == "fixed"
 

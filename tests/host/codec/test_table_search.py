@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, LookupTable, best_table, table_search, table_solver
+from hopsum.codec import CodecError, LookupTable, best_table, lookup_table
 from hopsum.codec.lookup_table import expected_nmse, most_workers, optimal_table, pareto_front, require_switch_table
 from hopsum.codec.solved_tables import SOLVED
 
@@ -113,16 +113,16 @@ def test_what_does_not_fit_is_refused_with_what_would(
 def test_the_choice_does_not_depend_on_the_last_bits_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [(4, 8, 8, False), (4, 16, 8, False), (3, 20, 8, False), (4, 8, 8, True), (4, 300, 16, False)]
     fronts = [[point.table for point in pareto_front(*job)] for job in jobs]
-    rng, exact = np.random.default_rng(5), table_solver._density
+    rng, exact = np.random.default_rng(5), lookup_table._density
 
     def blurred(a: NDArray[np.float64]) -> NDArray[np.float64]:
         return exact(a) * (1 + rng.integers(-2, 3, a.shape) * 2.0**-52)
 
-    monkeypatch.setattr(table_solver, "_density", blurred)
-    monkeypatch.setattr(table_search, "_table", cache(table_search._table.__wrapped__))
-    table_solver.grid_costs.cache_clear()
+    monkeypatch.setattr(lookup_table, "_density", blurred)
+    monkeypatch.setattr(lookup_table, "_table", cache(lookup_table._table.__wrapped__))
+    lookup_table.grid_costs.cache_clear()
     again = [[point.table for point in pareto_front.__wrapped__(*job)] for job in jobs]
-    table_solver.grid_costs.cache_clear()
+    lookup_table.grid_costs.cache_clear()
     assert again == fronts
 
 
@@ -182,7 +182,7 @@ def test_the_residual_is_what_the_contraction_says() -> None:
 @pytest.mark.parametrize(("lane_bits", "workers"), [(8, 16), (8, 17), (8, 18), (8, 36), (8, 64), (16, 64)])
 def test_solved_tables_are_what_the_search_finds(lane_bits: int, workers: int) -> None:
     """`tools/generate_tables.py --check` compares all of them, which takes minutes."""
-    assert best_table(workers, lane_bits, bits=None) == table_search.search_table(workers, lane_bits, None, False)
+    assert best_table(workers, lane_bits, bits=None) == lookup_table.search_table(workers, lane_bits, None, False)
 
 
 def test_solved_tables_hold_all_jobs_of_64_workers_and_fit_their_lanes() -> None:

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from hopsum.codec import table_solver
+from hopsum.codec import lookup_table
 from hopsum.codec.lookup_table import (
     cell_errors_between,
     grid_costs,
@@ -131,7 +131,7 @@ def test_narrowed_steps_find_the_same_tables(monkeypatch: pytest.MonkeyPatch) ->
     cases += [(300, 256, 3.0), (520, 128, 4.0)]
     tables = []
     for limit in (0, 10_000):
-        monkeypatch.setattr(table_solver, "_PLAIN_GRANULARITY", limit)
+        monkeypatch.setattr(lookup_table, "_PLAIN_GRANULARITY", limit)
         tables.append([shortest_table(*(g, bound, entries)) for g, entries, bound in cases])
     assert tables[0] == tables[1]
 

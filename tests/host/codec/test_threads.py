@@ -72,7 +72,7 @@ def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own:
     whole = load_kernels("numpy").root_mean_square(x)
     out = np.full(50, -1, np.float32)
     shared = np.array(turns, np.int64)
-    compiled._root_mean_square(x, shared, own, out)
+    compiled.root_mean_square(x, shared, own, out)
     free = [turns[0] <= block < 25 or turns[1] <= block < 50 for block in range(50)]
     assert np.where(free, whole, np.float32(-1)).tolist() == out.tolist()
     assert (shared >= (25, 50)).all()
@@ -80,7 +80,7 @@ def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own:
 
 def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
     """Each of 4 threads has a turn: together they do all blocks, and no block twice: subtraction would show it."""
-    compiled = pytest.importorskip("hopsum.codec.backends.compiled_decode")
+    compiled = pytest.importorskip("hopsum.codec.backends.thc_kernels")
     kernels = load_kernels("numpy")
     steps, form = TableSteps.of(optimal_table(21, 1e-3)), Form()
     payloads = np.random.default_rng(3).integers(0, 256, (400, 512), dtype=np.uint8)
@@ -93,7 +93,7 @@ def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
     def job(own: int) -> None:
         meeting.wait()
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
-        compiled.dequantize8(payloads, factors, *table, form.group_codes, True, np.uint64(5), True, turns, own, out)
+        compiled.dequantize8(payloads, factors, *table, form.group_codes, np.uint64(5), True, turns, own, out)
 
     run_parallel([partial(job, own) for own in range(4)], 4)
     assert out.tobytes() == expected.tobytes()

@@ -64,6 +64,6 @@ def require_equal_runs(make: Callable[[], RangeCodec], monkeypatch: pytest.Monke
     """Require bytes that do not depend on how many blocks are worked on at a time."""
     x, found = layered(9 * 1024 + 5), set()
     for blocks in (2, 4, 512):
-        monkeypatch.setattr("hopsum.codec.lookup_table_codec._RUN_ELEMENTS", 1024 * blocks)
+        monkeypatch.setattr("hopsum.codec.thc._RUN_ELEMENTS", 1024 * blocks)
         found.add(means_and_residuals(make(), [x, -x[::-1].copy()], seed=1))
     assert len(found) == 1

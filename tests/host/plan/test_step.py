@@ -190,13 +190,12 @@ def test_other_two_shots_are_refused() -> None:
 
 def test_forms_of_thc_have_costs_of_their_own() -> None:
     elements = 1_000_000
-    plain, paired, packed, digits = (
+    plain, paired, packed = (
         codec_cpu_s(COSTS, make_codec(name, workers=4, backend="numpy"), elements, 1.0)
-        for name in ("thc", "thc:bits=2", "thc:result_bits=6", "thc:digits=6")
+        for name in ("thc", "thc:bits=2", "thc:result_bits=6")
     )
     assert plain == pytest.approx(sum(COSTS.codec_s("thc", elements, 1.0)))
     assert paired == pytest.approx(sum(COSTS.codec_s("thc_paired", elements, 1.0)))
-    assert digits == pytest.approx(sum(COSTS.codec_s("thc_digits", elements, 1.0)))
     assert packed == pytest.approx(plain + elements * COSTS["decode_packed"].seconds)
 
 

@@ -23,10 +23,6 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {"lane_bits": 16}),
     ("thc", {"bits": 2}),
     ("thc", {"result_bits": 6}),
-    ("thc", {"digits": 6}),
-    ("thc", {"digits": 7}),
-    ("thc", {"rotation": "full"}),
-    ("thc", {"scale": "tensor"}),
     ("uhc", {"bits": 8}),
     ("fixed", {}),
 ]

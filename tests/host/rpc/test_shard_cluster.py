@@ -80,7 +80,7 @@ def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) 
     assert np.abs(balance).max() < 1e-4
 
 
-@pytest.mark.parametrize("codec", ["thc:result_bits=6", "thc:bits=2", "thc:digits=6"])
+@pytest.mark.parametrize("codec", ["thc:result_bits=6", "thc:bits=2"])
 def test_workers_take_the_form_of_thc_from_a_job_over_two_switches(
     controller: Controller, capsys: pytest.CaptureFixture[str], codec: str
 ) -> None:

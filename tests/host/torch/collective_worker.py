@@ -32,7 +32,6 @@ CODECS: dict[str, tuple[str, dict[str, Any]]] = {
     "thc16": ("thc", {"lane_bits": 16}),
     "thc2": ("thc", {"bits": 2}),
     "thc6": ("thc", {"result_bits": 6}),
-    "digits": ("thc", {"digits": 6}),
     "uhc4": ("uhc", {"bits": 4}),
     "uhc6": ("uhc", {"bits": 6}),
     "uhc8": ("uhc", {"bits": 8}),

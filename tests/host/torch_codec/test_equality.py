@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, ErrorFeedback, LookupTable, ReductionContext
+from hopsum.codec import ErrorFeedback, LookupTable, ReductionContext
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.hashing import ROTATION, block_keys, derive_key, lane_bits
 from hopsum.codec.lookup_table import best_table
@@ -22,7 +22,6 @@ from hopsum.codec.vector_reduction import read_ranges as read_numpy
 from hopsum.torch.codec import TorchFeedback, TorchThc, pack_ranges, read_ranges
 from hopsum.torch.codec.kernels import FLOAT_LIMIT, DeviceTable
 from hopsum.torch.codec.launch import TritonKernels
-from hopsum_wire import Op
 
 pytestmark = pytest.mark.system
 Floats = NDArray[np.float32]
@@ -61,21 +60,6 @@ def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: ReductionC
     assert decoded.numpy().tobytes() == mean.tobytes()
     contribution = numpy.contribution(payloads, shared, x.size, context)
     assert tensors.contribution(found, shared_tensor, x.size, context).numpy().tobytes() == contribution.tobytes()
-
-
-@pytest.mark.parametrize(("workers", "digits"), [(1, 4), (2, 20), (3, 6), (8, 6), (16, 7)])
-@pytest.mark.parametrize("elements", [1, 256, 6 * 256 + 1, 13 * 1024 + 7])
-def test_digits_equal_numpy(workers: int, digits: int, elements: int) -> None:
-    """Lanes of ADD32 with 4 to 20 elements, values up to 1 and up to 255; chunks that are full and that are not."""
-    numpy, tensors = pair(workers, "torch", digits=digits)
-    assert (tensors.op, tensors.lookup, tensors.chunk_blocks) == (Op.ADD32, None, numpy.chunk_blocks)
-    compare_phases(numpy, tensors, vector(elements), ReductionContext(seed=3, step=elements, rank=1), 1.7)
-
-
-def test_digits_have_no_triton_kernels() -> None:
-    with pytest.raises(CodecError, match="backend 'triton' with digits: take 'torch' or 'auto'"):
-        TorchThc(8, digits=6, backend="triton")
-    assert TorchThc(8, digits=6).backend == "torch"
 
 
 @pytest.mark.parametrize(("workers", "elements"), [(1, 5 * 1024 + 7), (4, 1024), (8, 1023), (8, 6 * 1024 + 1), (17, 1)])

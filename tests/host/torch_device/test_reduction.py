@@ -23,7 +23,7 @@ from hopsum.torch.device import DeviceFeedback, device_codec
 from hopsum.torch.device.choice import DeviceCodec
 from hopsum.torch.device.reduction import DeviceReduction
 
-FORMS = ("thc", "thc:bits=2", "thc:result_bits=6", "thc:digits=6")
+FORMS = ("thc", "thc:bits=2", "thc:result_bits=6")
 CPU = torch.device("cpu")
 PIECE = 2 * 1024
 """Vectors of the tests have several pieces."""

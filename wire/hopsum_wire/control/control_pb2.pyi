@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 1cbbe61659f835d67b08a00accba2079
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 4bdf4e37502b13a91e53470f4bf3fa44
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -290,7 +290,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "digits", "shards", "shard_switches", "hosts")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "hosts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -305,7 +305,6 @@ class CreateJobRequest(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     TABLE6_FIELD_NUMBER: _ClassVar[int]
-    DIGITS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_SWITCHES_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
@@ -323,11 +322,10 @@ class CreateJobRequest(_message.Message):
     codec: str
     codec_options: str
     table6: _containers.RepeatedScalarFieldContainer[int]
-    digits: _containers.RepeatedScalarFieldContainer[int]
     shards: int
     shard_switches: _containers.RepeatedScalarFieldContainer[str]
     hosts: bool
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., digits: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., hosts: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., hosts: bool = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forms of payloads on tensors, by plain operations: paired codes and packed results.
 
-The bytes are those of `hopsum.codec.thc`, `hopsum.codec.digits` and `hopsum_wire.payload`. Every function returns a
+The bytes are those of `hopsum.codec.thc` and `hopsum_wire.payload`. Every function returns a
 new tensor on the argument's device.
 """
 
