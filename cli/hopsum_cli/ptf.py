@@ -12,9 +12,9 @@ from pathlib import Path
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_switch.cli import existing_file
 from hopsum_topologies import TopologyError
-from hopsum_topologies.ptf.results import Result, format_table, format_totals
-from hopsum_topologies.ptf.runner import RunnerError, list_cases, log_folder, run_cases
-from hopsum_topologies.ptf.switches import SWITCHES
+from hopsum_topologies.ptf.case_results import Result, format_table, format_totals
+from hopsum_topologies.ptf.case_runner import RunnerError, list_cases, log_folder, run_cases
+from hopsum_topologies.ptf.ptf_switches import SWITCHES
 
 _MAX_PORTS = 200
 _EPILOG = """\

@@ -23,7 +23,7 @@ from hopsum_labs.packets import summary
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.server import SwitchServer
-from hopsum_topologies.bmv2 import Bmv2Switch
+from hopsum_topologies.bmv2_process import Bmv2Switch
 from hopsum_topologies.bmv2_stream import PacketStream, PacketStreamError
 from hopsum_topologies.errors import TopologyError
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hopsum_evaluation.bench import allreduce, dataplane, scaling
-from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.shaping import BURST_BYTES
 
 pytestmark = pytest.mark.system

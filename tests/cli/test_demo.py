@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console
 from scapy.utils import rdpcap
 
-from hopsum_topologies.catalogue import topology
-from hopsum_topologies.documents import as_document
+from hopsum_topologies.description import as_document, topology
 
 pytest.importorskip("torch", reason="torch is not installed")
 

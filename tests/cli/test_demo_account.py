@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hopsum_evaluation.demo.account import DemoCounts, LostFrames, read_quiet
 from hopsum_evaluation.demo.report import DemoReport
-from hopsum_topologies.testbed import InterfaceCounters
+from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_wire import Event
 
 UP_BYTES, DOWN_BYTES = 586, 1098

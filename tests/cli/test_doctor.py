@@ -17,8 +17,8 @@ import pytest
 from hopsum.transport.offload import UDP_GRO, set_option
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.testbed import SWITCH, native_testbed
-from hopsum_topologies.testbed import Testbed as Bed
+from hopsum_topologies.switch_testbed import SWITCH, native_testbed
+from hopsum_topologies.switch_testbed import Testbed as Bed
 
 pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-m", "hopsum_cli.main", "doctor"]

@@ -19,7 +19,7 @@ import hopsum
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies.free_port import free_port
-from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.native_process import NativeSwitch
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]

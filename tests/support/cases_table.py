@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hopsum_topologies.ptf.results import Result, format_table, format_totals
+from hopsum_topologies.ptf.case_results import Result, format_table, format_totals
 
 CASES_ON = "data-plane cases on "
 """Before the target's name: the property of a test that holds (case, outcome, reason) of each case."""

@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from hopsum_topologies.catalogue import CATALOGUE, topology
-from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
-from hopsum_topologies.documents import as_document, from_document, load_topology
+from hopsum_topologies.description import (
+    CATALOGUE,
+    DescriptionError,
+    JobPlan,
+    Link,
+    Topology,
+    as_document,
+    from_document,
+    load_topology,
+    topology,
+)
 from hopsum_topologies.mininet_network import plan_of
-from hopsum_topologies.routes import losses, routes, stations
+from hopsum_topologies.network_control import losses, routes, stations
 
 pytestmark = pytest.mark.system
 GOOD: dict[str, Any] = {

@@ -16,7 +16,7 @@ import pytest
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.mininet_network import bring_up
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.network import LinkTraffic, Network, traffic
+from hopsum_topologies.running_network import LinkTraffic, Network, traffic
 from hopsum_topologies.shaping import BURST_BYTES
 
 pytestmark = pytest.mark.system

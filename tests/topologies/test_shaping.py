@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hopsum_topologies import Namespace, TopologyError
-from hopsum_topologies.catalogue import topology
-from hopsum_topologies.description import Link
+from hopsum_topologies.description import Link, topology
 from hopsum_topologies.shaping import netem_unavailable, require_shapes, shape, tc
 
 pytestmark = [

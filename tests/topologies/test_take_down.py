@@ -9,48 +9,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hopsum_cli.topology import run
-from hopsum_topologies.catalogue import topology
+from hopsum_topologies.description import topology
+
+from ..support.processes import await_that, descendants, is_alive
 
 pytestmark = pytest.mark.system
 DEADLINE_S = 300.0
 # A command with two children, one of them in a session of its own, that care for no hangup.
 FAMILY = "trap '' HUP; setsid sleep 600 & sleep 600 & echo up; wait"
-
-
-def await_that(condition: Callable[[], bool], what: str) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < give_up, f"no {what} in {DEADLINE_S:.0f} s"
-        time.sleep(0.05)
-
-
-def parents() -> Iterator[tuple[int, int]]:
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            yield int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-
-
-def descendants(pid: int) -> set[int]:
-    known, found = dict(parents()), {pid}
-    while more := {child for child, parent in known.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def left_of(pid: int) -> list[Path]:

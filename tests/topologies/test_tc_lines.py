@@ -15,7 +15,7 @@ import pytest
 from hopsum_topologies.description import Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork
-from hopsum_topologies.network import NamespaceNetwork
+from hopsum_topologies.running_network import NamespaceNetwork
 
 pytestmark = pytest.mark.system
 NOTE = """#!/bin/sh

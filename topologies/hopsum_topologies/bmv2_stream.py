@@ -36,6 +36,7 @@ class PacketStream:
         """End the connection."""
         self._channel.close()
 
+    # The two messages are encoded by hand: bmv2 ships no Python for them, and four fields need no generated code.
     def _encode(self, message: tuple[int, bytes]) -> bytes:
         port, frame = message
         numbers = (_DEVICE_ID << 3, self._device_id, _PORT << 3, port, _PACKET << 3 | 2, len(frame))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on hosts, and their events while they run."""
+"""Programs on the hosts of a network, and the events of their run: lines of output and ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Event = OutputLine | Ended
 
 
 class LineSplitter:
-    """Splitter of pieces of output into lines."""
+    """Splits the output of a program, which arrives in pieces, into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -78,6 +78,7 @@ def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespac
     try:
         for command in commands:
             children.append(_start(command, hosts[command.host].name))
+            # One thread reads one child and hands its events to the caller through the queue.
             Thread(target=_listen, args=(command.label, children[-1], events), daemon=True).start()
         left = len(commands)
         while left:
@@ -86,6 +87,7 @@ def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespac
             yield event
     finally:
         _end(children)
+        # Grandchildren in other process groups are found by their namespace.
         for name in {hosts[command.host].name for command in commands}:
             end_processes_in(name)
 

@@ -29,7 +29,7 @@ _SOCKET_BYTES: Final = 16 << 20
 _FRAME_BYTES: Final = 10 + 14 + (64 << 10)
 """virtio_net_hdr, Ethernet header, the largest train."""
 _TURN_FRAMES: Final = 64
-"""Frames taken from one interface before the next has its turn."""
+"""Frames taken from one interface before the next has its turn, so that no direction starves."""
 _READY_S: Final = 20.0
 _END_S: Final = 5.0
 _ETH_P_ALL, _SOL_PACKET, _PACKET_VNET_HDR = 3, 263, 15  # linux/if_ether.h, if_packet.h
@@ -39,7 +39,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class DelayCounts(NamedTuple):
-    """What a delay link has done, all links and directions together."""
+    """The counts of a delay link, all links and directions together."""
 
     frames: int
     """Frames passed on. A train of segments is one."""
@@ -67,6 +67,7 @@ class DelayLink:
             target=_run, args=(namespace, tuple(pairs), delay_s, os.getpid(), theirs), daemon=True
         )
         self._process.start()
+        # With our copy of the other end open, the death of the process would not be the end of the pipe.
         theirs.close()
         said = self._receive(_READY_S)
         if said != "ready":
@@ -99,11 +100,9 @@ class DelayLink:
             self._process.join()
 
     def __enter__(self) -> DelayLink:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process, whatever happened."""
         self.close()
 
     def _receive(self, timeout_s: float) -> object:
@@ -122,7 +121,7 @@ class _Direction:
 
 
 class _Delayer:
-    """The loop of the process."""
+    """The loop that holds frames and passes each one on when its time has come."""
 
     def __init__(self, directions: Sequence[_Direction], delay_s: float, pipe: Connection) -> None:
         self._by_source = {each.source.fileno(): each for each in directions}
@@ -151,6 +150,7 @@ class _Delayer:
             except BlockingIOError:
                 return
             due = time.monotonic() + self._delay_s
+            # The drop comes after recv: a frame left in the socket would only move the queue into the kernel.
             if self._held_bytes + len(frame) > HELD_BYTES:
                 self._dropped += 1
                 continue
@@ -161,6 +161,7 @@ class _Delayer:
         now = time.monotonic()
         for direction in self._by_source.values():
             held = direction.held
+            # All frames of a direction wait equally long, so the first one that came is the first one due.
             while held and held[0][0] <= now:
                 frame = held.popleft()[1]
                 self._held_bytes -= len(frame)
@@ -182,8 +183,8 @@ class _Delayer:
 
 
 def _run(namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float, parent: int, pipe: Connection) -> None:
-    # Not at the top: the package imports this module, and `python -m hopsum_topologies.launch` the package first.
-    from hopsum_topologies.launch import die_with_parent
+    # Not at the top: `python -m hopsum_topologies.child_launcher` imports the package, which imports this module.
+    from hopsum_topologies.child_launcher import die_with_parent
 
     die_with_parent(parent)
     try:
@@ -208,9 +209,11 @@ def _open(interface: str) -> socket.socket:
     """Return a raw socket on an interface that gives and takes trains of segments whole. Raises OSError."""
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     opened.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+    # Without this the socket would receive its own frames again.
     opened.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _SOCKET_BYTES)
     opened.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SOCKET_BYTES)
     opened.setblocking(False)
+    # Protocol 0 until here: a socket that receives before its options are set would give frames of another form.
     opened.bind((interface, _ETH_P_ALL))
     return opened

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of a network: hosts, switches, links and the jobs on the hosts. Nothing here runs.
+"""Descriptions of networks as values and as JSON: hosts, switches, links and jobs. Some networks have a name.
 
 Addresses and port numbers follow from the order in which things are named, so every realisation has the same ones:
 
@@ -10,13 +10,20 @@ Addresses and port numbers follow from the order in which things are named, so e
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
 from hopsum_topologies.errors import TopologyError
 
+T = TypeVar("T")
+_TEXT, _TEXTS, _NUMBER = "a text", "a list of texts", "a number"
+_REQUIRED: Final = object()
 HOST_INTERFACE: Final = "eth0"
 MTU_BYTES: Final = 1500
 MAX_HOSTS, MAX_SWITCHES, MAX_JOB_WORKERS = 200, 50, 64
@@ -26,7 +33,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,8}")  # with a port number it is an interfa
 
 
 class DescriptionError(TopologyError):
-    """A network that cannot be. The message names the fault and a valid form."""
+    """A description of an invalid network. The message names the fault and a valid form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A network that can be: one tree of switches with hosts at them. Raises DescriptionError when made otherwise."""
+    """A valid network: one tree of switches with hosts at its switches. Construction raises DescriptionError."""
 
     name: str
     summary: str
@@ -71,7 +78,7 @@ class Topology:
     jobs: tuple[JobPlan, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check everything."""
+        """Check names, links, shape and jobs. Raises DescriptionError."""
         if not _NAME.fullmatch(self.name.replace("_", "")):
             raise self._wrong(f"the name {self.name!r}", "small letters, digits and _, a letter first")
         self._check_nodes()
@@ -198,3 +205,175 @@ class Topology:
 
     def _wrong(self, what: str, hint: str) -> DescriptionError:
         return DescriptionError(f"topology {self.name!r}: {what}; {hint}")
+
+
+# ---- the networks that have a name ------------------------------------------------------------------
+
+LOSS: Final = 0.05
+"""The loss probability of every link of `lossy_star`, each way."""
+UPLINK_BPS: Final = 1e8
+"""The rate of the links between racks and spine in `two_rack`."""
+
+
+class NetworkEntry(NamedTuple):
+    """A named network in several sizes: `make` takes the number of workers, a multiple of `step`."""
+
+    summary: str
+    make: Callable[[int], Topology]
+    workers: int = 4
+    step: int = 1
+
+
+def _hosts(count: int) -> tuple[str, ...]:
+    return tuple(f"h{number + 1}" for number in range(count))
+
+
+def _star(workers: int) -> Topology:
+    hosts = _hosts(workers)
+    links = tuple(Link((host, "s1")) for host in hosts)
+    return Topology("star", CATALOGUE["star"].summary, hosts, ("s1",), links, (JobPlan("train", hosts),))
+
+
+def _lossy_star(workers: int) -> Topology:
+    hosts = _hosts(workers)
+    links = tuple(Link((host, "s1"), loss=LOSS) for host in hosts)
+    summary = CATALOGUE["lossy_star"].summary
+    return Topology("lossy_star", summary, hosts, ("s1",), links, (JobPlan("train", hosts),))
+
+
+def _shared(workers: int) -> Topology:
+    hosts = _hosts(workers)
+    jobs = JobPlan("blue", hosts[: workers // 2]), JobPlan("red", hosts[workers // 2 :])
+    links = tuple(Link((host, "s1")) for host in hosts)
+    return Topology("shared", CATALOGUE["shared"].summary, hosts, ("s1",), links, jobs)
+
+
+def _two_rack(workers: int) -> Topology:
+    hosts, rack = _hosts(workers), workers // 2
+    down = tuple(Link((host, "leaf1" if number < rack else "leaf2")) for number, host in enumerate(hosts))
+    up = tuple(Link((leaf, "spine"), UPLINK_BPS) for leaf in ("leaf1", "leaf2"))
+    summary = CATALOGUE["two_rack"].summary
+    return Topology("two_rack", summary, hosts, ("leaf1", "leaf2", "spine"), down + up, (JobPlan("train", hosts),))
+
+
+CATALOGUE: Final = {
+    "star": NetworkEntry("one switch, one job", _star),
+    "lossy_star": NetworkEntry(
+        f"one switch, one job, {LOSS * 100:g} % of frames lost on every link each way", _lossy_star
+    ),
+    "shared": NetworkEntry("one switch, two jobs of half the hosts each", _shared, step=2),
+    "two_rack": NetworkEntry(
+        f"two racks joined by a spine, uplinks of {UPLINK_BPS / 1e6:g} Mbit/s", _two_rack, 8, step=2
+    ),
+}
+
+
+def topology(name: str, workers: int | None = None) -> Topology:
+    """Return a network of the catalogue, with `workers` workers instead of its own number.
+
+    Raises DescriptionError: no such name, or a number of workers that it cannot have.
+    """
+    if name not in CATALOGUE:
+        near = difflib.get_close_matches(name, CATALOGUE, n=1)
+        told = f"did you mean {near[0]}?" if near else f"there are {', '.join(CATALOGUE)}"
+        raise DescriptionError(f"no topology {name!r}: {told}")
+    entry = CATALOGUE[name]
+    count = entry.workers if workers is None else workers
+    if count < entry.step or count % entry.step:
+        raise DescriptionError(f"topology {name!r} of {count} workers: it has a multiple of {entry.step}")
+    return entry.make(count)
+
+
+# ---- descriptions as JSON ----------------------------------------------------------------------------
+
+
+def as_document(topology: Topology) -> dict[str, Any]:
+    """Return the JSON form. `from_document` turns it into the same description again."""
+    document: dict[str, Any] = json.loads(json.dumps(asdict(topology)))
+    return document
+
+
+def find_topology(name: str, workers: int | None) -> Topology:
+    """Return a network of the catalogue, or the one that a file FILE.json describes.
+
+    Raises DescriptionError: there is none, or `workers` is given for a file, which names its hosts.
+    """
+    if not name.endswith(".json"):
+        return topology(name, workers)
+    if workers is not None:
+        hint = f"{name} says which hosts there are"
+        raise DescriptionError(f"--workers {workers} is for networks of the catalogue: {hint}")
+    return load_topology(Path(name))
+
+
+def load_topology(path: Path) -> Topology:
+    """Read a JSON file. Raises DescriptionError: it cannot be read, or describes no network."""
+    try:
+        return from_document(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise DescriptionError(f"{path} cannot be read: {error}") from error
+    except DescriptionError as error:
+        raise DescriptionError(f"{path}: {error}") from error
+
+
+def from_document(document: Any) -> Topology:
+    """Return the description of a JSON form. Raises DescriptionError naming the first key that is wrong."""
+    reader = _Reader(document, "the topology", {"name", "hosts", "switches", "links"}, {"summary", "jobs"})
+    return Topology(
+        reader.get("name", _TEXT),
+        reader.get("summary", _TEXT, ""),
+        tuple(reader.get("hosts", _TEXTS)),
+        tuple(reader.get("switches", _TEXTS)),
+        tuple(reader.each("links", _link)),
+        tuple(reader.each("jobs", _job)),
+    )
+
+
+def _link(document: Any, where: str) -> Link:
+    reader = _Reader(document, where, {"ends"}, {"rate_bps", "delay_s", "loss"})
+    ends = reader.get("ends", _TEXTS)
+    if len(ends) != 2:
+        raise DescriptionError(f"{where}: ends {ends}; a link has two")
+    rate_bps = reader.get("rate_bps", _NUMBER, None)
+    return Link((ends[0], ends[1]), rate_bps, reader.get("delay_s", _NUMBER, 0.0), reader.get("loss", _NUMBER, 0.0))
+
+
+def _job(document: Any, where: str) -> JobPlan:
+    reader = _Reader(document, where, {"name", "workers"}, set())
+    return JobPlan(reader.get("name", _TEXT), tuple(reader.get("workers", _TEXTS)))
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    _TEXT: lambda value: isinstance(value, str),
+    _TEXTS: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    _NUMBER: lambda value: type(value) in (int, float),
+}
+
+
+class _Reader:
+    """Reads a JSON object with known keys. Raises DescriptionError naming the first wrong key."""
+
+    def __init__(self, document: Any, where: str, required: set[str], optional: set[str]) -> None:
+        if not isinstance(document, dict):
+            raise DescriptionError(f"{where} is {document!r:.80}, no JSON object")
+        self._document, self._where = document, where
+        if unknown := sorted(document.keys() - required - optional):
+            known = ", ".join(sorted(required | optional))
+            raise DescriptionError(f"{where} has an unknown key {unknown[0]!r}; there are {known}")
+        if missing := sorted(required - document.keys()):
+            raise DescriptionError(f"{where} has no key {missing[0]!r}; it needs {', '.join(sorted(required))}")
+
+    def get(self, key: str, kind: str, default: Any = _REQUIRED) -> Any:
+        value = self._document.get(key, default)
+        # Left out, or null where the default is None.
+        if value is default:
+            return default
+        if not _FITS[kind](value):
+            raise DescriptionError(f"{self._where}: {key} is {value!r:.80}, not {kind}")
+        return value
+
+    def each(self, key: str, make: Callable[[Any, str], T]) -> list[T]:
+        entries = self._document.get(key, [])
+        if not isinstance(entries, list):
+            raise DescriptionError(f"{self._where}: {key} is {entries!r:.80}, not a list")
+        return [make(entry, f"{key}[{number}]") for number, entry in enumerate(entries)]

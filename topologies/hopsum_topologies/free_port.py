@@ -16,7 +16,7 @@ candidates = range(12_000, 24_000)
 _ATTEMPTS: Final = 1000
 _random: Final = random.SystemRandom()
 _returned: Final[deque[int]] = deque(maxlen=500)
-"""The last ports that were returned. Whoever asked for one may not have bound to it yet."""
+"""The last ports that were returned. Their callers may not have bound to them yet."""
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM, host: str = "127.0.0.1") -> int:

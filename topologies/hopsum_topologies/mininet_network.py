@@ -20,19 +20,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.commands import Ended, Event, HostTask, OutputLine
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.network import NamespaceNetwork, Network, interfaces_of
 from hopsum_topologies.process import launched
+from hopsum_topologies.running_network import NamespaceNetwork, Network, interfaces_of
 from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
 
 PYTHON: Final = "/usr/bin/python3"
 """The system's Python. Debian's Mininet is installed for no other Python."""
 _SCRIPT: Final = Path(__file__).with_name("mininet_script.py")
 _CONFINE: Final = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
+_SET_HOST_UP: Final = """\
+import sys
+from hopsum_topologies import netns
+interface, service_ip, service_mac = sys.argv[1:]
+try:
+    netns.switch_offloads_off(interface)
+    netns.add_neighbour(interface, service_ip, service_mac)
+except netns.TopologyError as error:
+    sys.exit(str(error))
+"""
+"""A program for each Mininet host, which only Mininet can start in the host's namespace."""
 RATE_MAX_BPS: Final = 1e9
 """The largest rate of a link. Mininet logs a larger rate as out of range and does not set it."""
 _PROBE_S: Final = 30.0
@@ -41,7 +52,7 @@ _TAIL_BYTES: Final = 2000
 
 
 def mininet_unavailable() -> str | None:
-    """Return why Mininet with bmv2 cannot run here, or None when it can."""
+    """Return the reason why Mininet with bmv2 can not run here, None if it can."""
     for program in ("mnexec", "unshare"):
         if shutil.which(program) is None:
             return f"{program} is not on PATH"
@@ -79,15 +90,22 @@ class MininetNetwork:
             self.home = stack.enter_context(Namespace())
             command, environment = launched([*_CONFINE, PYTHON, "-I", str(_SCRIPT), str(plan)], self.home.name)
             log = stack.enter_context(self._log.open("wb"))
+            # The script's stdin and stdout are pipes. Mininet's prompt needs the terminal under other numbers.
             self._terminal = [os.dup(number) for number in range(3)]
             for descriptor in self._terminal:
                 stack.callback(os.close, descriptor)
             self._script = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment,
-                start_new_session=True, pass_fds=self._terminal,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                pass_fds=self._terminal,
+            )
             stack.callback(self._end)
             self.addresses: Mapping[str, str] = self._hear()["ready"]
+            # Hosts get their namespaces from Mininet. A second name for each makes them usable by `ip` and by workers.
             self._settle()
             self.hosts: Mapping[str, Namespace] = {
                 host: stack.enter_context(Namespace(_shell_of(host, self._script.pid))) for host in topology.hosts
@@ -95,7 +113,7 @@ class MininetNetwork:
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts. See Network."""
+        """Run commands on hosts, as `Network.run` says."""
         here = os.getcwd()
         asked = [
             {**command._asdict(), "environment": dict(command.environment), "folder": here} for command in commands
@@ -106,6 +124,7 @@ class MininetNetwork:
             while running:
                 yield self._event(running)
         finally:
+            # The caller closed the iterator early. All ends are read, or the next command would hear them.
             if running and self._script.poll() is None:
                 self._say({"end": sorted(running)})
                 while running:
@@ -125,13 +144,11 @@ class MininetNetwork:
             signal.signal(signal.SIGINT, before)
 
     def __enter__(self) -> MininetNetwork:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take it down, whatever happened."""
         self._stack.close()
 
     def _settle(self) -> None:
@@ -140,12 +157,12 @@ class MininetNetwork:
             for interface in interfaces_of(self.topology, switch).values():
                 self.home.wait_until_carrying(interface)
                 self.home.switch_offloads_off(interface)
-        module = (sys.executable, "-m", "hopsum_topologies.host_setup", HOST_INTERFACE)
+        program = (sys.executable, "-c", _SET_HOST_UP, HOST_INTERFACE)
         _, environment = launched((), None)
         commands = []
         for host in self.topology.hosts:
             switch = self.topology.switch_of(host)
-            arguments = (*module, self.topology.ip(switch), self.topology.mac(switch))
+            arguments = (*program, self.topology.ip(switch), self.topology.mac(switch))
             commands.append(HostTask(host, host, arguments, environment))
         events = list(self.run(commands))
         if any(isinstance(event, Ended) and event.status for event in events):
@@ -227,7 +244,7 @@ def _only_child(pid: int) -> int:
 def _ancestors(pid: int) -> list[int]:
     found: list[int] = []
     while pid > 1:
-        # Behind the name, which may have spaces and parentheses, stand the state and the parent.
+        # State and parent follow the program's name, which may have spaces and parentheses.
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         found.append(pid)
     return found
@@ -247,11 +264,15 @@ def plan_of(topology: Topology, folder: Path) -> dict[str, Any]:
             for switch in topology.switches
         ],
         "links": [
-            {"ends": [_end_of(topology, end, link) for end in link.ends], "rate_bps": link.rate_bps,
-             "delay_s": link.delay_s, "delayed_frames": DELAYED_FRAMES}
+            {
+                "ends": [_end_of(topology, end, link) for end in link.ends],
+                "rate_bps": link.rate_bps,
+                "delay_s": link.delay_s,
+                "delayed_frames": DELAYED_FRAMES,
+            }
             for link in topology.links
         ],
-    }  # fmt: skip
+    }
 
 
 def _end_of(topology: Topology, node: str, link: Link) -> dict[str, Any]:

@@ -124,7 +124,8 @@ def signal_group(child: Any, number: int) -> None:
 
 def build(plan: dict[str, Any]) -> Any:
     """Make the network of a plan. The switches do not run yet."""
-    Mininet.inited = True  # else it raises limits of the whole machine
+    # Otherwise Mininet raises the limits of the whole machine.
+    Mininet.inited = True
     net = Mininet(controller=None, link=TCLink, build=False)
     for each in plan["hosts"]:
         host = net.addHost(each["name"], ip=each["ip"] + "/24", mac=each["mac"])
@@ -146,7 +147,7 @@ def build(plan: dict[str, Any]) -> Any:
 
 
 class CommandRunner:
-    """The commands that run."""
+    """Starts commands on hosts, reads their output, and reports their ends."""
 
     def __init__(self, net: Any) -> None:
         self.net = net
@@ -169,7 +170,8 @@ class CommandRunner:
         """Carry out requests and report events, until stdin ends."""
         while True:
             for key, _ in self.selector.select(POLL_S):
-                if key.data is None:  # stdin: the pipes of commands have a label
+                # stdin has no label, the pipes of commands have one.
+                if key.data is None:
                     if not self.take_requests():
                         return
                 else:
@@ -204,11 +206,13 @@ class CommandRunner:
         for label, child in list(self.children.items()):
             if child.poll() is None:
                 continue
+            # Output that was written before the end is in the pipes, and is reported before the end.
             mine = [key for key in self.selector.get_map().values() if key.data and key.data[0] == label]
             ready = {key.fd for key, _ in self.selector.select(0)}
             if any(key.fd in ready for key in mine):
                 continue
-            for key in mine:  # held open by what the command has left running
+            # The pipes are open still where the command has left children.
+            for key in mine:
                 self.selector.unregister(key.fileobj)
             del self.children[label]
             tell({"ended": [label, child.returncode if child.returncode >= 0 else 128 - child.returncode]})

@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +29,9 @@ from types import TracebackType
 from typing import NamedTuple
 
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.tempdirs import remove_stale_directories
 
+_PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _NAMESPACES = Path("/var/run/netns")
 _NAME = re.compile(r"hopsum-(\d+)-\d+")
 _CLONE_NEWNET = 0x40000000
@@ -36,17 +39,19 @@ _INTERFACE_NAME_BYTES = 15
 _SIOCETHTOOL = 0x8946
 # linux/ethtool.h: receive and transmit checksums, scatter-gather, TSO, GSO, GRO
 _ETHTOOL_OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
+# The kernel takes seconds to remove many namespaces, and `ip` waits for its lock meanwhile.
 _IP_TIMEOUT_S = 20.0
 _CARRY_S = 20.0
 _POLL_S = 0.005
 _numbers = itertools.count()
 _owned: set[str] = set()
+_OWNER_GONE_S = 10.0
 _cleanup_processes: dict[int, int] = {}
 """Pipes by process id. A forked child must have a pipe of its own."""
 
 
 class VethPair(NamedTuple):
-    """The names of the two ends."""
+    """The interface names of the two ends of a veth pair."""
 
     left: str
     right: str
@@ -112,10 +117,44 @@ def end_processes_in(name: str) -> None:
 
 
 def _start_cleanup_process() -> None:
-    if os.getpid() not in _cleanup_processes:
-        from hopsum_topologies.cleanup_process import start_cleanup_process  # which imports this module
+    """Start a process that removes this process's namespaces and temporary directories, should it be killed.
 
-        _cleanup_processes[os.getpid()] = start_cleanup_process(os.getpid())
+    The cleanup process has a pipe on stdin that no other process holds. The end of the pipe is the end of the owner.
+    An orderly owner has removed all of them itself.
+    """
+    if os.getpid() in _cleanup_processes:
+        return
+    path = f"import sys; sys.path.insert(0, {str(_PACKAGE_ROOT)!r})"
+    code = f"{path}; from hopsum_topologies.netns import clean_up_after; clean_up_after(int(sys.argv[1]))"
+    theirs, ours = os.pipe()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(os.getpid())],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+    finally:
+        os.close(theirs)
+    # The child outlives this process on purpose. Popen would warn about a child that was never waited for.
+    child.returncode = 0
+    _cleanup_processes[os.getpid()] = ours
+
+
+def clean_up_after(owner_pid: int) -> None:
+    """Be the cleanup process: wait for the end of the owner, then remove its namespaces and directories."""
+    # A terminal sends these signals to the owner's whole group. The cleanup comes after the owner's end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    # The kernel closes the pipe before the process id is free, and a living owner's leftovers are not stale.
+    give_up = time.monotonic() + _OWNER_GONE_S
+    while Path(f"/proc/{owner_pid}").exists() and time.monotonic() < give_up:
+        time.sleep(_POLL_S)
+    remove_stale_namespaces()
+    remove_stale_directories()
 
 
 def switch_offloads_off(interface: str) -> None:
@@ -126,7 +165,10 @@ def switch_offloads_off(interface: str) -> None:
 
 
 def add_neighbour(interface: str, ip: str, mac: str) -> None:
-    """Set the MAC address of an IPv4 address at an interface here, permanently. Raises TopologyError."""
+    """Set the MAC address of an IPv4 address at an interface here, permanently. Raises TopologyError.
+
+    The kernel never asks for the address then. A lost ARP packet would delay a sum by the second until it asks again.
+    """
     _ip("neigh", "add", ip, "dev", interface, "lladdr", mac, "nud", "permanent")
 
 
@@ -140,6 +182,7 @@ class Namespace:
     def __init__(self, of_process: int | None = None) -> None:
         """Make one, or give the one that a process is in a name."""
         remove_stale_namespaces()
+        # Before the namespace is made: an owner that is killed in between must have a cleanup process already.
         _start_cleanup_process()
         self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
         try:
@@ -152,6 +195,7 @@ class Namespace:
 
     def _begin(self) -> None:
         try:
+            # Before loopback is up, since an interface sends its first router solicitation when it comes up.
             with self.inside():
                 for scope in ("all", "default"):
                     Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
@@ -167,6 +211,7 @@ class Namespace:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Run the block in this namespace: the calling thread only. Sockets made inside stay there."""
+        # thread-self, not self: another thread of this process may be in another namespace.
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             enter_namespace(self.name)
@@ -203,7 +248,7 @@ class Namespace:
     def wait_until_carrying(self, interface: str) -> None:
         """Wait until an interface that is up sends frames: the kernel activates its queue a moment later.
 
-        Before that, frames are lost without an error. Raises TopologyError after five seconds: an end is down.
+        Before that, frames are lost without an error. Raises TopologyError after _CARRY_S: an end is down.
         """
         give_up = time.monotonic() + _CARRY_S
         while " qdisc noop " in self.ip("link", "show", "dev", interface):
@@ -223,18 +268,17 @@ class Namespace:
             _ip("netns", "delete", self.name)
 
     def __enter__(self) -> Namespace:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the namespace down, whatever happened."""
         self.close()
 
 
 def _ethtool_clear(handle: socket.socket, interface: str, command: int) -> None:
     value = array.array("B", struct.pack("=II", command, 0))
+    # struct ifreq: the name, then a pointer to struct ethtool_value.
     request = struct.pack("16sP", interface.encode(), value.buffer_info()[0])
     try:
         fcntl.ioctl(handle, _SIOCETHTOOL, request)

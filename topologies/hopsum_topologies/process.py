@@ -22,7 +22,7 @@ def launched(
     command: Sequence[str], namespace: str | None, environment: Mapping[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Return arguments and environment of a child that dies with the calling thread, in a namespace or where we are."""
-    launcher = [sys.executable, "-m", "hopsum_topologies.launch", str(os.getpid()), namespace or "-"]
+    launcher = [sys.executable, "-m", "hopsum_topologies.child_launcher", str(os.getpid()), namespace or "-"]
     variables = dict(os.environ if environment is None else environment)
     paths = [str(_PACKAGE_ROOT), *filter(None, [variables.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(paths)
@@ -30,7 +30,7 @@ def launched(
 
 
 class ManagedProcess:
-    """A running program.
+    """A program in a process group of its own.
 
     Its stdout and stderr go to `log`. The process gets SIGKILL when the thread that started it ends, so that thread
     must live as long as the process.
@@ -54,6 +54,7 @@ class ManagedProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=variables,
+                # Ctrl-C at a terminal ends the owner, which stops its children in order.
                 start_new_session=True,
             )
 

@@ -30,7 +30,8 @@ def find_unreachable(addresses: Sequence[str], deadline_s: float) -> list[str]:
             for address in missing:
                 try:
                     echo.sendto(request, (address, 0))
-                except OSError:  # no neighbour yet, or no route: the deadline says how long we bear that
+                except OSError:
+                    # No neighbour entry yet, or no route. The deadline bounds both.
                     continue
             # Replies may be lost, so the requests are repeated after _AGAIN_S.
             again = min(give_up, now + _AGAIN_S)

@@ -24,7 +24,7 @@ _SIOCGIFADDR: Final = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One worker's place. `switch` is where it sends to: IPv4 address and UDP port."""
+    """One worker's place at a switch."""
 
     rank: int
     port: int
@@ -32,6 +32,7 @@ class Seat:
     mac: str
     ip: str
     switch: tuple[str, int]
+    """The IPv4 address and UDP port of the switch's service."""
     namespace: str | None = None
     """The namespace of the data socket only. The process and its other sockets stay in the namespace of its parent."""
 
@@ -83,9 +84,10 @@ def at_seat(seat: Seat, make: Callable[[], T]) -> T:
         return make()
     namespace, made, failed = seat.namespace, list[T](), list[BaseException]()
 
+    # A thread of its own enters the namespace and ends. The caller's thread, and gRPC's, stay where they are.
     def enter_and_make() -> None:
         try:
-            enter_namespace(namespace)  # of this thread, which ends with it
+            enter_namespace(namespace)
             made.append(make())
         except BaseException as error:
             failed.append(error)

@@ -22,10 +22,8 @@ _TC_TIMEOUT_S: Final = 20.0
 def tc(namespace: Namespace, *arguments: str) -> str:
     """Run `tc -n NAMESPACE ARGUMENTS`. Return its output. Raises TopologyError where tc fails or is missing."""
     try:
-        done = subprocess.run(
-            ("tc", "-n", namespace.name, *arguments),
-            capture_output=True, text=True, timeout=_TC_TIMEOUT_S, check=False,
-        )  # fmt: skip
+        command = ("tc", "-n", namespace.name, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TC_TIMEOUT_S, check=False)
     except OSError as error:
         raise TopologyError(f"the `tc` command cannot be run: {error}; install iproute2") from error
     if done.returncode != 0:
@@ -34,7 +32,7 @@ def tc(namespace: Namespace, *arguments: str) -> str:
 
 
 def netem_unavailable() -> str | None:
-    """Return why this kernel cannot delay frames, or None when it can: tried on a loopback of its own."""
+    """Return the reason why this kernel can not delay frames, None if it can. Tries it in a namespace."""
     try:
         with Namespace() as trial:
             tc(trial, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
@@ -60,6 +58,7 @@ def shape(namespace: Namespace, interface: str, link: Link) -> None:
     if link.delay_s:
         delay = ("netem", "limit", str(DELAYED_FRAMES), "delay", f"{link.delay_s * 1e6:.0f}us")
         tc(namespace, "qdisc", "add", "dev", interface, *parent, "handle", "1:", *delay)
+        # tbf becomes the child of netem, which hands a frame on when the delay is over.
         parent = ["parent", "1:1"]
     if link.rate_bps is not None:
         rate = ("tbf", "rate", f"{link.rate_bps:.0f}bit", "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))

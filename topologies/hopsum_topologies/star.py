@@ -52,7 +52,7 @@ class Star:
     middle_ip: Final = "10.0.0.254"
 
     def __init__(self, hosts: int, round_trip_s: float = 0.0) -> None:
-        """Make them.
+        """Make the namespaces and links.
 
         Args:
             round_trip_s: the delay between a host and the middle, there and back, by a process of `delay_link`. Frames
@@ -82,11 +82,10 @@ class Star:
     def shape(self, rate: str | None) -> None:
         """Give both directions of every link a rate in tc's notation ("200mbit"), or none. Counts start again."""
         for namespace, interface in self._ends():
-            queue = (
-                ("bfifo", "limit", str(QUEUE_BYTES))
-                if rate is None
-                else ("tbf", "rate", rate, "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
-            )
+            # bfifo and tbf count bytes alike, so that both kinds of run are counted in the same way.
+            queue: tuple[str, ...] = ("bfifo", "limit", str(QUEUE_BYTES))
+            if rate is not None:
+                queue = ("tbf", "rate", rate, "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
             tc(namespace, "qdisc", "replace", "dev", interface, "root", *queue)
 
     def rate_bits_per_s(self) -> float | None:
@@ -101,12 +100,9 @@ class Star:
         for number, host in enumerate(self.hosts):
             up, down = _queue_of(host, _OUTSIDE), _queue_of(self.middle, _inside(number))
             stats = json.loads(host.ip("-s", "-j", "link", "show", "dev", _OUTSIDE))[0]["stats64"]
-            found.append(
-                LinkCounts(
-                    int(up["bytes"]), int(down["bytes"]), int(stats["tx"]["bytes"]), int(stats["rx"]["bytes"]),
-                    int(up["drops"]) + int(down["drops"]),
-                )
-            )  # fmt: skip
+            dropped = int(up["drops"]) + int(down["drops"])
+            by_interface = int(stats["tx"]["bytes"]), int(stats["rx"]["bytes"])
+            found.append(LinkCounts(int(up["bytes"]), int(down["bytes"]), *by_interface, dropped))
         return found
 
     def close(self) -> None:
@@ -117,13 +113,11 @@ class Star:
             namespace.close()
 
     def __enter__(self) -> Star:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take it down, whatever happened."""
         self.close()
 
     def _add_host(self, number: int) -> None:
@@ -147,7 +141,7 @@ def _inside(number: int) -> str:
 
 
 def _near(number: int) -> str:
-    """Return the end of a host's link where its frames begin to wait."""
+    """Return the end of a host's link at the delay process."""
     return f"n{number + 1}"
 
 

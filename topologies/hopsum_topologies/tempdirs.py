@@ -50,5 +50,6 @@ def remove_stale_directories() -> list[Path]:
 def _is_own_folder(path: Path) -> bool:
     try:
         return path.lstat().st_uid == os.getuid() and path.is_dir() and not path.is_symlink()
-    except FileNotFoundError:  # somebody else was faster
+    # Another process has removed the folder in the meantime.
+    except FileNotFoundError:
         return False

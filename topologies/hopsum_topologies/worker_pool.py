@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from hopsum_topologies.launch import die_with_parent
+from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_topologies.seat import Seat
 
 SILENCE_S = 600.0
@@ -43,6 +43,7 @@ class WorkerPool:
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)
             process.start()
+            # With our copy of the other end open, the end of the worker would not be EOF here.
             theirs.close()
             self.processes.append(process)
             self.pipes.append(ours)
@@ -54,6 +55,7 @@ class WorkerPool:
         """
         if self._kept:
             return self._kept.pop(0)
+        # The pipe of a worker that has finished is at its end, and would be ready for ever.
         listening = [pipe for rank, pipe in enumerate(self.pipes) if rank not in self._finished]
         ready = wait(listening, timeout=SILENCE_S)
         if not ready:
@@ -109,7 +111,8 @@ def _run(main: WorkerMain, seat: Seat, plan: Any, parent_pid: int, pipe: Connect
         die_with_parent(parent_pid)
         main(seat, plan, pipe)
         pipe.send(("finished",))
-    except (EOFError, BrokenPipeError):  # the parent has gone: so do we
+    except (EOFError, BrokenPipeError):
+        # The parent has ended. _exit, since threads of the library may wait for a network that is gone.
         os._exit(1)
     except BaseException:
         pipe.send(("failed", traceback.format_exc()))

@@ -24,7 +24,7 @@ from hopsum_controlplane.service.reloading import Reloading
 from hopsum_controlplane.service.running import Running, running
 from hopsum_controlplane.service.server import safeguards
 from hopsum_controlplane.service.vitals import Vitals
-from hopsum_topologies.launch import die_with_parent
+from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

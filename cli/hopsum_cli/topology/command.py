@@ -16,12 +16,9 @@ from rich.table import Table
 
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_cli.topology.drawing import in_words, tree
-from hopsum_cli.topology.svg import drawing
 from hopsum_evaluation.codec_argument import codec_argument
 from hopsum_switch.cli import existing_file
-from hopsum_topologies.catalogue import CATALOGUE, topology
-from hopsum_topologies.description import Topology
-from hopsum_topologies.documents import as_document, find_topology
+from hopsum_topologies.description import CATALOGUE, Topology, as_document, find_topology, topology
 from hopsum_topologies.errors import TopologyError
 
 TARGETS: Final = ("native", "bmv2", "mininet")
@@ -45,7 +42,6 @@ def build_parser() -> argparse.ArgumentParser:
     _word(words, "list", "the networks that have a name", _list)
     showing = _word(words, "show", "draw a network", _show)
     _add_network(showing)
-    showing.add_argument("--svg", type=Path, metavar="FILE", help="write a drawing into this file")
     showing.add_argument("--json", action="store_true", help="print its description; FILE.json may be given as NAME")
     running = _word(words, "run", "bring a network up, run a command on every worker, take it down", _run)
     running.epilog, running.formatter_class = _RUN, argparse.RawDescriptionHelpFormatter
@@ -136,14 +132,9 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     shown = network_of(options)
-    if options.svg is not None:
-        try:
-            options.svg.write_text(drawing(shown), encoding="utf-8")
-        except OSError as error:
-            raise TopologyError(f"the drawing cannot be written: {error}") from error
     if options.json:
         print(json.dumps(as_document(shown), indent=2))
-    elif options.svg is None:
+    else:
         console = Console(highlight=False)
         console.print(in_words(shown), soft_wrap=True)
         console.print(tree(shown), soft_wrap=True)

@@ -20,14 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_cli.topology.workers import commands_for, follow
+from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_topologies.commands import HostTask
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.network import Network
 from hopsum_topologies.process import launched
+from hopsum_topologies.running_network import Network
 
 PUSH_ELECTION_ID: Final = (0, 1)
 """The lowest: a control command with any election id takes the switches over."""

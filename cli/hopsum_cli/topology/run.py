@@ -25,13 +25,13 @@ from hopsum_cli.topology.drawing import link_words
 from hopsum_cli.topology.own_program import run_program
 from hopsum_cli.topology.stops import Stopped, stopping
 from hopsum_cli.topology.uplinks import Uplink, uplinks_of
-from hopsum_cli.topology.workers import commands_for, follow
+from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane import ControlPlaneError
-from hopsum_topologies.control import NetworkControl, Placed, write_job
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
-from hopsum_topologies.network import LinkTraffic, Network, carried, require_reach, traffic
+from hopsum_topologies.network_control import NetworkControl, Placed, write_job
+from hopsum_topologies.running_network import LinkTraffic, Network, carried, require_reach, traffic
 from hopsum_topologies.tempdirs import temporary_directory
 
 REACH_S: Final = 20.0

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hopsum_topologies.control import NetworkControl, Placed
 from hopsum_topologies.description import JobPlan, Link
-from hopsum_topologies.network import LinkTraffic
+from hopsum_topologies.network_control import NetworkControl, Placed
+from hopsum_topologies.running_network import LinkTraffic
 
 
 class Way(NamedTuple):

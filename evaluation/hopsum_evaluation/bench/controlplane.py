@@ -25,7 +25,7 @@ from rich.table import Table
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.controlplane_run import AdoptionError, SwitchUnderTest, available
 from hopsum_evaluation.bench.timing import Rate, commit, machine, versions
-from hopsum_topologies.bmv2 import bmv2_versions
+from hopsum_topologies.bmv2_process import bmv2_versions
 from hopsum_topologies.errors import TopologyError
 from hopsum_wire import MAX_JOBS, MAX_SLOTS, MAX_WORKERS
 

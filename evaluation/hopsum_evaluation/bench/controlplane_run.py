@@ -27,7 +27,7 @@ from hopsum_controlplane.entries import Delete, Entity, Insert
 from hopsum_controlplane.plan import plan
 from hopsum_controlplane.slots import SlotRange
 from hopsum_topologies import Bmv2Switch, NativeSwitch
-from hopsum_topologies.testbed import SWITCH
+from hopsum_topologies.switch_testbed import SWITCH
 from hopsum_wire import MAX_SLOTS
 
 BATCH_UPDATES = 512

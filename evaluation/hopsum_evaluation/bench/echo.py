@@ -16,7 +16,7 @@ import numpy as np
 from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload
 from hopsum_evaluation.bench.traffic import RESULT_BYTES, UPDATE_BYTES, headers_of
-from hopsum_topologies.launch import die_with_parent
+from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire import HOPSUM_BYTES, Kind
 
 _JOIN_S = 10.0

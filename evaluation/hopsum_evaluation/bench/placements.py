@@ -23,7 +23,7 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch, Star
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.testbed import NATIVE_PORT
+from hopsum_topologies.switch_testbed import NATIVE_PORT
 from hopsum_wire import HOPSUM_UDP_PORT
 
 PLACEMENTS: Final = ("fabric", "server", "hosts")

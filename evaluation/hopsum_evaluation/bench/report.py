@@ -18,7 +18,7 @@ from hopsum_evaluation.bench.startup import MEMORY_SLOTS
 from hopsum_evaluation.bench.subjects import BMV2_SLOTS, PIPELINE_SLOTS, DataplaneSetting
 from hopsum_evaluation.bench.timing import Rate, commit, machine, versions
 from hopsum_evaluation.bench.traffic import CODES
-from hopsum_topologies.bmv2 import bmv2_versions
+from hopsum_topologies.bmv2_process import bmv2_versions
 
 _CODES_KEYS = {
     "native": "native.pipeline_codes_per_s",

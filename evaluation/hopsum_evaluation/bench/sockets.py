@@ -18,7 +18,7 @@ from hopsum_evaluation.bench.pipeline import Adapt
 from hopsum_evaluation.bench.placement import cpu_time, two_cores
 from hopsum_evaluation.bench.traffic import make_pool
 from hopsum_topologies.seat import open_batch_link
-from hopsum_topologies.testbed import SWITCH, Testbed
+from hopsum_topologies.switch_testbed import SWITCH, Testbed
 
 ECHO_GENERATION = 1
 

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench.placement import memory
 from hopsum_evaluation.bench.sockets import load_on
+from hopsum_topologies.switch_testbed import native_testbed
 from hopsum_topologies.tempdirs import make_temporary_directory
-from hopsum_topologies.testbed import native_testbed
 
 MEMORY_SLOTS = 1024
 NATIVE = ("--backend", "native")

@@ -34,9 +34,9 @@ from hopsum_evaluation.bench.sockets import SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.startup import NATIVE, Startup
 from hopsum_switch.backend import Backend
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
-from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.testbed import bmv2_testbed, native_testbed
+from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
 
 PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "shards", "start")
 DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("naive-native", "shards"))

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from hopsum_topologies.testbed import InterfaceCounters
+from hopsum_topologies.switch_testbed import InterfaceCounters
 
 ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 """Events of the program that are one frame of a worker each, which it did not drop."""

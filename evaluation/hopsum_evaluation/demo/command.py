@@ -27,8 +27,8 @@ from hopsum_evaluation.demo.worker import DemoPlan, DemoResult, work
 from hopsum_evaluation.link_options import add_link_options, check_link_options
 from hopsum_topologies.description import Topology
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_topologies.tempdirs import temporary_directory
-from hopsum_topologies.testbed import InterfaceCounters
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 BATCH = 32

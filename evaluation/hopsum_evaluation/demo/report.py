@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum_evaluation.demo.account import ARRIVED, DemoCounts, LostFrames, is_possible, lost_between
-from hopsum_topologies.testbed import InterfaceCounters
+from hopsum_topologies.switch_testbed import InterfaceCounters
 
 NMSE_TOLERANCE = 0.2
 """The most that the measured error may differ from theory."""

@@ -11,14 +11,13 @@ from typing import Any, Protocol
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.account import DemoCounts
 from hopsum_evaluation.demo.worker import DemoPlan
-from hopsum_topologies.control import NetworkControl, Placed, TreePart, write_job
-from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
-from hopsum_topologies.documents import find_topology
+from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology, find_topology
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
-from hopsum_topologies.network import LinkTraffic, Network, traffic
+from hopsum_topologies.network_control import NetworkControl, Placed, TreePart, write_job
+from hopsum_topologies.running_network import LinkTraffic, Network, traffic
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
 from hopsum_topologies.tempdirs import temporary_directory
-from hopsum_topologies.testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
 from hopsum_wire import HOPSUM_UDP_PORT
 
 SLOTS = 32

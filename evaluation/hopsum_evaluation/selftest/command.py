@@ -21,7 +21,7 @@ from hopsum_evaluation.selftest.report import SHOWN, SelftestReport, Sum
 from hopsum_evaluation.selftest.vectors import TABLES, Exercise, exercises_for
 from hopsum_evaluation.selftest.worker import Assignment, LinkPlan, work
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.testbed import SWITCH, Testbed, open_testbed
+from hopsum_topologies.switch_testbed import SWITCH, Testbed, open_testbed
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Op
 

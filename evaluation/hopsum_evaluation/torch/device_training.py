@@ -39,7 +39,7 @@ from hopsum.communicator import Communicator
 from hopsum.torch import register_comm_hook
 from hopsum_controlplane import JobSpec, SwitchController, write_membership
 from hopsum_topologies.free_port import free_port
-from hopsum_topologies.testbed import SWITCH, native_testbed
+from hopsum_topologies.switch_testbed import SWITCH, native_testbed
 
 WAYS: Final = ("group", "host", "device")
 SLOTS: Final = 64

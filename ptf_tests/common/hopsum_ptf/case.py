@@ -33,8 +33,8 @@ from hopsum_ptf import control, frames
 from hopsum_ptf.links import Links, OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, multiset
 from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
+from hopsum_topologies.ptf.case_results import Result
 from hopsum_topologies.ptf.reported import ReportedTest
-from hopsum_topologies.ptf.results import Result
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
 from hopsum_wire.payload import lanes as lanes_of
 

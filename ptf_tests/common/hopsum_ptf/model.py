@@ -36,7 +36,7 @@ from hopsum_ptf.testbed import PORTS
 from hopsum_ptf.tna import EXECUTED_PORTS, p4info_of, regroup, run_here, told_cells
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies import TopologyError
-from hopsum_topologies.ptf.switches import PtfTarget
+from hopsum_topologies.ptf.ptf_switches import PtfTarget
 
 _NEVER: Final = {"table_id": 254}
 """A lookup table that no job has. Only lookups are ternary."""

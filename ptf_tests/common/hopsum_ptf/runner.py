@@ -21,10 +21,10 @@ from hopsum_ptf.model import model_target, model_unavailable
 from hopsum_ptf.testbed import PORTS
 from hopsum_ptf.tna import tna_target
 from hopsum_topologies import TopologyError, bmv2_unavailable
-from hopsum_topologies.ptf import runner
-from hopsum_topologies.ptf.results import Result, format_table, format_totals, read_results
-from hopsum_topologies.ptf.runner import RunnerError, log_folder, run_cases
-from hopsum_topologies.ptf.switches import SWITCHES, PtfTarget
+from hopsum_topologies.ptf import case_runner
+from hopsum_topologies.ptf.case_results import Result, format_table, format_totals, read_results
+from hopsum_topologies.ptf.case_runner import RunnerError, log_folder, run_cases
+from hopsum_topologies.ptf.ptf_switches import SWITCHES, PtfTarget
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 CASES: Final = ROOT / "ptf_tests" / "cases"
@@ -58,7 +58,7 @@ TARGETS: Final = {
 
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
     """List the names `module.Class` of the `chosen` modules or cases. Empty: all cases of `folder`."""
-    return runner.list_cases(chosen, folder)
+    return case_runner.list_cases(chosen, folder)
 
 
 def meanings(folder: Path = CASES) -> Iterator[tuple[str, str]]:

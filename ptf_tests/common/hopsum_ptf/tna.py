@@ -29,7 +29,7 @@ from hopsum_tna import dump
 from hopsum_tna.control import TnaControl
 from hopsum_tna.errors import TnaError
 from hopsum_tna.switch import TOFINO, TOFINO2, SentFrame, Switch, TofinoChip
-from hopsum_topologies.ptf.switches import PtfTarget
+from hopsum_topologies.ptf.ptf_switches import PtfTarget
 from hopsum_wire import HOPSUM_UDP_PORT, Kind, Op
 from hopsum_wire._layout import CODES8_BYTES, JOB_EVENTS
 from hopsum_wire.payload import unpack_codes

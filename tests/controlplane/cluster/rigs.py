@@ -24,7 +24,7 @@ from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import Bmv2Switch, Namespace, NativeSwitch, bmv2_unavailable
 from hopsum_topologies.seat import Seat, open_link
-from hopsum_topologies.testbed import SWITCH, seats_around
+from hopsum_topologies.switch_testbed import SWITCH, seats_around
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import parse_membership
 

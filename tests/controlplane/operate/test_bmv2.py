@@ -21,7 +21,7 @@ from site_members import ANSWER_S, ELEMENTS, Members
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.testbed import SWITCH, seats_around
+from hopsum_topologies.switch_testbed import SWITCH, seats_around
 
 pytestmark = pytest.mark.system
 HOSTS = 2

@@ -28,7 +28,7 @@ from hopsum_cli.top import main as top
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.service.server import Service
-from hopsum_topologies.testbed import NATIVE_PORT, SWITCH, native_testbed
+from hopsum_topologies.switch_testbed import NATIVE_PORT, SWITCH, native_testbed
 from hopsum_wire.membership import MembershipError
 
 pytestmark = pytest.mark.system

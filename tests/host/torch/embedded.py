@@ -15,7 +15,7 @@ from typing import Any
 from hopsum.codec import best_table
 from hopsum_controlplane import JobSpec, SwitchController, write_membership
 from hopsum_topologies.free_port import free_port
-from hopsum_topologies.testbed import SWITCH, native_testbed
+from hopsum_topologies.switch_testbed import SWITCH, native_testbed
 
 from ...support.printed import parse_printed
 

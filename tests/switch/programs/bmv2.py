@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from hopsum_topologies.bmv2 import Bmv2Switch
+from hopsum_topologies.bmv2_process import Bmv2Switch
 from hopsum_topologies.bmv2_stream import PacketStream
 
 PROGRAM = "simple_switch_grpc"

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from hopsum_topologies.bmv2 import has_notifications
+from hopsum_topologies.bmv2_process import has_notifications
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace

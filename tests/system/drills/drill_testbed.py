@@ -25,7 +25,7 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.drop_simulator import set_loss
 from hopsum_controlplane.plan import JOB_TABLES
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
-from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.control import control_pb2 as pb
 

@@ -18,7 +18,7 @@ from hopsum_ptf.model import model_unavailable
 from hopsum_ptf.recording import recordings
 from hopsum_ptf.runner import list_cases
 from hopsum_topologies import bmv2_unavailable
-from hopsum_topologies.ptf.results import Result, append_result, format_table, format_totals, read_results
+from hopsum_topologies.ptf.case_results import Result, append_result, format_table, format_totals, read_results
 
 from ...support.cases_table import CASES_ON
 from ...support.targets import require_network

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hopsum_ptf.runner import list_cases
 from hopsum_ptf.tna_skips import SKIPS
-from hopsum_topologies.ptf.results import read_results
+from hopsum_topologies.ptf.case_results import read_results
 
 from ...support.cases_table import CASES_ON
 

@@ -10,7 +10,7 @@ from typing import Any
 from ptf import testutils
 from ptf.base_tests import BaseTest
 
-from hopsum_topologies.ptf.results import Outcome, Result, append_result
+from hopsum_topologies.ptf.case_results import Outcome, Result, append_result
 
 
 class ReportedTest(BaseTest):  # type: ignore[misc]

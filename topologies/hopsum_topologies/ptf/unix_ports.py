@@ -27,7 +27,7 @@ class UnixDataplanePort:
         return self._socket.fileno()
 
     def get_packet_source(self) -> UnixDataplanePort:
-        """Return the receiver of this port's frames: itself."""
+        """Return the object that ptf selects on for this port's frames."""
         return self
 
     def recv(self) -> tuple[int, int, bytes, float]:

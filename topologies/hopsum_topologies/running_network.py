@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
 from hopsum_topologies.commands import Event, HostTask, OutputLine, run_in_namespaces
 from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace, add_neighbour
 from hopsum_topologies.process import launched
 from hopsum_topologies.shaping import require_shapes, shape
@@ -74,6 +74,7 @@ def traffic(network: Network) -> dict[Link, LinkTraffic]:
     for link in network.topology.links:
         switch = next(end for end in link.ends if end in network.topology.switches)
         count = counts[network.topology.interface(switch, link)]
+        # The switch's end counts: its tx is the way to the other node.
         out, back = ((int(count[way]["packets"]), int(count[way]["bytes"])) for way in ("tx", "rx"))
         found[link] = LinkTraffic(*out, *back) if switch == link.ends[0] else LinkTraffic(*back, *out)
     return found
@@ -117,6 +118,7 @@ class NamespaceNetwork:
         with ExitStack() as stack:
             self.home = stack.enter_context(Namespace())
             self.hosts: Mapping[str, Namespace] = {host: stack.enter_context(Namespace()) for host in topology.hosts}
+            # Links before switches: a switch opens its interfaces when it starts.
             for link in topology.links:
                 self._connect(link)
             for host in topology.hosts:
@@ -127,17 +129,15 @@ class NamespaceNetwork:
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts. See Network."""
+        """Run commands on hosts, as `Network.run` says."""
         return run_in_namespaces(commands, self.hosts)
 
     def __enter__(self) -> NamespaceNetwork:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take it down, whatever happened."""
         self._stack.close()
 
     def _at(self, node: str) -> Namespace:
@@ -155,7 +155,6 @@ class NamespaceNetwork:
         namespace.ip("link", "set", "dev", HOST_INTERFACE, "address", self.topology.mac(host))
         namespace.ip("addr", "add", f"{self.topology.ip(host)}/24", "dev", HOST_INTERFACE)
         with namespace.inside():
-            # So that losses delay no sum by a second, the time in which the kernel asks again.
             add_neighbour(HOST_INTERFACE, self.topology.ip(switch), self.topology.mac(switch))
 
     def _start(self, stack: ExitStack, switch: str, folder: Path) -> str:

@@ -30,18 +30,18 @@ from hopsum_controlplane.entries import Entity, Insert
 from hopsum_controlplane.membership import SideChannels, write_file
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
-from hopsum_topologies.network import Network, interfaces_of
-from hopsum_topologies.routes import losses, routes, stations
+from hopsum_topologies.running_network import Network, interfaces_of
 
 WORKER_UDP_PORT: Final = 24700
 """The UDP port of rank 0. Rank r has the r-th port after it. No kernel assigns these ports by itself."""
 
 
 Places = Mapping[int, tuple[str, int]]
+"""The data sockets of workers by rank: IPv4 address and UDP port."""
 
 
 class TreePart(NamedTuple):
-    """A job over a tree as the workers of one rack see it."""
+    """One rack's share of a job over a tree."""
 
     job: TreeJob
     rack: int
@@ -130,7 +130,8 @@ class NetworkControl:
         Returns None where there is no such switch. `quorum` applies to a job at one switch. The other arguments and the
         errors are those of `install`.
         """
-        around, spine = self.topology.switches_of(plan), self.topology.spine_of(plan)
+        around = self.topology.switches_of(plan)
+        spine = self.topology.spine_of(plan)
         if len(around) == 1 or flat is not None:
             where = around[0] if len(around) == 1 else str(flat)
             job = self.install(plan, where, slots, tables, quorum, places)
@@ -158,7 +159,7 @@ class NetworkControl:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Hang up."""
+        """Close the sessions with all switches."""
         self._stack.close()
 
     def _rack(self, plan: JobPlan, leaf: str, spine: str, places: Places | None) -> LeafGroup:
@@ -170,7 +171,7 @@ class NetworkControl:
     def _workers(
         self, plan: JobPlan, switch: str, hosts: Sequence[str], places: Places | None
     ) -> tuple[WorkerEndpoint, ...]:
-        """Return these workers of a job as a switch sees them."""
+        """Build the endpoints of `hosts`, each behind the port that leads to it from `switch`."""
         ports, topology = routes(self.topology, switch), self.topology
         places = places or {rank: (topology.ip(host), WORKER_UDP_PORT + rank) for rank, host in enumerate(plan.workers)}
         return tuple(
@@ -182,6 +183,7 @@ class NetworkControl:
     def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> SwitchController:
         device = open_device(driver, address, self.topology.device_id(switch))
         stack.callback(device.close)
+        # A program that is on the switch already stays, with its entries and counters.
         ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
         endpoint = SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch))
         controller = SwitchController(device, endpoint, generations=self._generations)
@@ -202,3 +204,35 @@ def write_job(job: Job | TreePart, folder: Path, side_channels: SideChannels = "
         path = folder / f"{job.job.generation}-{job.rack}.json"
         write_file(job.job.membership(job.rack, side_channels), path)
     return path
+
+
+def routes(topology: Topology, switch: str) -> dict[str, int]:
+    """Map the name of every other node to the port of `switch` that leads to it. A tree has one such port."""
+    found: dict[str, int] = {}
+    for link in topology.links_of(switch):
+        port = topology.port(switch, link)
+        waiting = [link.other(switch)]
+        while waiting:
+            node = waiting.pop()
+            found[node] = port
+            around = (other.other(node) for other in topology.links_of(node))
+            waiting += [near for near in around if near != switch and near not in found]
+    return found
+
+
+def stations(topology: Topology, switch: str) -> dict[str, int]:
+    """Map the MAC address of every host, and of every other switch's service, to the port of `switch` towards it."""
+    return {topology.mac(node): port for node, port in routes(topology, switch).items()}
+
+
+def losses(topology: Topology, switch: str) -> dict[int, tuple[float, float]]:
+    """Map ports to the shares of frames that `switch` drops for its links: of frames in, and of frames out.
+
+    A direction is simulated once: by the switch that receives, and towards a host by the switch that sends.
+    """
+    found = {}
+    for link in topology.links_of(switch):
+        if link.loss:
+            outwards = link.loss if link.other(switch) in topology.hosts else 0.0
+            found[topology.port(switch, link)] = (link.loss, outwards)
+    return found

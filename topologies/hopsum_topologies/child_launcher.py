@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Become another program that dies with its parent, optionally inside a network namespace.
 
-`python -m hopsum_topologies.launch PARENT_PID NAMESPACE_OR_- PROGRAM [ARGUMENT ...]`
+`python -m hopsum_topologies.child_launcher PARENT_PID NAMESPACE_OR_- PROGRAM [ARGUMENT ...]`
 
 A small program of its own instead of a preexec_fn, which is unsafe in a process with threads. It replaces
 itself with PROGRAM, so the process id that the parent holds is PROGRAM's.
@@ -27,6 +27,7 @@ def die_with_parent(parent_pid: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise SystemExit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
+    # The parent may have ended before prctl, which reports later deaths only.
     if os.getppid() != parent_pid:
         raise SystemExit(f"parent process {parent_pid} ended before this one was started")
 

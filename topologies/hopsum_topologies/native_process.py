@@ -15,6 +15,7 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.tempdirs import make_temporary_directory
 
 _START_S = 60.0
+# hopsum_switch prints this line once all ports are open and P4Runtime answers.
 _READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
 
 
@@ -73,13 +74,11 @@ class NativeSwitch:
         self._folder.cleanup()
 
     def __enter__(self) -> NativeSwitch:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the switch, whatever happened."""
         self.stop()
 
     def _ready(self) -> bool:

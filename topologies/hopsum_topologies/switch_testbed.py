@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running switch with the program on it, and seats for workers around it: one function per target."""
+"""A running switch with the program, and seats for workers around it: one function for each target."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
-from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.star import Star
@@ -122,7 +122,7 @@ def bmv2_testbed(
     with ExitStack() as stack:
         if home is None:
             home = stack.enter_context(Namespace())
-            # gRPC's threads live where the thread that starts them does: so all of it happens inside.
+            # gRPC's threads stay in the namespace of the thread that starts them, so the whole block runs inside.
             stack.enter_context(home.inside())
         seats, interfaces = seats_around(stack, home, workers, prefix)
         switch = stack.enter_context(Bmv2Switch(interfaces))
@@ -155,12 +155,13 @@ def _seat(stack: ExitStack, home: Namespace, rank: int, interface: str) -> Seat:
     away.add_veth("eth0", interface, home)
     away.ip("link", "set", "dev", "eth0", "address", mac)
     away.ip("addr", "add", f"{ip}/24", "dev", "eth0")
+    # A lost ARP packet would delay a sum by the second until the kernel asks again.
     away.ip("neigh", "add", SWITCH.ip, "lladdr", SWITCH.mac, "dev", "eth0", "nud", "permanent")
     return Seat(rank, port, mac, ip, (SWITCH.ip, HOPSUM_UDP_PORT), away.name)
 
 
 def open_testbed(target: str, workers: int) -> AbstractContextManager[Testbed]:
-    """Return the testbed of a target, `native` or `bmv2`."""
+    """Open the testbed of a target, `native` or `bmv2`."""
     testbeds: dict[str, Callable[[int], AbstractContextManager[Testbed]]] = {
         "native": native_testbed,
         "bmv2": bmv2_testbed,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches for ptf: one function a target, each a context manager that ends the switch."""
+"""Switches for ptf: one context manager for each target."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.tempdirs import temporary_directory
 

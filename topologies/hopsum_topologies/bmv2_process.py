@@ -20,11 +20,12 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.tempdirs import make_temporary_directory
 
 _PROGRAM = "simple_switch_grpc"
+# An overloaded machine takes seconds to start bmv2.
 _START_S = 60.0
 
 
 def bmv2_unavailable() -> str | None:
-    """Return why bmv2 cannot run here with veths, or None when it can."""
+    """Return the reason why bmv2 can not run here with veths, None if it can."""
     if shutil.which(_PROGRAM) is None:
         return f"{_PROGRAM} is not on PATH"
     if shutil.which("ip") is None:
@@ -117,13 +118,11 @@ class Bmv2Switch:
         self._folder.cleanup()
 
     def __enter__(self) -> Bmv2Switch:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the switch, whatever happened."""
         self.stop()
 
     def _inside(self) -> AbstractContextManager[None]:
@@ -141,9 +140,11 @@ class Bmv2Switch:
     def _free_ports(self) -> tuple[int, int, int]:
         with self._inside():
             thrift_port = free_port(host="0.0.0.0")  # Thrift listens at all addresses, so none may have the port
+            # The frames port is taken also where no packet stream is wanted: a number costs nothing.
             return free_port(), thrift_port, free_port()
 
     def _serving(self) -> bool:
+        # bmv2 opens its two gRPC servers one after the other, in no order that its manual promises.
         if self.frames_address and not self._listens(self.frames_address):
             return False
         path = self.address.removeprefix("unix:")

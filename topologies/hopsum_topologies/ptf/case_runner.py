@@ -15,8 +15,8 @@ from typing import Final
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.process import ManagedProcess
-from hopsum_topologies.ptf.results import Result, append_result, read_results
-from hopsum_topologies.ptf.switches import PtfTarget
+from hopsum_topologies.ptf.case_results import Result, append_result, read_results
+from hopsum_topologies.ptf.ptf_switches import PtfTarget
 from hopsum_topologies.tempdirs import temporary_directory
 
 _RUN_S: Final = 1200.0
