@@ -76,7 +76,9 @@ COMMANDS = {
     "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top"),
     "doctor": Command("diagnose a worker's way to its switch", "hopsum_cli.doctor"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
-    "switch-ctl": Command("show ports, counters and registers of a running switch", "hopsum_switch.control", "switch"),
+    "switch-ctl": Command(
+        "show ports, counters and registers of a running switch", "hopsum_switch.management_command", "switch"
+    ),
     "demo": Command("train a small model through a switch, against fp32", "hopsum_evaluation.demo.command", "demo"),
     "selftest": Command(
         "sum vectors of worker processes through a switch, against numpy",

@@ -11,7 +11,7 @@ from pathlib import Path
 from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.shell import SHELL_ELECTION_ID, open_shell
-from hopsum_switch.address import default_address
+from hopsum_switch.grpc_address import default_address
 
 
 def _election_id(text: str) -> tuple[int, int]:

@@ -42,8 +42,8 @@ def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None =
 
 def _native(program: ProgramIR, *, seed: int) -> Engine:
     try:
-        from .native.cache import default_cache
-        from .native.engine import NativeEngine
+        from .native.compiler import default_cache
+        from .native.native_engine import NativeEngine
     except (ImportError, OSError) as error:  # OSError: LLVM's library is there and cannot be loaded
         raise UnsupportedError(
             f"the native back end needs numpy and llvmlite (pip install hopsum[switch]): {error}"

@@ -16,18 +16,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
-from hopsum_switch.address import ServerError, default_address
 from hopsum_switch.backend import Backend, engine_maker
+from hopsum_switch.grpc_address import ServerError, ServerTls, TlsFiles, default_address
 from hopsum_switch.observe.metrics import MetricsError, MetricsServer
 from hopsum_switch.observe.trace import Trace, trace_to
 from hopsum_switch.p4runtime.status import P4RuntimeError
-from hopsum_switch.ports.base import PortError, check_port_number
 from hopsum_switch.ports.interface import InterfacePort
+from hopsum_switch.ports.port import PortError, check_port_number
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
-from hopsum_switch.tls import ServerTls, TlsFiles
 from hopsum_wire.service_manager import ServiceManager
 
 T = TypeVar("T")

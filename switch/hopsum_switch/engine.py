@@ -16,9 +16,9 @@ from .interp.v1model import Interpreter
 from .program.ir import ProgramIR
 from .state.cells import CounterStore, MeterStore, RegisterStore
 from .state.copies import CloneStore, MulticastStore
-from .state.digests import DigestStore
+from .state.digest_store import DigestStore
 from .state.randomness import RandomStream
-from .state.tables import TableStore
+from .state.table_store import TableStore
 
 
 class Output(NamedTuple):

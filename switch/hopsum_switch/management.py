@@ -33,9 +33,9 @@ import grpc
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError
 from hopsum_switch.observe.snapshot import Snapshot, SnapshotError, freeze, full_name
-from hopsum_switch.ports.base import Port, PortError
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.interface import InterfacePort
+from hopsum_switch.ports.port import Port, PortError
 from hopsum_switch.ports.udp import UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 

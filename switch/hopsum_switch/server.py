@@ -21,16 +21,15 @@ from pathlib import Path
 
 import grpc
 
-from hopsum_switch.address import ServerError, listen
 from hopsum_switch.engine import Engine
+from hopsum_switch.grpc_address import ServerError, ServerTls, listen
 from hopsum_switch.management import Management, add_to_server
-from hopsum_switch.p4runtime.p4info import parse_text
-from hopsum_switch.p4runtime.pipeline import EngineFactory
+from hopsum_switch.p4runtime.p4info_index import parse_text
+from hopsum_switch.p4runtime.pipeline_config import EngineFactory
 from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
-from hopsum_switch.ports.base import check_port_number
 from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.tls import ServerTls
+from hopsum_switch.ports.port import check_port_number
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
 DEFAULT_DEVICE_ID = 0  # as bmv2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id, same_owner
-from hopsum_switch.p4runtime.arbitration import Arbitration
+from hopsum_switch.p4runtime.service import Arbitration
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 HIGHS, OWN = (1, 2), (0, 5, 6)

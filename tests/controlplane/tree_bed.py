@@ -30,11 +30,11 @@ from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, 
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import FakeDevice
-from hopsum_switch.native.cache import CodeCache
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.compiler import CodeCache
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 

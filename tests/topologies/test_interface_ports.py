@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hopsum_switch.management import ManagementClient, ManagementError
-from hopsum_switch.ports.base import PortError
 from hopsum_switch.ports.interface import InterfacePort, finish_checksum
+from hopsum_switch.ports.port import PortError
 from hopsum_switch.server import SwitchServer
 from hopsum_topologies import Namespace, NativeSwitch, TopologyError
 from hopsum_topologies.process import ManagedProcess

@@ -17,7 +17,7 @@ from hopsum_ptf.links import OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
+from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 pytestmark = pytest.mark.system

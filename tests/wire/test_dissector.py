@@ -14,7 +14,7 @@ from scapy.utils import wrpcap
 
 import hopsum_wire
 from hopsum_switch.ports.capture import CaptureFolder
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS
 from hopsum_wire.frames import FramePath, build_frame

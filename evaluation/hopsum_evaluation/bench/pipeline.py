@@ -25,7 +25,7 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_evaluation.bench.traffic import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
+from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
 from hopsum_switch.program import load_program
 from hopsum_switch.server import SwitchServer
 from hopsum_topologies.switch_testbed import SWITCH

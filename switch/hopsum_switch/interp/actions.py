@@ -21,8 +21,8 @@ from collections.abc import Callable
 from ..program.ir import ActionIR, Jump, JumpIfZero, Operation
 from .expressions import function
 from .observed import ObservedWriter
-from .operations import Environment, OperationWriter
 from .packet import PacketState
+from .primitives import Environment, OperationWriter
 
 ActionFunction = Callable[[PacketState, tuple[int, ...]], None]
 

@@ -41,11 +41,11 @@ from ..program.ir import (
 from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IsValid
 from ..program.p4_source import SourceInfo
 from ..state.cells import CounterCells, CounterStore, RegisterStore
-from ..state.tables import TableState, TableStore
+from ..state.table_store import TableState, TableStore
 from .expressions import ExpressionWriter
 from .observer import Observer
-from .operations import Environment, OperationWriter
 from .packet import PacketState, ValueLayout
+from .primitives import Environment, OperationWriter
 
 Node = Callable[[PacketState], int]
 Step = Callable[[PacketState], None]

@@ -43,7 +43,7 @@ from ..program.ir import (
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.p4_source import SourceInfo
 from ..state.copies import PortCopy
-from ..state.lookup import Entry
+from ..state.entry_lookup import Entry
 
 
 class Observer:

@@ -34,8 +34,8 @@ from ..program.p4_source import SourceInfo
 from .actions import compile_operations
 from .expressions import ExpressionWriter, compile_condition, compile_data
 from .observed import ObservedState, RunsState, expression_writer, observed_step
-from .operations import Environment, Steps
 from .packet import PacketState, decode_signed, store
+from .primitives import Environment, Steps
 
 Step = Callable[[PacketState], None]
 Key = Callable[[PacketState], int]

@@ -50,17 +50,17 @@ from ..program.ir import DeparserIR, DigestIR, ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..state.cells import CounterStore, MeterStore, RegisterStore
 from ..state.copies import CloneStore, MulticastStore, PortCopy
-from ..state.digests import DigestStore
+from ..state.digest_store import DigestStore
 from ..state.randomness import RandomStream
-from ..state.tables import TableStore
+from ..state.table_store import TableStore
 from .calculations import Calculations, Checksum
 from .expressions import compile_tuple
 from .observed import expression_writer, observed_counters, observed_registers
 from .observer import Observer
-from .operations import DROP_PORT, Environment, OutOfStepsError
 from .packet import NO_LIMIT, PacketState, Slots, ValueLayout
 from .parser import Parser
-from .tables import BoundControl
+from .primitives import DROP_PORT, Environment, OutOfStepsError
+from .table_nodes import BoundControl
 
 # The deparser: valid headers in order, then the bytes that the parser did not read.
 

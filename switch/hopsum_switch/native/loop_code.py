@@ -22,8 +22,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from ..ports.udp_layout import Serve
-from .cache import default_cache
-from .compiler import features, initialise, load, machine, translate
+from .compiler import default_cache, features, initialise, load, machine, translate
 
 _log = logging.getLogger(__name__)
 _NAME: Final = "serve"
@@ -128,7 +127,7 @@ def _from_cache() -> Serve | None:
 def _key() -> tuple[str, ...]:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in (*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "layout.py"):
+    for path in (*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "memory_layout.py"):
         digest.update(path.read_bytes())
     return (
         _NAME, digest.hexdigest(), llvm.get_host_cpu_name(), features(), llvmlite.__version__, platform.machine(),

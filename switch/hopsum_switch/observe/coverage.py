@@ -33,7 +33,7 @@ from ..program.ir import (
     TableIR,
 )
 from ..program.p4_source import SourceInfo
-from ..state.lookup import Entry
+from ..state.entry_lookup import Entry
 
 MAX_COUNTER_CELLS = 64
 

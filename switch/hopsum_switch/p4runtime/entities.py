@@ -3,13 +3,329 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from hopsum_switch.p4runtime import arrays, digests, replication, table_entries
-from hopsum_switch.p4runtime.pipeline import RunningPipeline
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
+from p4.v1.p4data_pb2 import P4Data
+from p4.v1.p4runtime_pb2 import (
+    CloneSessionEntry,
+    CounterEntry,
+    DigestEntry,
+    DigestListAck,
+    MeterEntry,
+    MulticastGroupEntry,
+    PacketReplicationEngineEntry,
+    RegisterEntry,
+    StreamMessageResponse,
+    Update,
+)
+from p4.v1.p4runtime_pb2 import Replica as ReplicaMessage
+
+from hopsum_switch.p4runtime import table_entries
+from hopsum_switch.p4runtime.p4info_index import CounterInfo, DigestInfo, DigestShape, MeterInfo, RegisterInfo
+from hopsum_switch.p4runtime.pipeline_config import RunningPipeline
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
+from hopsum_switch.p4runtime.translate import (
+    counter_from_proto,
+    counter_to_proto,
+    invalid,
+    meter_from_proto,
+    meter_to_proto,
+    store_refusals,
+)
+from hopsum_switch.ports.port import DROP_PORT
+from hopsum_switch.state.copies import PortCopy
+from hopsum_switch.state.digest_store import DigestConfig, DigestList, Sample
 from hopsum_wire.p4runtime import p4runtime_pb2
+
+# Writing and reading DigestEntry, the configuration of a digest, and lists of digests as messages.
+#
+# The caller holds the data plane's gate.
+
+
+def write_digest(target: RunningPipeline, update: int, message: DigestEntry) -> None:
+    """Switch a digest on, configure it otherwise or switch it off. Raises P4RuntimeError: nothing changed."""
+    name, store = target.pipeline.p4info.digest(message.digest_id).name, target.engine.digests
+    config = message.config
+    with store_refusals():
+        if update == Update.DELETE:
+            store.delete(name)
+        else:
+            write = store.insert if update == Update.INSERT else store.modify
+            write(name, DigestConfig(config.max_timeout_ns, config.max_list_size, config.ack_timeout_ns))
+
+
+def read_digests(target: RunningPipeline, query: DigestEntry) -> Iterator[DigestEntry]:
+    """Yield the DigestEntry messages that `query` selects. Raises P4RuntimeError: no such digest, or not configured."""
+    info, store = target.pipeline.p4info, target.engine.digests
+    if query.digest_id:
+        with store_refusals():
+            store.get(info.digest(query.digest_id).name)
+    configs = store.configs()
+    for digest in [info.digest(query.digest_id)] if query.digest_id else info.digests.values():
+        if digest.name in configs:
+            message = DigestEntry(digest_id=digest.id)
+            config = message.config
+            config.max_timeout_ns, config.max_list_size, config.ack_timeout_ns = configs[digest.name]
+            yield message
+
+
+def acknowledge(target: RunningPipeline, ack: DigestListAck) -> None:
+    """Note that the controller has a list, if the list is outstanding. Raises P4RuntimeError: no such digest."""
+    target.engine.digests.acknowledge(target.pipeline.p4info.digest(ack.digest_id).name, ack.list_id)
+
+
+def digest_message(target: RunningPipeline, complete: DigestList) -> StreamMessageResponse | None:
+    """Return a list as the message for the controller, or None if P4Info does not have the digest."""
+    infos = (info for info in target.pipeline.p4info.digests.values() if info.name == complete.name)
+    digest = next(infos, None)
+    if digest is None:
+        return None
+    message = StreamMessageResponse()
+    message.digest.digest_id, message.digest.list_id = digest.id, complete.number
+    message.digest.data.extend(_data(digest, sample) for sample in complete.samples)
+    message.digest.timestamp = time.time_ns()
+    return message
+
+
+def _data(digest: DigestInfo, sample: Sample) -> P4Data:
+    members = [P4Data(bitstring=encode(value)) for value in sample]
+    if digest.shape is DigestShape.BITSTRING:
+        return members[0]
+    data = P4Data()
+    (data.struct if digest.shape is DigestShape.STRUCT else data.tuple).members.extend(members)
+    return data
+
+
+# CounterEntry, MeterEntry and RegisterEntry: cells of arrays, one by one or all at once.
+#
+# The caller holds the data plane's gate. A write that is refused has changed nothing.
+
+_Entry: TypeAlias = CounterEntry | MeterEntry | RegisterEntry
+_Array: TypeAlias = CounterInfo | MeterInfo | RegisterInfo
+
+
+def write_counter(target: RunningPipeline, update: int, message: CounterEntry) -> None:
+    """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
+    counter = target.pipeline.p4info.counter(message.counter_id)
+    cells = _cells(update, message, counter)
+    if not message.HasField("data"):
+        return
+    value = counter_from_proto(message.data)
+    with store_refusals():
+        for index in cells:
+            target.engine.counters.write(counter.name, index, value)
+
+
+def read_counters(target: RunningPipeline, query: CounterEntry) -> Iterator[CounterEntry]:
+    """Yield the CounterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such counter or cell.
+    """
+    info = target.pipeline.p4info
+    counters = [info.counter(query.counter_id)] if query.counter_id else info.counters.values()
+    for counter in counters:
+        for index in _selected(query, counter):
+            message = CounterEntry(counter_id=counter.id)
+            message.index.index = index
+            message.data.CopyFrom(counter_to_proto(target.engine.counters.read(counter.name, index)))
+            yield message
+
+
+def write_meter(target: RunningPipeline, update: int, message: MeterEntry) -> None:
+    """Configure one cell, or all cells if the index is left out. Without a config the colour is always green.
+
+    Raises P4RuntimeError.
+    """
+    meter = target.pipeline.p4info.meter(message.meter_id)
+    config = meter_from_proto(message.config) if message.HasField("config") else None
+    for index in _cells(update, message, meter):
+        with store_refusals():
+            target.engine.meters.write(meter.name, index, config)
+
+
+def read_meters(target: RunningPipeline, query: MeterEntry) -> Iterator[MeterEntry]:
+    """Yield the MeterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such meter or cell.
+    """
+    info = target.pipeline.p4info
+    for meter in [info.meter(query.meter_id)] if query.meter_id else info.meters.values():
+        for index in _selected(query, meter):
+            message = MeterEntry(meter_id=meter.id)
+            message.index.index = index
+            config = target.engine.meters.read(meter.name, index)
+            if config is not None:
+                message.config.CopyFrom(meter_to_proto(config))
+            yield message
+
+
+def write_register(target: RunningPipeline, update: int, message: RegisterEntry) -> None:
+    """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
+    register = target.pipeline.p4info.register(message.register_id)
+    cells = _cells(update, message, register)
+    _require_plain(register)
+    if not message.HasField("data"):
+        return
+    if message.data.WhichOneof("data") != "bitstring":
+        raise invalid(f"register {register.name} holds bit<{register.width}>, not {message.data.WhichOneof('data')}")
+    value = decode(message.data.bitstring, register.width, register.name)
+    with store_refusals():
+        for index in cells:
+            target.engine.registers.write(register.name, index, value)
+
+
+def read_registers(target: RunningPipeline, query: RegisterEntry) -> Iterator[RegisterEntry]:
+    """Yield the RegisterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such register or cell.
+    """
+    info = target.pipeline.p4info
+    registers = [info.register(query.register_id)] if query.register_id else info.registers.values()
+    for register in registers:
+        _require_plain(register)
+        for index in _selected(query, register):
+            message = RegisterEntry(register_id=register.id)
+            message.index.index = index
+            message.data.bitstring = encode(target.engine.registers.read(register.name, index))
+            yield message
+
+
+def _cells(update: int, message: _Entry, array: _Array) -> range:
+    if update != Update.MODIFY:
+        raise invalid(f"the cells of {array.name} always exist: they can be modified only")
+    return _selected(message, array)
+
+
+def _selected(message: _Entry, array: _Array) -> range:
+    if not message.HasField("index"):
+        return range(array.size)
+    index = message.index.index
+    if index < 0:
+        raise invalid(f"{array.name}: index {index} is negative")
+    if index >= array.size:
+        raise P4RuntimeError(RpcCode.OUT_OF_RANGE, f"{array.name}: index {index} is outside 0..{array.size - 1}")
+    return range(index, index + 1)
+
+
+def _require_plain(register: RegisterInfo) -> None:
+    if not register.width:
+        raise P4RuntimeError(
+            RpcCode.UNIMPLEMENTED,
+            f"register {register.name} holds something else than bit<W>, which cannot be read or written here",
+        )
+
+
+# Writing and reading MulticastGroupEntry and CloneSessionEntry. The caller holds the data plane's gate.
+#
+# A replica names its port as a number (`egress_port`, deprecated, which p4runtime-shell uses) or as a byte string
+# (`port`). A read returns the form that was written.
+
+_PORT_BITS = 9
+
+
+def write_replication(target: RunningPipeline, update: int, message: PacketReplicationEngineEntry) -> None:
+    """Insert, modify or delete a multicast group or a clone session. Raises P4RuntimeError: nothing changed."""
+    if _replication_kind(message) == "clone_session_entry":
+        _write_session(target, update, message.clone_session_entry)
+    else:
+        _write_group(target, update, message.multicast_group_entry)
+
+
+def read_replication(
+    target: RunningPipeline, query: PacketReplicationEngineEntry
+) -> Iterator[PacketReplicationEngineEntry]:
+    """Yield the PacketReplicationEngineEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such group or session.
+    """
+    if _replication_kind(query) == "clone_session_entry":
+        for session in _read_sessions(target, query.clone_session_entry.session_id):
+            yield PacketReplicationEngineEntry(clone_session_entry=session)
+    else:
+        for group in _read_groups(target, query.multicast_group_entry.multicast_group_id):
+            yield PacketReplicationEngineEntry(multicast_group_entry=group)
+
+
+def _replication_kind(message: PacketReplicationEngineEntry) -> str:
+    kind = message.WhichOneof("type")
+    if kind is None:
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "an empty packet_replication_engine_entry names nothing")
+    return str(kind)
+
+
+def _write_group(target: RunningPipeline, update: int, group: MulticastGroupEntry) -> None:
+    number, store = group.multicast_group_id, target.engine.multicast
+    if update == Update.DELETE:
+        with store_refusals():
+            store.delete(number)
+        target.group_notes.pop(number, None)
+        target.group_forms.pop(number, None)
+        return
+    replicas = _replicas(f"multicast group {number}", group.replicas)
+    with store_refusals():
+        (store.insert if update == Update.INSERT else store.modify)(number, replicas)
+    target.group_notes[number] = group.metadata
+    target.group_forms[number] = _forms(group.replicas)
+
+
+def _write_session(target: RunningPipeline, update: int, session: CloneSessionEntry) -> None:
+    number, store = session.session_id, target.engine.clones
+    if update == Update.DELETE:
+        with store_refusals():
+            store.delete(number)
+        target.clone_forms.pop(number, None)
+        return
+    if session.class_of_service:
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"clone session {number}: there is one class of service, 0")
+    replicas = _replicas(f"clone session {number}", session.replicas)
+    with store_refusals():
+        write = store.insert if update == Update.INSERT else store.modify
+        write(number, replicas, session.packet_length_bytes)
+    target.clone_forms[number] = _forms(session.replicas)
+
+
+def _read_groups(target: RunningPipeline, number: int) -> Iterator[MulticastGroupEntry]:
+    with store_refusals():
+        groups = {number: target.engine.multicast.get(number)} if number else target.engine.multicast.groups()
+    for number, replicas in groups.items():
+        message = MulticastGroupEntry(multicast_group_id=number, metadata=target.group_notes.get(number, b""))
+        message.replicas.extend(_messages(replicas, target.group_forms[number]))
+        yield message
+
+
+def _read_sessions(target: RunningPipeline, number: int) -> Iterator[CloneSessionEntry]:
+    with store_refusals():
+        sessions = {number: target.engine.clones.get(number)} if number else target.engine.clones.sessions()
+    for number, session in sessions.items():
+        message = CloneSessionEntry(session_id=number, packet_length_bytes=session.length)
+        message.replicas.extend(_messages(session.replicas, target.clone_forms[number]))
+        yield message
+
+
+def _replicas(owner: str, messages: Iterable[ReplicaMessage]) -> list[PortCopy]:
+    return [_replica(owner, message) for message in messages]
+
+
+def _forms(messages: Iterable[ReplicaMessage]) -> tuple[str, ...]:
+    return tuple(str(message.WhichOneof("port_kind")) for message in messages)
+
+
+def _messages(replicas: Iterable[PortCopy], forms: Iterable[str]) -> Iterator[ReplicaMessage]:
+    for replica, form in zip(replicas, forms, strict=True):
+        port = encode(replica.port) if form == "port" else replica.port
+        yield ReplicaMessage(instance=replica.instance, **{form: port})
+
+
+def _replica(owner: str, message: ReplicaMessage) -> PortCopy:
+    form = message.WhichOneof("port_kind")
+    if form is None:
+        raise invalid(f"{owner}: a replica names no port")
+    port = decode(message.port, _PORT_BITS, f"port of {owner}") if form == "port" else message.egress_port
+    if port >= DROP_PORT:
+        raise invalid(f"{owner}: port {port} does not exist: ports are 0..{DROP_PORT - 1}")
+    return PortCopy(port, message.instance)
 
 
 class _Kind(NamedTuple):
@@ -20,12 +336,12 @@ class _Kind(NamedTuple):
 _KINDS = {
     "table_entry": _Kind(table_entries.write_table_entry, table_entries.read_table_entries),
     "direct_counter_entry": _Kind(table_entries.write_direct_counter, table_entries.read_direct_counters),
-    "counter_entry": _Kind(arrays.write_counter, arrays.read_counters),
-    "meter_entry": _Kind(arrays.write_meter, arrays.read_meters),
+    "counter_entry": _Kind(write_counter, read_counters),
+    "meter_entry": _Kind(write_meter, read_meters),
     "direct_meter_entry": _Kind(table_entries.write_direct_meter, table_entries.read_direct_meters),
-    "register_entry": _Kind(arrays.write_register, arrays.read_registers),
-    "digest_entry": _Kind(digests.write_digest, digests.read_digests),
-    "packet_replication_engine_entry": _Kind(replication.write_replication, replication.read_replication),
+    "register_entry": _Kind(write_register, read_registers),
+    "digest_entry": _Kind(write_digest, read_digests),
+    "packet_replication_engine_entry": _Kind(write_replication, read_replication),
 }
 
 

@@ -28,3 +28,25 @@ class P4RuntimeError(Exception):
     def __init__(self, code: RpcCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+# P4Runtime byte strings (big-endian, any padding accepted, shortest form sent) and other plain values.
+
+
+def encode(value: int) -> bytes:
+    """Return the shortest byte string of `value` >= 0. Zero is one zero byte."""
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+
+
+def decode(data: bytes, width: int, what: str) -> int:
+    """Return the value of a byte string for a field of `width` bits called `what` in messages.
+
+    Raises P4RuntimeError (OUT_OF_RANGE): empty, or too large for the field.
+    """
+    if not data:
+        raise P4RuntimeError(RpcCode.OUT_OF_RANGE, f"{what}: the value is empty; zero is one zero byte")
+    value = int.from_bytes(data, "big")
+    if value.bit_length() > width:
+        shown = data.hex() if len(data) <= 32 else f"{data[:32].hex()}..."
+        raise P4RuntimeError(RpcCode.OUT_OF_RANGE, f"{what}: 0x{shown} does not fit {width} bits")
+    return value

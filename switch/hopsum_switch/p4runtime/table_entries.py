@@ -12,8 +12,8 @@ from typing import NamedTuple
 from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, DirectMeterEntry, TableEntry, Update
 
 from hopsum_switch.errors import NotFoundError
-from hopsum_switch.p4runtime.p4info import TableInfo
-from hopsum_switch.p4runtime.pipeline import NO_NOTES, Notes, RunningPipeline
+from hopsum_switch.p4runtime.p4info_index import TableInfo
+from hopsum_switch.p4runtime.pipeline_config import NO_NOTES, Notes, RunningPipeline
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.translate import (
     action_from_proto,
@@ -28,9 +28,9 @@ from hopsum_switch.p4runtime.translate import (
     store_refusals,
 )
 from hopsum_switch.state.cells import PacketByteCount
-from hopsum_switch.state.lookup import Entry, Match, normalise
+from hopsum_switch.state.entry_lookup import Entry, Match, normalise
 from hopsum_switch.state.meter import MeterConfig, checked
-from hopsum_switch.state.tables import TableState
+from hopsum_switch.state.table_store import TableState
 
 INSERT, MODIFY, DELETE = (
     Update.INSERT,

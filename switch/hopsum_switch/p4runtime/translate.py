@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, MeterConfig, TableAction, TableEntry
 
 from hopsum_switch import errors
-from hopsum_switch.p4runtime.p4info import MatchField, P4InfoIndex, P4InfoMatchKind, TableInfo
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
-from hopsum_switch.p4runtime.values import decode, encode
+from hopsum_switch.p4runtime.p4info_index import MatchField, P4InfoIndex, P4InfoMatchKind, TableInfo
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
 from hopsum_switch.program.ir import ActionCall, KeyIR, TableIR
 from hopsum_switch.state.cells import PacketByteCount
-from hopsum_switch.state.lookup import Exact, Lpm, Match, Optional, Range, Ternary
+from hopsum_switch.state.entry_lookup import Exact, Lpm, Match, Optional, Range, Ternary
 from hopsum_switch.state.meter import MeterConfig as MeterValues
 
 _CODES: dict[type[errors.TableError], RpcCode] = {

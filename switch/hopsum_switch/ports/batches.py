@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_switch.batch import Batch
-from hopsum_switch.ports.base import Port
+from hopsum_switch.frame_batch import Batch
+from hopsum_switch.ports.port import Port
 
 BATCH_FRAMES = 1024  # taken from one port before the others get their turn; what one datagram brings comes on top
 _DATA_BYTES = 1 << 20

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hopsum_switch.ports.base import Port, PortCounters, PortError
 from hopsum_switch.ports.batches import FrameBuffer, Frames, batch_form
+from hopsum_switch.ports.port import Port, PortCounters, PortError
 
 _log = logging.getLogger("hopsum_switch.ports")
 

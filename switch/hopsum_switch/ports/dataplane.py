@@ -20,17 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.engine import Engine
-from hopsum_switch.ports.base import Port, PortError, check_port_number
+from hopsum_switch.frame_batch import Batch, Outputs
 from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
 from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort, Port, PortError, check_port_number
 from hopsum_switch.ports.udp import UdpPort
 from hopsum_switch.ports.udp_layout import Serve, is_wanted
 from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, Rest, UdpLoop
-from hopsum_switch.state.digests import DigestList, DigestStore
+from hopsum_switch.state.digest_store import DigestList, DigestStore
 
 _log = logging.getLogger("hopsum_switch.dataplane")
 _OUTPUT_FRAMES = 1024

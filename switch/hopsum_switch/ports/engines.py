@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from hopsum_switch.batch import Batch, Outputs
-from hopsum_switch.ports.base import RECEIVE_BATCH
+from hopsum_switch.frame_batch import Batch, Outputs
+from hopsum_switch.ports.port import RECEIVE_BATCH
 
 LONGEST_S = 0.1  # frames that go round loops can take as long as this each
 

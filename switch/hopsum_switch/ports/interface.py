@@ -26,7 +26,7 @@ import socket
 import struct
 from typing import Any
 
-from hopsum_switch.ports.base import RECEIVE_BATCH, PortCounters, PortError
+from hopsum_switch.ports.port import RECEIVE_BATCH, PortCounters, PortError
 
 _log = logging.getLogger("hopsum_switch.ports")
 

@@ -15,7 +15,7 @@ import select
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from hopsum_switch.native.layout import ControlWord
+from hopsum_switch.native.memory_layout import ControlWord
 from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.udp_frames import (
     END_UNICAST,

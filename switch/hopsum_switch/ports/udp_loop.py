@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_switch.batch import Batch, Outputs, address
+from hopsum_switch.frame_batch import Batch, Outputs, address
 from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.batches import BATCH_FRAMES
 from hopsum_switch.ports.udp import SOL_UDP, UDP_SEGMENT, UdpPort, page_aligned

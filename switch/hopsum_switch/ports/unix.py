@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from hopsum_switch.ports.base import RECEIVE_BATCH, PortCounters, PortError
+from hopsum_switch.ports.port import RECEIVE_BATCH, PortCounters, PortError
 
 PEER_SUFFIX = ".peer"
 MAX_FRAME_BYTES = 65536

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..errors import InvalidArgumentError, NotFoundError
 from ..program.ir import ProgramIR, TableIR
 from .meter import MeterCell, MeterConfig
-from .tables import TableStore
+from .table_store import TableStore
 
 
 class PacketByteCount(NamedTuple):

@@ -24,7 +24,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_switch.control import main as switch_ctl
+from hopsum_switch.management_command import main as switch_ctl
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 

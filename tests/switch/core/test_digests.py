@@ -18,9 +18,8 @@ from hopsum_switch.errors import (
     TableError,
     UnsupportedError,
 )
-from hopsum_switch.observe.trace import Trace
-from hopsum_switch.observe.trace_text import render
-from hopsum_switch.state.digests import DigestConfig, DigestStore
+from hopsum_switch.observe.trace import Trace, render
+from hopsum_switch.state.digest_store import DigestConfig, DigestStore
 
 from .builder import SOURCE, Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

@@ -9,7 +9,7 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError, NotFoundError, ProgramError
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 from hopsum_switch.state.meter import GREEN, RED, YELLOW, MeterCell, MeterConfig
 
 from .builder import Json, ProgramBuilder, build, field, hexstr, primitive

@@ -11,7 +11,7 @@ import pytest
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

@@ -11,7 +11,7 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, TableError
 from hopsum_switch.state.cells import PacketByteCount
 from hopsum_switch.state.copies import MAX_GROUP_ID, MulticastStore, PortCopy
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 
 from .builder import build
 

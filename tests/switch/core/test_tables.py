@@ -17,8 +17,8 @@ from hopsum_switch.errors import (
     ReadOnlyError,
     TableError,
 )
-from hopsum_switch.state.lookup import Exact, Lpm, Match, Optional, Range, Ternary
-from hopsum_switch.state.tables import TableState
+from hopsum_switch.state.entry_lookup import Exact, Lpm, Match, Optional, Range, Ternary
+from hopsum_switch.state.table_store import TableState
 
 from .builder import Json, ProgramBuilder, assign, build, field, hexstr, primitive
 

@@ -9,7 +9,7 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError, UnsupportedError
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 

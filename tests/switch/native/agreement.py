@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from hopsum_switch.engine import Engine, Output
-from hopsum_switch.native.cache import CodeCache
-from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
+from hopsum_switch.native.compiler import CodeCache
+from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
 from hopsum_switch.program import ProgramIR
 
 

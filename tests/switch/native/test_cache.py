@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopsum_switch.native import compiler
-from hopsum_switch.native.cache import CodeCache, default_cache
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.compiler import CodeCache, default_cache
+from hopsum_switch.native.native_engine import NativeEngine
 
 from ..core.builder import assign, build, field, hexstr
 

@@ -11,8 +11,8 @@ import pytest
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import UnsupportedError
-from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
-from hopsum_switch.native.unsupported import UNSUPPORTED
+from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
+from hopsum_switch.native.only_interpreted import UNSUPPORTED
 from hopsum_switch.state.cells import PacketByteCount
 from hopsum_switch.state.copies import PortCopy
 

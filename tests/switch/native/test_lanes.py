@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hopsum_switch.native.lanes import LANE_BITS, MaskedSelections
-from hopsum_switch.native.scope import Value
+from hopsum_switch.native.function_scope import Value
+from hopsum_switch.native.integer_code import LANE_BITS, MaskedSelections
 
 from ..core.builder import Json, assign, build, expression, field, hexstr
 from .agreement import Pair

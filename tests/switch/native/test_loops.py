@@ -11,7 +11,7 @@ import pytest
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import Batch, Outputs
+from hopsum_switch.native.native_engine import Batch, Outputs
 from hopsum_switch.ports.engines import FrameByFrame
 from hopsum_switch.program import load_program
 from hopsum_switch.program.frame_budget import MAX_STEPS, control_loops, parser_cycles

@@ -15,12 +15,12 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.links import OutputFrame as Sent
 from hopsum_ptf.recording import Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.cache import CodeCache
+from hopsum_switch.native.compiler import CodeCache
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
+from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
 from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact, Lpm, Range, Ternary
+from hopsum_switch.state.entry_lookup import Exact, Lpm, Range, Ternary
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .agreement import Pair, mutate

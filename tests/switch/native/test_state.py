@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hopsum_switch.native.layout import MemoryLayout
+from hopsum_switch.native.memory_layout import MemoryLayout
 from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive

@@ -13,7 +13,7 @@ from hopsum_switch.interp.observer import Observer
 from hopsum_switch.program import load_program
 from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact, Lpm
+from hopsum_switch.state.entry_lookup import Exact, Lpm
 
 SWITCH_TESTS = Path(__file__).resolve().parents[1]
 STATION_PATH = SWITCH_TESTS / "server" / "program" / "station.json"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.observe.snapshot import (
     Change,
     CounterCellRange,

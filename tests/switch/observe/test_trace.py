@@ -17,8 +17,7 @@ from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import UnsupportedError
 from hopsum_switch.interp.observer import Observer
-from hopsum_switch.observe.trace import Trace, TraceWriter, trace_to
-from hopsum_switch.observe.trace_text import render, shortened
+from hopsum_switch.observe.trace import Trace, TraceWriter, render, shortened, trace_to
 from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
 

@@ -9,8 +9,7 @@ import pytest
 
 from hopsum_switch.cli import main
 from hopsum_switch.engine import Engine
-from hopsum_switch.observe.trace import Trace
-from hopsum_switch.observe.trace_text import render
+from hopsum_switch.observe.trace import Trace, render
 from hopsum_switch.program import load_program
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive

@@ -10,14 +10,13 @@ from itertools import pairwise
 
 import pytest
 
-from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import NativeEngine
-from hopsum_switch.ports.base import RECEIVE_BATCH
+from hopsum_switch.frame_batch import Batch, Outputs
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.ports.batches import BATCH_FRAMES, BatchPort, FrameBuffer, Frames, OneByOne, batch_form
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.engines import FrameByFrame, batch_engine
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import RECEIVE_BATCH, MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.state.copies import PortCopy

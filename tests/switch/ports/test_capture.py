@@ -14,11 +14,10 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import RawPcapNgReader, rdpcap
 
-from hopsum_switch.ports.base import PortError
 from hopsum_switch.ports.batches import FrameBuffer, Frames
 from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort, PortError
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.unix import UnixPort, open_peer
 from hopsum_switch.server import SwitchServer

@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from hopsum_switch.ports.base import PortError
 from hopsum_switch.ports.dataplane import Dataplane, DataplaneGate
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort, PortError
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.unix import UnixPort
 

@@ -17,7 +17,7 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.native import loop_code
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.batches import BATCH_FRAMES
 from hopsum_switch.ports.dataplane import Dataplane

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.udp_frames import FrameError, checksum, headers, strip
 

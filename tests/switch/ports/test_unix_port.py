@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.unix import UnixPort, open_peer
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from hopsum_switch.native.cache import default_cache
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.compiler import default_cache
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.udp_frames import HEADERS_BYTES, checksum, headers
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE

@@ -13,7 +13,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact, Optional, Range, Ternary
+from hopsum_switch.state.entry_lookup import Exact, Optional, Range, Ternary
 
 ALLOWED, DENIED, IGNORED = range(3)
 LINK = Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 from hopsum_switch.state.meter import MeterConfig
 
 CLASSES, FLOWS = "PoliceIngress.classes", "PoliceIngress.flows"

@@ -10,7 +10,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.state.lookup import Exact, Lpm
+from hopsum_switch.state.entry_lookup import Exact, Lpm
 
 ROUTES = [("10.0.0.0", 8, 1), ("10.1.0.0", 16, 2), ("10.1.2.3", 32, 3), ("0.0.0.0", 0, 4), ("192.168.7.128", 25, 9)]
 HOPS = {

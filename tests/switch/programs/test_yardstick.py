@@ -22,8 +22,8 @@ from google.protobuf import text_format
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError, UnsupportedError
-from hopsum_switch.native.engine import NativeEngine
-from hopsum_switch.p4runtime.pipeline import verify
+from hopsum_switch.native.native_engine import NativeEngine
+from hopsum_switch.p4runtime.pipeline_config import verify
 from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.program import load_program
 from hopsum_wire.p4runtime import p4info_pb2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
 from .controller import CPU_PORT, P4INFO, PROGRAM, Controller

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from hopsum_cli.shell import build_parser
-from hopsum_switch import control
-from hopsum_switch.address import ServerError, default_address
+from hopsum_switch import management_command
+from hopsum_switch.grpc_address import ServerError, default_address
 from hopsum_switch.server import SwitchServer
 
 from .controller import DEADLINE_S, Controller
@@ -62,7 +62,7 @@ def test_it_is_a_socket_for_its_user_alone_and_its_tools_find_it(
         assert address == default_address() == f"unix:{path}"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert control.main(["ports"]) == 0
+        assert management_command.main(["ports"]) == 0
         assert list(json.loads(capsys.readouterr().out)) == ["7"]
         assert build_parser().parse_args([]).address == address
         with Controller(address, device_id=0) as controller:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_switch.p4runtime.arbitration import MAX_ELECTION_ID, Arbitration, Notice
+from hopsum_switch.p4runtime.service import MAX_ELECTION_ID, Arbitration, Notice
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 DEVICE = 7

@@ -19,7 +19,7 @@ import pytest
 
 from hopsum_switch.cli import main, parse_interface_port, parse_metrics_address, parse_udp_port, parse_unix_port
 from hopsum_switch.management import ManagementClient
-from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpAddress
 from hopsum_switch.ports.unix import open_peer
 

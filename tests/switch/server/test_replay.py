@@ -12,13 +12,13 @@ from typing import NamedTuple
 import pytest
 
 from hopsum_switch.engine import Engine, Output
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.udp_frames import strip
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import SwitchServer
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 
 from .controller import DEADLINE_S, wait_until
 

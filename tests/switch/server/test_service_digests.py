@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from google.rpc import code_pb2
 from p4.v1.p4runtime_pb2 import DigestEntry, DigestList, Entity, StreamMessageRequest, Update
 
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 from hopsum_wire.p4runtime import p4info_pb2
 

@@ -20,7 +20,7 @@ from p4.v1.p4runtime_pb2 import (
     Update,
 )
 
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 from hopsum_wire.p4runtime import p4info_pb2
 

@@ -24,7 +24,7 @@ from p4.v1.p4runtime_pb2 import (
 )
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.server import SwitchServer
 from hopsum_wire.p4runtime import p4info_pb2

@@ -11,7 +11,7 @@ import pytest
 from google.rpc import code_pb2
 
 from hopsum_switch.p4runtime.service import MAX_STREAMS
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 from hopsum_wire.p4runtime import p4runtime_pb2
 

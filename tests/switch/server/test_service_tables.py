@@ -8,7 +8,7 @@ import pytest
 from google.rpc import code_pb2
 from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, Entity, FieldMatch, ReadRequest, TableEntry, Update
 
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
 from .controller import DELETE, INSERT, MODIFY, NAMES, Controller, details, entry, l2

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
 from .controller import P4INFO, PROGRAM, Controller

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum_switch.p4runtime.p4info import P4InfoField
-from hopsum_switch.p4runtime.packet_io import PacketHeader
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
-from hopsum_switch.p4runtime.values import decode, encode
+from hopsum_switch.p4runtime.p4info_index import P4InfoField
+from hopsum_switch.p4runtime.pipeline_config import PacketHeader
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
 
 HEADER = PacketHeader(
     "packet_out", (P4InfoField(1, "port", 9, False), P4InfoField(7, "pad", 7, False), P4InfoField(2, "tag", 16, False))

@@ -13,10 +13,10 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_oracle.aggregator import AggregatorConfig, JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 from hopsum_wire import JOB_EVENTS, Op
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)

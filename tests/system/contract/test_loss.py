@@ -9,7 +9,7 @@ import random
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_wire import Drop
 
 from .bed import BROADCAST, AnyEngine, Bed

@@ -15,7 +15,7 @@ from operator import xor
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.observe.coverage import Coverage
 from hopsum_wire import Drop, Event
 

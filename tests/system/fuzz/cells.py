@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hopsum_oracle.aggregator import JobConfig
 from hopsum_oracle.decision import Copy
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.memory import Cells
+from hopsum_switch.native.native_engine import Cells
 
 from ..contract.bed import PROGRAM, VECTOR_BYTES, VECTORS, Bed, one
 

@@ -25,7 +25,7 @@ from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.p4info import P4Info
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 from hopsum_wire import Drop, Op
 
 from ...switch.programs import bmv2

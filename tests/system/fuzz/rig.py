@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_switch.batch import Batch, Outputs
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.frame_batch import Batch, Outputs
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_wire import Drop
 
 from ...support.memory import growth_kib, resident_kib

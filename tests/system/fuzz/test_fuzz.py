@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hopsum_oracle.frame_aggregator import FrameAggregator
-from hopsum_switch.state.lookup import Exact
+from hopsum_switch.state.entry_lookup import Exact
 from hopsum_wire import Drop
 
 from ...support.memory import growth_kib

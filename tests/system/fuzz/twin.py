@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.observe.coverage import Coverage
 from hopsum_wire import Drop
 

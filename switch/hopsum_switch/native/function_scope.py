@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, FieldRef, HeaderIR, IntType, ParamRef
-from .layout import PIECE_WORDS, ControlWord, MemoryLayout, Region, StoredInteger, Word
+from .memory_layout import PIECE_WORDS, ControlWord, MemoryLayout, Region, StoredInteger, Word
 
 Value = Any
 

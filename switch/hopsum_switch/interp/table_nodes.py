@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, MeterIR, NodeIR, PipelineIR, TableIR
 from ..program.ir_expressions import BoolToInt, FieldRef, IsValid
-from ..state.lookup import Entry
+from ..state.entry_lookup import Entry
 from ..state.meter import GREEN
-from ..state.tables import TableState, TableStore
+from ..state.table_store import TableState, TableStore
 from .actions import ActionFunction, compile_action
 from .expressions import ExpressionWriter, compile_condition, function
 from .observed import expression_writer, named_values, observed_call, observed_condition, observed_table
 from .observer import Observer
-from .operations import Environment
 from .packet import PacketState, ValueLayout, store
+from .primitives import Environment
 
 END = -1
 

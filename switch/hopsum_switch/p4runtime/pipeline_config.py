@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs.
+"""Packet-in and packet-out: the controller header in front of a frame <-> metadata values.
 
-action              needs a config   effect
-------------------------------------------------------------------------------------------------------------
-VERIFY              yes              none
-VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program, packets not yet
-COMMIT              no               packets go to the saved program with what has been written since
-VERIFY_AND_COMMIT   yes              both at once, with empty state, a saved program is forgotten
-RECONCILE...        -                refused by the service: state is never carried from program to program
+A program declares the header with @controller_header. P4Info lists its fields. On the CPU port every frame
+starts with that header: its fields in order of declaration, most significant bit first, without gaps. As
+bmv2 requires, a header is a whole number of bytes. A program without such headers exchanges bare frames
+with the controller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,13 +17,77 @@ from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
-from hopsum_switch.p4runtime.p4info import MeterInfo, P4InfoIndex, P4InfoMatchKind, TableInfo
-from hopsum_switch.p4runtime.packet_io import PacketHeader
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
+from hopsum_switch.p4runtime.p4info_index import MeterInfo, P4InfoField, P4InfoIndex, P4InfoMatchKind, TableInfo
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.program import load_program
 from hopsum_switch.program.ir import ProgramIR, TableIR
 from hopsum_wire.p4runtime import p4info_pb2
+
+
+class PacketHeader:
+    """The fields of one controller header."""
+
+    def __init__(self, name: str, fields: tuple[P4InfoField, ...]) -> None:
+        """Raise P4RuntimeError (INVALID_ARGUMENT) for a header that is not a whole number of bytes."""
+        self._name = name
+        self._fields = fields
+        self._bits = sum(field.width for field in fields)
+        if self._bits % 8:
+            raise P4RuntimeError(
+                RpcCode.INVALID_ARGUMENT,
+                f"P4Info: header {name} has {self._bits} bits, which is not a whole number of bytes: add padding",
+            )
+
+    def pack(self, metadata: Iterable[tuple[int, bytes]]) -> bytes:
+        """Return the header's bytes for (field id, byte string) pairs.
+
+        Raises P4RuntimeError: a field is missing, given twice, unknown or too large. The frame must not
+        enter.
+        """
+        values = dict[int, bytes]()
+        for number, value in metadata:
+            if number in values:
+                raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{self._name}: field {number} is given twice")
+            values[number] = value
+        header = 0
+        for info in self._fields:
+            if info.id not in values:
+                raise P4RuntimeError(
+                    RpcCode.INVALID_ARGUMENT, f"{self._name}: field {info.id} ({info.name}) is missing"
+                )
+            header = header << info.width | decode(values.pop(info.id), info.width, f"{self._name}.{info.name}")
+        if values:
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{self._name}: it has no fields {sorted(values)}")
+        return header.to_bytes(self._bits // 8, "big")
+
+    def unpack(self, frame: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+        """Return the (field id, byte string) pairs at the start of `frame`, and the rest.
+
+        Raises P4RuntimeError (OUT_OF_RANGE): the frame is shorter than the header.
+        """
+        size = self._bits // 8
+        if len(frame) < size:
+            raise P4RuntimeError(
+                RpcCode.OUT_OF_RANGE, f"a frame of {len(frame)} bytes cannot hold header {self._name} of {size}"
+            )
+        header = int.from_bytes(frame[:size], "big")
+        pairs, left = [], self._bits
+        for info in self._fields:
+            left -= info.width
+            pairs.append((info.id, encode(header >> left & (1 << info.width) - 1)))
+        return pairs, frame[size:]
+
+
+# The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs.
+#
+# action              needs a config   effect
+# ------------------------------------------------------------------------------------------------------------
+# VERIFY              yes              none
+# VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program, packets not yet
+# COMMIT              no               packets go to the saved program with what has been written since
+# VERIFY_AND_COMMIT   yes              both at once, with empty state, a saved program is forgotten
+# RECONCILE...        -                refused by the service: state is never carried from program to program
 
 EngineFactory = Callable[[ProgramIR], Engine]
 _SHOWN_PROBLEMS = 10

@@ -24,12 +24,11 @@ from ..program.ir import (
     padded_bytes,
 )
 from ..program.ir_expressions import HeaderIR
-from .frames import HeaderAccess
-from .layout import WORD_BITS, StoredInteger, Word, round_up, words_for
-from .operations import Operations
-from .scope import PTR, CellRef, FunctionScope, Unit, Value, word
-from .steps import step
-from .unsupported import refuse
+from .frame_code import HeaderAccess
+from .function_scope import PTR, CellRef, FunctionScope, Unit, Value, word
+from .memory_layout import WORD_BITS, StoredInteger, Word, round_up, words_for
+from .only_interpreted import refuse
+from .operation_code import Operations, step
 
 
 def write_parser(unit: Unit) -> Value:

@@ -9,15 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfSpaceError,
-    ReadOnlyError,
-)
+from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, OutOfSpaceError, ReadOnlyError
 from ..program.ir import ActionCall, MatchKind, ProgramIR, TableIR
-from .lookup import Entry, Exact, Lookup, Lpm, Match, Range, Ternary, lookup_for, normalise
+from .entry_lookup import Entry, Exact, Lookup, Lpm, Match, Range, Ternary, lookup_for, normalise
 
 MAX_PRIORITY = 2**31 - 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_switch import control
+from hopsum_switch import management_command
 from hopsum_switch.management import ManagementClient, ManagementError
 from hopsum_switch.observe.snapshot import Snapshot
 from hopsum_switch.server import SwitchServer
@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(switch: SwitchServer, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: str) -> tuple[int, str, str]:
-        status = control.main(["--grpc", switch.grpc_address, *arguments])
+        status = management_command.main(["--grpc", switch.grpc_address, *arguments])
         return status, *capsys.readouterr()
 
     return run
@@ -93,7 +93,7 @@ def test_refusals_and_silence_have_a_message(run: Run, tmp_path: Path, monkeypat
     assert (status, out) == (2, "")
     assert "no register or counter 'nothing'" in errors
     assert run("compare", str(tmp_path / "a"), str(tmp_path / "b"))[0] == 2
-    monkeypatch.setattr(control, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(management_command, "_TIMEOUT_S", 0.1)
     status, _, errors = run("--grpc", "127.0.0.1:1", "stats")
     assert status == 2
     assert "hopsum switch-ctl: error: Stats:" in errors

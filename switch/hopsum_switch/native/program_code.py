@@ -12,15 +12,14 @@ from llvmlite import ir
 from ..program.frame_budget import control_loops, parser_cycles
 from ..program.ir import ChecksumIR
 from ..program.ir_expressions import FieldIR
-from .calculations import compute
-from .control import write_control
-from .frames import HeaderAccess
-from .layout import ControlWord, Word, words_for
-from .operations import DROP_PORT, Operations
-from .parser import write_parser
-from .scope import I1, I32, I64, PTR, CellRef, FunctionScope, Unit, Value, word
-from .steps import is_spent, may_go_on, renew
-from .unsupported import refuse
+from .calculation_code import compute
+from .control_code import write_control
+from .frame_code import HeaderAccess
+from .function_scope import I1, I32, I64, PTR, CellRef, FunctionScope, Unit, Value, word
+from .memory_layout import ControlWord, Word, words_for
+from .only_interpreted import refuse
+from .operation_code import DROP_PORT, Operations, is_spent, may_go_on, renew
+from .parser_code import write_parser
 
 INSTANCE_NORMAL = 0
 INSTANCE_REPLICATION = 5

@@ -9,10 +9,10 @@ from llvmlite import ir
 
 from ..program.frame_budget import action_loops
 from ..program.ir import ActionIR, ActionNodeIR, ConditionalIR, Exit, KeyIR, MatchKind, NodeIR, PipelineIR, TableIR
-from .layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
-from .operations import Operations
-from .scope import I1, I64, PTR, FunctionScope, Unit, Value, word
-from .unsupported import refuse
+from .function_scope import I1, I64, PTR, FunctionScope, Unit, Value, word
+from .memory_layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
+from .only_interpreted import refuse
+from .operation_code import Operations
 
 HASH_FACTOR = 0x9E3779B97F4A7C15
 HASH_SHIFT = 32

@@ -8,10 +8,10 @@ from itertools import groupby
 
 from ..program.ir import CalculationInput, CalculationIR, ProgramIR
 from ..program.ir_expressions import HeaderIR
-from .frames import HeaderAccess
-from .layout import ControlWord, Word, round_up
-from .scope import I8, I64, PTR, FunctionScope, Unit, Value, word
-from .unsupported import refuse
+from .frame_code import HeaderAccess
+from .function_scope import I8, I64, PTR, FunctionScope, Unit, Value, word
+from .memory_layout import ControlWord, Word, round_up
+from .only_interpreted import refuse
 
 Piece = tuple[HeaderIR | None, CalculationInput, int]
 

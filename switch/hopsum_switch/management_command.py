@@ -14,10 +14,10 @@ from pathlib import Path
 
 import grpc
 
-from hopsum_switch.address import default_address
+from hopsum_switch.grpc_address import default_address
 from hopsum_switch.management import ManagementClient, ManagementError
 from hopsum_switch.observe.snapshot import Change, Snapshot, SnapshotError, compare
-from hopsum_switch.observe.trace_text import shortened
+from hopsum_switch.observe.trace import shortened
 
 _TIMEOUT_S = 30.0
 
@@ -150,4 +150,4 @@ _COMMANDS = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(prog="python -m hopsum_switch.control"))
+    sys.exit(main(prog="python -m hopsum_switch.management_command"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of actions and of the parser, in order and with jumps."""
+"""The budget of steps of a frame (`program.steps`). A program without loops has no code for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..program.frame_budget import jumps_back
+from ..program.frame_budget import MAX_STEPS, jumps_back
 from ..program.ir import (
     AddHeader,
     Assign,
@@ -39,17 +39,135 @@ from ..program.ir import (
     ShiftStack,
     Truncate,
 )
-from ..program.ir_expressions import Const, DataExpr, FieldIR, IntType
-from .calculations import compute
-from .integers import Expr, width_of
-from .layout import WORD_BITS, ControlWord, StoredInteger, Word
+from ..program.ir_expressions import Const, DataExpr, FieldIR, HeaderIR, IntType
+from ..state.randomness import INCREMENT, LAST_SHIFT, MIX
+from .calculation_code import compute
+from .function_scope import I1, I64, CellRef, FunctionScope, Value, word
+from .integer_code import Expr, Pieces, is_piecewise, width_of
 from .liveness import reads
-from .pieces import Pieces, is_piecewise
-from .randomness import draw
-from .scope import I64, CellRef, FunctionScope, Value, word
-from .stacks import shift_stack
-from .steps import step
-from .unsupported import refuse
+from .memory_layout import WORD_BITS, ControlWord, StoredInteger, Word
+from .only_interpreted import refuse
+
+_SPENT = -1
+
+
+def renew(scope: FunctionScope) -> None:
+    """Write code that gives a frame its whole budget."""
+    scope.store(word(MAX_STEPS), scope.control, ControlWord.STEPS)
+
+
+def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
+    """Return a new block that takes a step and goes `onward`. A frame without steps goes `out_of_steps`."""
+    builder, current = scope.builder, scope.builder.block
+    block, taken, spent = (scope.block(name) for name in ("step", "taken", "spent"))
+    scope.start(block)
+    left = scope.shared(ControlWord.STEPS)
+    builder.cbranch(builder.icmp_unsigned("==", left, word(0)), spent, taken)
+    scope.start(taken)
+    scope.store(builder.sub(left, word(1)), scope.control, ControlWord.STEPS)
+    builder.branch(onward)
+    scope.start(spent)
+    scope.store(word(_SPENT), scope.control, ControlWord.STEPS)
+    scope.store(builder.add(scope.shared(ControlWord.OUT_OF_STEPS), word(1)), scope.control, ControlWord.OUT_OF_STEPS)
+    scope.set(Word.EXITED, 1)
+    builder.branch(out_of_steps)
+    scope.start(current)
+    return block
+
+
+def is_spent(scope: FunctionScope) -> Value:
+    """Return whether the frame is dropped for its steps."""
+    return scope.builder.icmp_unsigned("==", scope.shared(ControlWord.STEPS), word(_SPENT))
+
+
+def may_go_on(scope: FunctionScope) -> Value:
+    """Add up the steps of a frame. Return whether this call may begin another frame.
+
+    Frames of one call take less than two budgets together, so a caller waits for a bounded time.
+    """
+    builder = scope.builder
+    taken = builder.sub(word(MAX_STEPS), scope.shared(ControlWord.STEPS))
+    total = builder.add(scope.shared(ControlWord.STEPS_TAKEN), taken)
+    scope.store(total, scope.control, ControlWord.STEPS_TAKEN)
+    return builder.icmp_unsigned("<", total, word(MAX_STEPS))
+
+
+# random(): the stream of `state.randomness` as machine code.
+
+
+def draw(scope: FunctionScope, low: Value, high: Value) -> Value:
+    """Write code for an integer in [low, high], where low <= high. Returns the word."""
+    builder = scope.builder
+    span = builder.sub(high, low)
+    leading = scope.unit.intrinsic("llvm.ctlz.i64", I64, [I64, I1])
+    zeros = builder.call(leading, [builder.or_(span, word(1)), ir.Constant(I1, 0)])
+    mask = builder.lshr(word(-1), zeros)
+    again, end = scope.block("draw"), scope.block("drawn")
+    builder.branch(again)
+    scope.start(again)
+    value = builder.and_(_next(scope), mask)
+    builder.cbranch(builder.icmp_unsigned("<=", value, span), end, again)
+    scope.start(end)
+    return builder.add(low, value)
+
+
+def _next(scope: FunctionScope) -> Value:
+    builder = scope.builder
+    value = builder.add(scope.shared(ControlWord.RANDOM), word(INCREMENT))
+    scope.store(value, scope.control, ControlWord.RANDOM)
+    for shift, factor in MIX:
+        value = builder.mul(builder.xor(value, builder.lshr(value, word(shift))), word(factor))
+    return builder.xor(value, builder.lshr(value, word(LAST_SHIFT)))
+
+
+# The methods push_front() and pop_front(), see `interp.operations.OperationWriter.shift_stack`.
+
+
+def shift_stack(scope: FunctionScope, op: ShiftStack) -> None:
+    """Write code that moves the elements of a stack."""
+    if op.by == 0:
+        return
+    headers, size, builder = op.stack.headers, len(op.stack.headers), scope.builder
+    pointer = scope.field_pointer(op.stack.next)
+    count = scope.load(pointer, 0)
+    by, moved = word(abs(op.by)), max(size - abs(op.by), 0)
+    if op.by > 0:
+        count = scope.minimum(builder.add(count, by), word(size))
+        pairs = [(i, i - op.by) for i in range(size - 1, size - 1 - moved, -1)]
+        entered = headers[: op.by]
+    else:
+        count = builder.sub(count, scope.minimum(count, by))
+        pairs = [(i, i - op.by) for i in range(moved)]
+        entered = headers[moved:]
+    scope.store(count, pointer, 0)
+    spare = _spare(scope, max(scope.layout.span(header)[1] for header in headers))
+    for left, right in pairs:
+        _swap(scope, headers[left], headers[right], spare)
+    for header in entered:
+        scope.set_valid(header, 0)
+
+
+def _spare(scope: FunctionScope, words: int) -> Value:
+    with scope.builder.goto_entry_block():
+        return scope.builder.alloca(I64, size=ir.Constant(I64, max(words, 1)))
+
+
+def _swap(scope: FunctionScope, left: HeaderIR, right: HeaderIR, spare: Value) -> None:
+    (one, words), (other, _) = scope.layout.span(left), scope.layout.span(right)
+    scope.copy(spare, scope.at(scope.state, one), 8 * words)
+    scope.copy(scope.at(scope.state, one), scope.at(scope.state, other), 8 * words)
+    scope.copy(scope.at(scope.state, other), spare, 8 * words)
+    places = [(scope.layout.valid(left), scope.layout.valid(right))]
+    regions = scope.layout.header_region(left), scope.layout.header_region(right)
+    if regions[0] is not None and regions[1] is not None:  # both or none: the elements have one type
+        places.append((regions[0].flag, regions[1].flag))
+    for first, second in places:
+        flags = [scope.load(scope.state, at) for at in (first, second)]
+        scope.store(flags[1], scope.state, first)
+        scope.store(flags[0], scope.state, second)
+
+
+# Operations of actions and of the parser, in order and with jumps.
 
 DROP_PORT = 511
 

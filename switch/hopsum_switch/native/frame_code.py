@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..program.ir_expressions import FieldIR, HeaderIR
-from .layout import PIECE_WORDS, WORD_BITS, round_up
-from .scope import I64, VECTOR, FunctionScope, Value
+from .function_scope import I64, VECTOR, FunctionScope, Value
+from .memory_layout import PIECE_WORDS, WORD_BITS, round_up
 
 PIECE_BYTES = 64
 _BYTES = ir.VectorType(ir.IntType(8), PIECE_BYTES)
