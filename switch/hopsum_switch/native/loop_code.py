@@ -127,7 +127,8 @@ def _from_cache() -> Serve | None:
 def _key() -> tuple[str, ...]:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in (*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "memory_layout.py"):
+    sources = [*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "memory_layout.py"]
+    for path in sources:
         digest.update(path.read_bytes())
     return (
         _NAME, digest.hexdigest(), llvm.get_host_cpu_name(), features(), llvmlite.__version__, platform.machine(),
