@@ -8,8 +8,8 @@ import pytest
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_evaluation.bench.naive import NaiveDevice, naive_program
+from hopsum_ptf.fake_device import FakeDevice
 
 pytestmark = pytest.mark.system
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)

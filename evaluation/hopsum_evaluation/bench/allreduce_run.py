@@ -16,7 +16,7 @@ from hopsum.codec import Codec, job_tables, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.transport.offload import Gso
-from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_report import OTHERS, Findings, RateFinding
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, vector_of
 from hopsum_evaluation.bench.allreduce_worker import run as run_worker

@@ -21,11 +21,11 @@ from hopsum.codec import best_table
 from hopsum_controlplane import AdoptionStatus, Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.audit import read_installed
-from hopsum_controlplane.devices.base import Device, PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Delete, Entity, Insert
-from hopsum_controlplane.plan import plan
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.entry_plan import plan
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 from hopsum_topologies.switch_testbed import SWITCH
 from hopsum_wire import MAX_SLOTS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,

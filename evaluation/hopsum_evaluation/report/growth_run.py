@@ -23,7 +23,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
 from hopsum.plan import Costs
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_report import RateFinding
 from hopsum_evaluation.bench.allreduce_run import AllReduceSetting, WrongMeanError, run
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured

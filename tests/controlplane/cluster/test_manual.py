@@ -17,7 +17,7 @@ import pytest
 
 from hopsum_controlplane.cluster import StateStore, SwitchConfig
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, load_config
-from hopsum_controlplane.cluster.errors import ClusterConfigError
+from hopsum_controlplane.errors import ClusterConfigError
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = "\n".join((DOCS / page).read_text() for page in ("reference/configuration.md", "controlplane.md"))

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from hopsum_controlplane.metrics import FAMILIES
-from hopsum_controlplane.metrics.collect import PREFIX, expose
+from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX, expose
 from hopsum_controlplane.web import WebServer
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess

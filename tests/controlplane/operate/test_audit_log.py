@@ -18,10 +18,10 @@ from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.cluster import UnknownJobError
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service import jobs as jobs_service
+from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.audit_log import AuditLog
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 
 from ..cluster.world import Cluster
 

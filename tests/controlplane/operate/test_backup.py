@@ -20,10 +20,10 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore
-from hopsum_controlplane.service import jobs as jobs_service
+from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import AdminToken
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_ptf.fake_device import FakeDevice
 
 from ..cluster.world import Cluster, switch_config
 from .test_controller import NOBODY, write_config

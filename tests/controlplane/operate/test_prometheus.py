@@ -18,9 +18,9 @@ import pytest
 
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.metrics.collect import expose
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.web import WebServer
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire import Drop, Event

@@ -23,7 +23,7 @@ from hopsum_cli.controller import main
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import AdminAuth, AdminToken, read_admin_tokens
-from hopsum_controlplane.service.server import safeguards
+from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_topologies.process import ManagedProcess
 
 from .test_controller import NOBODY, START_S, Controller, exit_status, start, write_config

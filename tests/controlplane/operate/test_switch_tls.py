@@ -22,8 +22,8 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_switch.management_command import main as switch_ctl
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess

@@ -12,15 +12,17 @@ The key of the side channels, 32 random bytes, is made for each generation. File
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.files import write_atomically
-from hopsum_controlplane.jobs import MAX_UDP_PORT, Job
+from hopsum_controlplane.job_spec import MAX_UDP_PORT, Job
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint, format_membership
 
@@ -129,3 +131,31 @@ def _side_channels(job: Job, wanted: SideChannels) -> dict[int, Address]:
 
 def _wrong(job: Job, what: str, hint: str) -> ControlPlaneError:
     return ControlPlaneError(f"job {job.spec.name!r}: {what}", hint=hint)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file at `path` by `text` (UTF-8). A reader sees the old content or the new, never a part.
+
+    The content is on disk before the name points to it. Raises OSError. Then the old file is untouched.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    # Without it a power failure may bring the old name back.
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from hopsum_controlplane.cluster.errors import ResourceExhaustedError, UnauthenticatedError
-from hopsum_controlplane.cluster.views import HeartbeatResult, Pending
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.bell import Bell
-from hopsum_controlplane.service.gate import Gate, TooManyClientsError
-from hopsum_controlplane.service.handlers import Answer, Call, Lane
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Pending
+from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
+from hopsum_controlplane.service.event_loop import Bell
+from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError
 from hopsum_controlplane.service.messages import beat_message, join_request, pending_message
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import format_membership

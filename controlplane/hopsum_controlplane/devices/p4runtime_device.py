@@ -13,12 +13,9 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
-from hopsum_controlplane.devices._session import Session
-from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
+from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
-from hopsum_controlplane.devices.election import ElectionId
-from hopsum_controlplane.devices.tls import SwitchTls
-from hopsum_controlplane.encoding import decode_counter, decode_entity, fill_update
+from hopsum_controlplane.devices.p4runtime_session import ElectionId, Session
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -27,8 +24,9 @@ from hopsum_controlplane.errors import (
     SessionLostError,
     WriteError,
 )
-from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.program_reader import read_program
+from hopsum_controlplane.p4info import P4Info, read_program
+from hopsum_controlplane.p4runtime_encoding import decode_counter, decode_entity, fill_update
+from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest

@@ -15,15 +15,53 @@ import atexit
 import queue
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import grpc
 from google.rpc import code_pb2
 
-from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id
-from hopsum_controlplane.devices.tls import SwitchTls, no_answer
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
+from hopsum_controlplane.switch_tls import SwitchTls, no_answer
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
+
+ElectionId = tuple[int, int]
+OWNERS: Final = 1 << 32
+"""An owner is 1 .. OWNERS - 1. 0 stands for no owner."""
+
+
+class Answer(NamedTuple):
+    """A switch's answer to an election id: whether this client is primary, or another one, and the highest id."""
+
+    ours: bool
+    taken: bool
+    highest: ElectionId
+
+
+def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
+    """Return the id to ask with next, or None to keep this answer.
+
+    Without an `owner` an id is only raised past one that no client has any more.
+    """
+    high, low = asked
+    if low or (answer.ours and not owner):
+        return None
+    highest_high, highest_low = answer.highest
+    if answer.ours or highest_high < high:
+        return high, _low(1, owner)
+    if highest_high > high or (answer.taken and not same_owner(answer.highest, owner)):
+        return None
+    count = (highest_low >> 32) + 1
+    return (high, _low(count, owner)) if count < OWNERS else None
+
+
+def same_owner(election_id: ElectionId, owner: int) -> bool:
+    """Say whether an id is of a session of this owner."""
+    return owner != 0 and election_id[1] % OWNERS == owner
+
+
+def _low(count: int, owner: int) -> int:
+    return count << 32 | owner
+
 
 _CLOSE_S = 2.0
 _NO_PROXY = ("grpc.enable_http_proxy", 0)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hopsum_controlplane.audit import ForeignGeneration
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistory
 from hopsum_controlplane.cluster.job_status import JobStatus, why_lost
@@ -19,7 +20,6 @@ from hopsum_controlplane.cluster.membership_builder import leaves_of, switches_o
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
-from hopsum_controlplane.foreign import ForeignGeneration
 from hopsum_controlplane.resource_allocator import FreeCapacity
 from hopsum_wire.control import control_pb2 as pb
 

@@ -25,14 +25,11 @@ from hopsum_controlplane.service.access import (
     read_token,
 )
 from hopsum_controlplane.service.audit_log import AuditLog
-from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read_names
-from hopsum_controlplane.service.gate import Gate
-from hopsum_controlplane.service.handlers import Lane, handler_of
-from hopsum_controlplane.service.jobs import Jobs
-from hopsum_controlplane.service.loop import EventLoop
-from hopsum_controlplane.service.switches import Switches
-from hopsum_controlplane.service.workers import Workers
+from hopsum_controlplane.service.event_loop import Bell, EventLoop
+from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
+from hopsum_controlplane.service.member_service import Workers
+from hopsum_controlplane.service.operator_service import Jobs, Switches
 from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
 

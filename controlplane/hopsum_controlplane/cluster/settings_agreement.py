@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hopsum_controlplane.cluster import lifecycle
-from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.errors import InvalidRequestError
 
 _log: Final = logging.getLogger(__name__)
 UNTOLD: Final = "(not told)"

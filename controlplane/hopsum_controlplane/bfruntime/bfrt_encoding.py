@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from hopsum_controlplane.bfruntime.messages import CLASSES, UpdateType
-from hopsum_controlplane.bfruntime.schema import COUNTER_INDEX, PACKETS, PRIORITY, BfrtField, BfrtSchema, BfrtTable
-from hopsum_controlplane.encoding import check_match_types, checked
+from hopsum_controlplane.bfruntime.bfrt_messages import CLASSES, UpdateType
+from hopsum_controlplane.bfruntime.bfrt_schema import COUNTER_INDEX, PACKETS, PRIORITY, BfrtField, BfrtSchema, BfrtTable
 from hopsum_controlplane.entries import DefaultAction, MulticastGroup, Replica, TableEntry, replica_order
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.p4runtime_encoding import check_match_types, checked
 
 GROUPS: Final = "$pre.mgid"
 NODES: Final = "$pre.node"

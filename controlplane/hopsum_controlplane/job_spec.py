@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hopsum_controlplane import lanes
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES
 

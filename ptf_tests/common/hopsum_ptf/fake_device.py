@@ -6,8 +6,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
-from hopsum_controlplane.encoding import encode_update
+from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -19,9 +18,9 @@ from hopsum_controlplane.entries import (
     Update,
 )
 from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, WriteError
-from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.p4info import P4Info, read_program
+from hopsum_controlplane.p4runtime_encoding import encode_update
 from hopsum_controlplane.program import V1MODEL
-from hopsum_controlplane.program_reader import read_program
 
 _COUNTER_CELLS = 1024
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hopsum_controlplane.entries import Entity, TableEntry
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.program import V1MODEL, Program
 from hopsum_controlplane.tables import admit, lookup, reply, tree
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hopsum_controlplane.devices._session import wait_for_server
-from hopsum_controlplane.devices.tls import SwitchTls
+from hopsum_controlplane.devices.p4runtime_session import wait_for_server
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.switch_tls import SwitchTls
 
 if TYPE_CHECKING:
     from p4runtime_sh.p4runtime import P4RuntimeClient

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 from google.rpc import code_pb2, status_pb2
 
-from hopsum_controlplane.bfruntime.messages import (
+from hopsum_controlplane.bfruntime.bfrt_messages import (
     ALL_DIRECTIONS,
     ALL_PARSERS,
     ALL_PIPES,
@@ -26,8 +26,8 @@ from hopsum_controlplane.bfruntime.messages import (
     Stub,
     message,
 )
-from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
+from hopsum_controlplane.switch_tls import SwitchTls
 
 _CLOSE_S: Final = 2.0
 _DETAILS_KEY: Final = "grpc-status-details-bin"
