@@ -51,7 +51,7 @@ CLAIMS: Final = (
     Claim(
         "table-choice",
         "NMSE of the table chosen for 8 workers over that of the published table, 8 workers with one Gaussian vector",
-        "docs/tables.md",
+        "docs/codecs.md",
         Basis.OWN,
         1.0,
         Relation.AT_MOST,

@@ -27,7 +27,7 @@ LEVELS: Final = 16
 
 
 def _bound(name: str, what: str) -> Claim:
-    source = f"{SURESH}; bound derived again in docs/estimation.md"
+    source = f"{SURESH}; bound derived again in docs/lossless-and-estimation.md"
     return Claim(name, f"{what}, greatest over Gaussian and huge", source, Basis.THEORY, 1.0, Relation.AT_MOST)
 
 
@@ -39,7 +39,7 @@ CLAIMS: Final = (
     _bound("svk-bits", "bits of svk over their bound"),
     Claim(
         "sb-tight", "error of sb over its bound on the vectors that attain it, mean over all d and n",
-        f"{SURESH}; vectors by docs/estimation.md", Basis.THEORY, 1.0, Relation.WITHIN, 0.05,
+        f"{SURESH}; vectors by docs/lossless-and-estimation.md", Basis.THEORY, 1.0, Relation.WITHIN, 0.05,
     ),
     Claim(
         "sb-slope", "slope of ln error over ln d, stochastic rounding on its hardest vectors: error Θ(d/n)",
