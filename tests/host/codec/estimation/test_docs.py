@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table in docs/lossless-and-estimation.md is what is measured here; when it is not, the failure shows the new rows."""
+"""The table in docs/lossless-and-estimation.md has the measured values; else the failure shows the new rows."""
 
 from __future__ import annotations
 
