@@ -7,7 +7,6 @@ Without an observer none of these parts is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, overload
 
@@ -38,7 +37,7 @@ from ..program.ir import (
     StateIR,
     TableIR,
 )
-from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IsValid
+from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IsValid, Node
 from ..program.p4_source import SourceInfo
 from ..state.cells import CounterCells, CounterStore, RegisterStore
 from ..state.table_store import TableState, TableStore
@@ -168,9 +167,9 @@ def _named(part: object) -> Iterator[FieldIR | HeaderIR]:
         for header in (part.left, part.right):
             yield header
             yield from header.fields
-    elif is_dataclass(part):
-        for member in fields(part):
-            yield from _named(getattr(part, member.name))
+    elif isinstance(part, Node):
+        for member in part.__struct_fields__:
+            yield from _named(getattr(part, member))
 
 
 def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 
 from ..program.ir import (
     ActionIR,
@@ -32,7 +31,7 @@ from ..program.ir import (
     Truncate,
     UnionIR,
 )
-from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
+from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR, Node
 
 _NO_FIELD = Count | Exit | Jump | JumpIfZero | NoOp | RegisterWrite | Truncate  # operations that change no field
 
@@ -43,9 +42,9 @@ def temporaries(program: ProgramIR, eligible: Callable[[FieldIR], bool]) -> froz
     # Fields that a control reads itself: conditions and table keys. The actions come below.
     for pipeline in (program.ingress, program.egress):
         for node in pipeline.nodes.values():
-            for part in fields(node):
-                if part.name not in ("actions", "action", "default", "const_entries"):
-                    seen |= reads(getattr(node, part.name))
+            for member in node.__struct_fields__:
+                if member not in ("actions", "action", "default", "const_entries"):
+                    seen |= reads(getattr(node, member))
     for action in all_actions(program):
         seen |= _exposed(action)
     # Fields that are read outside of controls: such a field must live longer than one action.
@@ -135,9 +134,9 @@ def _header_pairs(part: object) -> Iterator[tuple[HeaderIR, HeaderIR]]:
     elif isinstance(part, Mapping | tuple):
         for item in part.values() if isinstance(part, Mapping) else part:
             yield from _header_pairs(item)
-    elif is_dataclass(part) and not isinstance(part, HeaderIR | FieldIR):
-        for member in fields(part):
-            yield from _header_pairs(getattr(part, member.name))
+    elif isinstance(part, Node) and not isinstance(part, HeaderIR | FieldIR):
+        for member in part.__struct_fields__:
+            yield from _header_pairs(getattr(part, member))
 
 
 def reads(part: object) -> set[int]:
@@ -158,6 +157,6 @@ def reads(part: object) -> set[int]:
         part = tuple(part.values())
     if isinstance(part, tuple):
         return set().union(*(reads(item) for item in part))
-    if is_dataclass(part):
-        return set().union(*(reads(getattr(part, item.name)) for item in fields(part)))
+    if isinstance(part, Node):
+        return set().union(*(reads(getattr(part, name)) for name in part.__struct_fields__))
     return set()
