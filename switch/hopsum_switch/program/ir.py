@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, Node, VariableIR
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, IrNode, VariableIR
 from .p4_source import SourceInfo
 
 # Objects that actions and parsers name: stacks, field lists, digests, counters, meters, registers, calculations.
@@ -21,7 +21,7 @@ from .p4_source import SourceInfo
 STACK_STATE = "$stacks$"
 
 
-class StackIR(Node):
+class StackIR(IrNode, frozen=True):
     """A header stack. `next` counts the elements in use. It is metadata that only the engine writes."""
 
     name: str
@@ -29,7 +29,7 @@ class StackIR(Node):
     next: FieldIR
 
 
-class UnionIR(Node):
+class UnionIR(IrNode, frozen=True):
     """A header union: when a member becomes valid, the others become invalid."""
 
     name: str
@@ -37,14 +37,14 @@ class UnionIR(Node):
     headers: tuple[HeaderIR, ...]
 
 
-class FieldListIR(Node):
+class FieldListIR(IrNode, frozen=True):
     """Metadata that is preserved for a packet that is copied or starts again. All other metadata is reset."""
 
     id: int
     fields: tuple[FieldIR, ...]
 
 
-class DigestIR(Node):
+class DigestIR(IrNode, frozen=True):
     """A digest: the members of one type of message for the controller, and their widths."""
 
     id: int
@@ -54,7 +54,7 @@ class DigestIR(Node):
     source: SourceInfo | None
 
 
-class MeterIR(Node):
+class MeterIR(IrNode, frozen=True):
     """Two-rate meters. A direct one has a table. A hit there stores the colour of the entry's meter in `target`."""
 
     name: str
@@ -66,7 +66,7 @@ class MeterIR(Node):
     source: SourceInfo | None
 
 
-class CounterIR(Node):
+class CounterIR(IrNode, frozen=True):
     """A counter array. `table` is set for a direct counter, whose cells are that table's entries."""
 
     name: str
@@ -76,7 +76,7 @@ class CounterIR(Node):
     source: SourceInfo | None
 
 
-class RegisterIR(Node):
+class RegisterIR(IrNode, frozen=True):
     """A register array. Cells hold unsigned values of `bits` bits."""
 
     name: str
@@ -94,7 +94,7 @@ INVALID_HEADER_READ = "invalid_header_read"
 """The kind under which an interpreter with an observer counts reads of fields of invalid headers (`Engine.faults`)."""
 
 
-class CalculationInput(Node):
+class CalculationInput(IrNode, frozen=True):
     """One piece of a calculation's input: a field, a whole header, or a constant of `bits` bits."""
 
     field: FieldIR | None
@@ -103,7 +103,7 @@ class CalculationInput(Node):
     bits: int
 
 
-class CalculationIR(Node):
+class CalculationIR(IrNode, frozen=True):
     """A checksum or hash over fields, skipping those of invalid headers."""
 
     name: str
@@ -115,54 +115,54 @@ class CalculationIR(Node):
 # Actions: parameters and a list of operations with jumps.
 
 
-class ParamIR(Node):
+class ParamIR(IrNode, frozen=True):
     """One parameter of an action."""
 
     name: str
     bits: int
 
 
-class Assign(Node):
+class Assign(IrNode, frozen=True):
     """Store a value, wrapped to the field's width."""
 
     target: FieldIR
     value: DataExpr
 
 
-class AssignHeader(Node):
+class AssignHeader(IrNode, frozen=True):
     """Copy validity and, if valid, all fields."""
 
     target: HeaderIR
     value: HeaderIR
 
 
-class AddHeader(Node):
+class AddHeader(IrNode, frozen=True):
     """Make an invalid header valid, with all fields 0. A valid header does not change."""
 
     header: HeaderIR
 
 
-class RemoveHeader(Node):
+class RemoveHeader(IrNode, frozen=True):
     """Make a header invalid. Its fields keep their values."""
 
     header: HeaderIR
 
 
-class ShiftStack(Node):
+class ShiftStack(IrNode, frozen=True):
     """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
 
     stack: StackIR
     by: int
 
 
-class AssignStack(Node):
+class AssignStack(IrNode, frozen=True):
     """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
 
     target: StackIR
     value: StackIR
 
 
-class AssignElement(Node):
+class AssignElement(IrNode, frozen=True):
     """Store a value into one of several fields of one shape. An index outside them stores nothing."""
 
     targets: tuple[FieldIR, ...]
@@ -170,53 +170,53 @@ class AssignElement(Node):
     value: DataExpr
 
 
-class AssignUnion(Node):
+class AssignUnion(IrNode, frozen=True):
     """Copy a union, member by member as `AssignHeader`."""
 
     target: UnionIR
     value: UnionIR
 
 
-class AssignVariable(Node):
+class AssignVariable(IrNode, frozen=True):
     """Copy a variable-length field with its length."""
 
     target: VariableIR
     value: VariableIR
 
 
-class LogMessage(Node):
+class LogMessage(IrNode, frozen=True):
     """Write a line to the log. The values go between the parts of the text."""
 
     parts: tuple[str, ...]
     values: tuple[DataExpr, ...]
 
 
-class Clone(Node):
+class Clone(IrNode, frozen=True):
     """Have a copy made at the end of the control for a clone session. The last call holds."""
 
     session: DataExpr
     preserved: FieldListIR
 
 
-class SendDigest(Node):
+class SendDigest(IrNode, frozen=True):
     """After ingress, send the members' present values to the controller. The last call holds, and egress sends none."""
 
     digest: DigestIR
 
 
-class Resubmit(Node):
+class Resubmit(IrNode, frozen=True):
     """After ingress, start again with the frame as received. The last call holds."""
 
     preserved: FieldListIR
 
 
-class Recirculate(Node):
+class Recirculate(IrNode, frozen=True):
     """After egress, start again with the frame as emitted. The last call holds."""
 
     preserved: FieldListIR
 
 
-class ExecuteMeter(Node):
+class ExecuteMeter(IrNode, frozen=True):
     """Store a meter's colour (0 green, 1 yellow, 2 red). An index outside the array does nothing."""
 
     meter: MeterIR
@@ -224,24 +224,24 @@ class ExecuteMeter(Node):
     target: FieldIR
 
 
-class MarkToDrop(Node):
+class MarkToDrop(IrNode, frozen=True):
     """Set the egress port to the drop port and clear the multicast group."""
 
     egress_spec: FieldIR
     mcast_grp: FieldIR | None
 
 
-class Exit(Node):
+class Exit(IrNode, frozen=True):
     """End the control after the running action."""
 
 
-class Truncate(Node):
+class Truncate(IrNode, frozen=True):
     """Cut the emitted frame to at most `length` bytes. The smallest of several cuts holds."""
 
     length: DataExpr
 
 
-class RegisterRead(Node):
+class RegisterRead(IrNode, frozen=True):
     """Read a cell. An index outside the array leaves the field as it is."""
 
     target: FieldIR
@@ -249,7 +249,7 @@ class RegisterRead(Node):
     index: DataExpr
 
 
-class RegisterWrite(Node):
+class RegisterWrite(IrNode, frozen=True):
     """Write a cell. An index outside the array writes nothing."""
 
     register: RegisterIR
@@ -257,14 +257,14 @@ class RegisterWrite(Node):
     value: DataExpr
 
 
-class Count(Node):
+class Count(IrNode, frozen=True):
     """Count the packet and its bytes as received. An index outside the array counts nothing."""
 
     counter: CounterIR
     index: DataExpr
 
 
-class Hash(Node):
+class Hash(IrNode, frozen=True):
     """target = base + hash mod size, in 64 bits. A size of 0 acts as 1."""
 
     target: FieldIR
@@ -273,7 +273,7 @@ class Hash(Node):
     size: DataExpr
 
 
-class RandomUniform(Node):
+class RandomUniform(IrNode, frozen=True):
     """Store a random integer in [low, high], or nothing if low > high."""
 
     target: FieldIR
@@ -281,20 +281,20 @@ class RandomUniform(Node):
     high: DataExpr
 
 
-class Jump(Node):
+class Jump(IrNode, frozen=True):
     """Continue at operation `to` of the action."""
 
     to: int
 
 
-class JumpIfZero(Node):
+class JumpIfZero(IrNode, frozen=True):
     """Continue at operation `to` if the value is 0."""
 
     value: DataExpr
     to: int
 
 
-class NoOp(Node):
+class NoOp(IrNode, frozen=True):
     """No operation. It keeps jump targets in place."""
 
 
@@ -328,7 +328,7 @@ Operation = (
 )
 
 
-class ActionIR(Node):
+class ActionIR(IrNode, frozen=True):
     """An action. `sources` has one element per element of `body`."""
 
     name: str
@@ -342,20 +342,20 @@ class ActionIR(Node):
 # The parser: states of operations, each ending in a transition.
 
 
-class Lookahead(Node):
+class Lookahead(IrNode, frozen=True):
     """`bits` bits that start `offset` bits after the read position."""
 
     offset: int
     bits: int
 
 
-class Extract(Node):
+class Extract(IrNode, frozen=True):
     """Read a header and make it valid."""
 
     header: HeaderIR
 
 
-class ExtractVariable(Node):
+class ExtractVariable(IrNode, frozen=True):
     """Read a header whose variable-length field has `bits` bits, a multiple of 8.
 
     HeaderTooShort if that is more than the field holds.
@@ -366,40 +366,40 @@ class ExtractVariable(Node):
     bits: DataExpr
 
 
-class ExtractNext(Node):
+class ExtractNext(IrNode, frozen=True):
     """Read the next element of a stack. The error is StackOutOfBounds if all elements are in use."""
 
     stack: StackIR
 
 
-class SetField(Node):
+class SetField(IrNode, frozen=True):
     """Store an expression into a field."""
 
     target: FieldIR
     value: DataExpr
 
 
-class SetLookahead(Node):
+class SetLookahead(IrNode, frozen=True):
     """Store bits that stay unread into a field."""
 
     target: FieldIR
     value: Lookahead
 
 
-class Verify(Node):
+class Verify(IrNode, frozen=True):
     """Stop with an error unless the condition holds."""
 
     condition: BoolExpr
     error: DataExpr
 
 
-class Advance(Node):
+class Advance(IrNode, frozen=True):
     """Skip bits. The number must be a multiple of 8."""
 
     bits: DataExpr
 
 
-class Perform(Node):
+class Perform(IrNode, frozen=True):
     """An operation that actions have too."""
 
     operation: Operation
@@ -408,7 +408,7 @@ class Perform(Node):
 ParserOp = Extract | ExtractVariable | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
 
 
-class Computed(Node):
+class Computed(IrNode, frozen=True):
     """The low `bits` bits of an expression."""
 
     value: DataExpr
@@ -420,7 +420,7 @@ def padded_bytes(bits: int) -> int:
     return (bits + 7) // 8
 
 
-class KeyPart(Node):
+class KeyPart(IrNode, frozen=True):
     """One piece of a transition key, padded at the left to whole bytes."""
 
     value: FieldIR | Lookahead | Computed
@@ -431,7 +431,7 @@ class KeyPart(Node):
         return self.value.bits
 
 
-class TransitionCase(Node):
+class TransitionCase(IrNode, frozen=True):
     """A transition that is taken if key & mask == value. Value and mask cover the whole padded key."""
 
     value: int
@@ -439,7 +439,7 @@ class TransitionCase(Node):
     next: str | None
 
 
-class StateIR(Node):
+class StateIR(IrNode, frozen=True):
     """One state. Cases are tried in order, then `default` (None: parsing ends)."""
 
     name: str
@@ -450,7 +450,7 @@ class StateIR(Node):
     source: SourceInfo | None
 
 
-class ParserIR(Node):
+class ParserIR(IrNode, frozen=True):
     """All states. With `init` None the parser accepts every frame and reads no byte."""
 
     name: str
@@ -467,7 +467,7 @@ class MatchKind(Enum):
     RANGE = "range"
 
 
-class KeyIR(Node):
+class KeyIR(IrNode, frozen=True):
     """One key field of a table. `mask` is ANDed to the field before matching."""
 
     name: str
@@ -478,14 +478,14 @@ class KeyIR(Node):
     mask: int | None
 
 
-class ActionCall(Node):
+class ActionCall(IrNode, frozen=True):
     """An action with its arguments, in the order of its parameters."""
 
     action: ActionIR
     args: tuple[int, ...]
 
 
-class ConstEntryIR(Node):
+class ConstEntryIR(IrNode, frozen=True):
     """An entry of the P4 source, with one (value, mask or prefix length or high bound) pair per key."""
 
     values: tuple[tuple[int, int], ...]
@@ -493,7 +493,7 @@ class ConstEntryIR(Node):
     priority: int  # P4Runtime's sense: larger wins; 0 in exact and lpm tables
 
 
-class TableIR(Node):
+class TableIR(IrNode, frozen=True):
     """A match-action table and where control goes after it.
 
     Successors: after a hit `on_hit` if `branches_on_hit`, else `by_action[action id]`. After a miss
@@ -528,7 +528,7 @@ class TableIR(Node):
         return self.match_kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
 
-class ConditionalIR(Node):
+class ConditionalIR(IrNode, frozen=True):
     """An `if` between tables."""
 
     name: str
@@ -538,7 +538,7 @@ class ConditionalIR(Node):
     source: SourceInfo | None
 
 
-class ActionNodeIR(Node):
+class ActionNodeIR(IrNode, frozen=True):
     """An action called from a control without a table."""
 
     name: str
@@ -550,7 +550,7 @@ class ActionNodeIR(Node):
 NodeIR = TableIR | ConditionalIR | ActionNodeIR
 
 
-class PipelineIR(Node):
+class PipelineIR(IrNode, frozen=True):
     """One control (ingress or egress): a graph of nodes. `init` None is an empty control."""
 
     name: str
@@ -558,7 +558,7 @@ class PipelineIR(Node):
     nodes: Mapping[str, NodeIR]
 
 
-class ChecksumIR(Node):
+class ChecksumIR(IrNode, frozen=True):
     """A checksum field that the parser verifies, the deparser updates, or both."""
 
     name: str
@@ -570,13 +570,13 @@ class ChecksumIR(Node):
     update: bool
 
 
-class DeparserIR(Node):
+class DeparserIR(IrNode, frozen=True):
     """Headers in the order in which the valid ones are emitted."""
 
     order: tuple[HeaderIR, ...]
 
 
-class ProgramIR(Node):
+class ProgramIR(IrNode, frozen=True):
     """A loaded and verified program. Mappings are by fully qualified P4 name.
 
     `actions` holds one of the possibly several copies the compiler made of an action. Look an action of a

@@ -13,11 +13,11 @@ from enum import Enum
 from msgspec import Struct
 
 
-class Node(Struct, frozen=True):
+class IrNode(Struct, frozen=True):
     """A part of a program: an immutable value, compared by its members. `__struct_fields__` names them."""
 
 
-class IntType(Node):
+class IntType(IrNode, frozen=True):
     """Unsigned: values in [0, 2**bits). Signed: values in [-2**(bits-1), 2**(bits-1))."""
 
     bits: int
@@ -34,7 +34,7 @@ class IntType(Node):
         return self if self.signed else IntType(self.bits + 1, True)
 
 
-class FieldIR(Node):
+class FieldIR(IrNode, frozen=True):
     """A field of a header instance. `slot` numbers all fields of a program from 0.
 
     A signed field may hold values in [-2**(bits-1), 2**bits): the format wraps a stored value only when it
@@ -53,14 +53,14 @@ class FieldIR(Node):
         return f"{self.header}.{self.name}"
 
 
-class VariableIR(Node):
+class VariableIR(IrNode, frozen=True):
     """A variable-length field of at most `field.bits` bits. `length`, a field of the engine's own, has its bits."""
 
     field: FieldIR
     length: FieldIR
 
 
-class HeaderIR(Node):
+class HeaderIR(IrNode, frozen=True):
     """A header or metadata instance. Metadata is always valid. `index` numbers instances from 0.
 
     The length of a variable-length field is the last of `fields`, and is not in the frame.
@@ -119,28 +119,28 @@ class CastOp(Enum):
     SATURATE_SIGNED = "sat_cast"
 
 
-class FieldRef(Node):
+class FieldRef(IrNode, frozen=True):
     """The value of a field."""
 
     field: FieldIR
     type: IntType
 
 
-class Const(Node):
+class Const(IrNode, frozen=True):
     """A literal."""
 
     value: int
     type: IntType
 
 
-class ParamRef(Node):
+class ParamRef(IrNode, frozen=True):
     """An argument of the enclosing action."""
 
     index: int
     type: IntType
 
 
-class Binary(Node):
+class Binary(IrNode, frozen=True):
     """An operator on two integers.
 
     The right side of shifts is never negative, that of DIV and MOD a positive constant.
@@ -152,14 +152,14 @@ class Binary(Node):
     type: IntType
 
 
-class Invert(Node):
+class Invert(IrNode, frozen=True):
     """Bitwise complement: -1 - operand."""
 
     operand: DataExpr
     type: IntType
 
 
-class Cast(Node):
+class Cast(IrNode, frozen=True):
     """A change of range to `bits` bits."""
 
     op: CastOp
@@ -168,7 +168,7 @@ class Cast(Node):
     type: IntType
 
 
-class Select(Node):
+class Select(IrNode, frozen=True):
     """`condition ? yes : no` on integers."""
 
     condition: BoolExpr
@@ -177,7 +177,7 @@ class Select(Node):
     type: IntType
 
 
-class BoolToInt(Node):
+class BoolToInt(IrNode, frozen=True):
     """The integer 1 or 0 of a condition, also of a header's validity that is read as a field."""
 
     operand: BoolExpr
@@ -187,13 +187,13 @@ class BoolToInt(Node):
 DataExpr = FieldRef | Const | ParamRef | Binary | Invert | Cast | Select | BoolToInt
 
 
-class BoolConst(Node):
+class BoolConst(IrNode, frozen=True):
     """true or false."""
 
     value: bool
 
 
-class Compare(Node):
+class Compare(IrNode, frozen=True):
     """A comparison of two integers."""
 
     op: CompareOp
@@ -201,53 +201,53 @@ class Compare(Node):
     right: DataExpr
 
 
-class CompareHeaders(Node):
+class CompareHeaders(IrNode, frozen=True):
     """Condition: two headers of one type are both valid and equal in all fields."""
 
     left: HeaderIR
     right: HeaderIR
 
 
-class CompareBools(Node):
+class CompareBools(IrNode, frozen=True):
     """Condition: two conditions have the same value."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-class And(Node):
+class And(IrNode, frozen=True):
     """Condition: both conditions hold."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-class Or(Node):
+class Or(IrNode, frozen=True):
     """Condition: at least one of two conditions holds."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-class Not(Node):
+class Not(IrNode, frozen=True):
     """Not."""
 
     operand: BoolExpr
 
 
-class IsValid(Node):
+class IsValid(IrNode, frozen=True):
     """Condition: a header is valid."""
 
     header: HeaderIR
 
 
-class NonZero(Node):
+class NonZero(IrNode, frozen=True):
     """Condition: an integer is not 0."""
 
     operand: DataExpr
 
 
-class SelectBool(Node):
+class SelectBool(IrNode, frozen=True):
     """`condition ? yes : no` on conditions."""
 
     condition: BoolExpr
