@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hopsum_evaluation.demo import worker
-from hopsum_evaluation.demo.worker import DemoPlan
+from hopsum_evaluation.demo import demo_worker as worker
+from hopsum_evaluation.demo.demo_worker import DemoPlan
 from hopsum_topologies.seat import Seat
 
 

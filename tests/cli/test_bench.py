@@ -45,8 +45,6 @@ RATES = {
         "loopback_codes_per_s",
     ],
     "bmv2": ["bmv2.codes_per_s", "bmv2.packets_per_s"],
-    "naive": ["naive.interpreter_pipeline_codes_per_s", "naive.bmv2_codes_per_s"],
-    "naive-native": ["naive.native_pipeline_codes_per_s"],
     "shards": ["shards.one_engine_codes_per_s", "shards.two_engines_codes_per_s"],
     "start": ["native.cold_start_s", "native.warm_start_s"],
 }
@@ -82,11 +80,6 @@ def test_dataplane_on_bmv2() -> None:
     report = bench("dataplane", "--only=bmv2", "--seconds=0.05", "--runs=1")
     check(report, {"bmv2"})
     assert ("bmv2" in report["versions"]) == (bmv2_unavailable() is None)
-
-
-def test_naive_program() -> None:
-    """Every sum of it is compared with numpy's by the benchmark itself."""
-    check(bench("dataplane", "--only=naive", "--seconds=0.02", "--runs=1"), {"naive"})
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two engines at the same time need two cores")

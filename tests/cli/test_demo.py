@@ -22,8 +22,8 @@ from hopsum_controlplane import SwitchController
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import command
-from hopsum_evaluation.demo.report import DemoReport
-from hopsum_evaluation.demo.worker import PROBES
+from hopsum_evaluation.demo.demo_worker import PROBES
+from hopsum_evaluation.demo.training_demo import DemoReport
 from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire.scapy import Hopsum
 
@@ -207,7 +207,7 @@ def test_a_killed_demo_leaves_nothing_behind(target: str) -> None:
 
 
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopsum_evaluation.demo.model.FASHION", Path("/nonexistent"))
+    monkeypatch.setattr("hopsum_evaluation.demo.digits_network.FASHION", Path("/nonexistent"))
     assert command.main(["--data", "fashion"]) == 1
     assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err
 

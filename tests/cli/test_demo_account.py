@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum_evaluation.demo.account import DemoCounts, LostFrames, read_quiet
-from hopsum_evaluation.demo.report import DemoReport
+from hopsum_evaluation.demo.counted_testbed import DemoCounts, LostFrames, read_quiet
+from hopsum_evaluation.demo.training_demo import DemoReport
 from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_wire import Event
 

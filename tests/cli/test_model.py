@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum_evaluation.demo import model
+from hopsum_evaluation.demo import digits_network as model
 
 
 def test_digits() -> None:

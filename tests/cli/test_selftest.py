@@ -13,7 +13,7 @@ import pytest
 from scapy.layers.inet import UDP
 from scapy.utils import rdpcap
 
-from hopsum_evaluation.selftest.worker import LinkPlan, work
+from hopsum_evaluation.selftest import LinkPlan, work
 from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool

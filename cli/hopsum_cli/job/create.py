@@ -18,7 +18,7 @@ from hopsum.errors import HopsumError
 from hopsum.plan import slots_for
 from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of, operator
-from hopsum_evaluation.codec_argument import codec_argument
+from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.plan.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control.places import UNIX, is_local

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_cli.topology.drawing import in_words, tree
-from hopsum_evaluation.codec_argument import codec_argument
+from hopsum_evaluation.command_options import codec_argument
 from hopsum_switch.cli import existing_file
 from hopsum_topologies.description import CATALOGUE, Topology, as_document, find_topology, topology
 from hopsum_topologies.errors import TopologyError

@@ -1,18 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Well-known compressions, for comparisons only: no switch of ours adds them.
+"""Other people's methods, for comparisons only.
 
-    fp16        half precision
-    topk        the largest elements and their places
-    terngrad    signs, zeros and one scale
-    registry    estimators by name, those of `hopsum.codec.estimation` too
-
-Their contract is `hopsum.codec.estimation.base.Estimator`.
+estimators      fp16, top-k, TernGrad, and those of `hopsum.codec.estimation`, by name
+two_shot        quantised vectors of the two-shot all-reduce
+thc_published   codec `thc-published`: THC as its authors published it
 """
-
-from __future__ import annotations
-
-from hopsum_evaluation.baselines.fp16 import Fp16
-from hopsum_evaluation.baselines.terngrad import TernGrad
-from hopsum_evaluation.baselines.topk import TopKEstimator
-
-__all__ = ["Fp16", "TernGrad", "TopKEstimator"]

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import CodecError
-from hopsum.plan.step import TWO_SHOT_BITS
-from hopsum.plan.traffic import TWO_SHOT_BLOCK
 
-BLOCK: Final = TWO_SHOT_BLOCK
-BITS: Final = TWO_SHOT_BITS
+BLOCK: Final = 512
+"""Elements that share a scale."""
+BITS: Final = (4, 8)
+"""Bits of a code."""
 _SCALE_BYTES: Final = 4
 _HALF: Final = BLOCK // 2
 

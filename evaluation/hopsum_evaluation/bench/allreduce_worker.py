@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +27,7 @@ from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, Span
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
-from hopsum_evaluation.bench.placement import CpuTime, memory
+from hopsum_evaluation.bench.timing import CpuTime, memory
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
@@ -37,8 +36,6 @@ from hopsum_topologies.seat import Seat
 class AllReducePlan:
     """The settings that all workers of one pool have in common."""
 
-    module: str
-    """The module whose `work` they run. Modules that need torch are not imported here."""
     workers: int
     elements: int
     buckets: int
@@ -89,15 +86,11 @@ class Clock:
         return CpuTime(used.ru_utime, used.ru_stime)
 
 
-def run(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
-    """Be one worker: first enter the namespace, then import and open what is needed."""
+def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
+    """Be one worker of hopsum's, in the network namespace of its seat."""
+    # Before any socket or thread: both stay in the namespace in which they were made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
-    import_module(plan.module).work(seat, plan, pipe)
-
-
-def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
-    """Be one worker of hopsum's."""
     links = [UdpLink((seat.ip, 0), service, gso=plan.gso) for service in plan.services]
     pipe.send(("bound", [link.local for link in links]))
     spans: list[Span] = []

@@ -3,41 +3,54 @@
 
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
-simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
-switch process until it is ready, and its memory. shards: one engine alone and two at the same time, each on a core of
-its own. Only when asked for. Workers and switches share this machine's cores. Codes are counted
-as they arrive from the workers. Every sum that comes back is waited for and compared with numpy's.
+simple_switch_grpc over veth pairs. start: the switch process until it is ready, and its memory. shards: one engine
+alone and two at the same time, each on a core of its own; only when asked for. Workers and switches share this
+machine's cores. Codes are counted as they arrive from the workers. Every sum that comes back is compared with numpy's.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
+import select
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 
 from hopsum.codec import best_table
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.load import LoadError
-from hopsum_evaluation.bench.report import Findings, describe, show
-from hopsum_evaluation.bench.startup import MEMORY_SLOTS, StartError
-from hopsum_evaluation.bench.subjects import DEFAULT_PARTS, PARTS, DataplaneSetting, Subjects
-from hopsum_evaluation.bench.timing import Rate
-from hopsum_evaluation.bench.traffic import WrongResultError
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_evaluation.bench.engine_load import ENGINES, EnginePlan, EngineRun, SideBySide, engine_pool, engine_run
+from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError
+from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
+from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
+from hopsum_switch.backend import Backend
+from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
+from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.netns import Namespace
+from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
+from hopsum_topologies.tempdirs import make_temporary_directory
 from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire import MAX_SLOTS
 
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
 RUNS_TO_QUOTE = 5
-FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WorkerDiedError, WrongResultError, OSError)
-"""The errors of `run` where this machine cannot do it, or a switch is wrong."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -122,3 +135,370 @@ def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
         effort = {name: engine.effort() for name, engine in subjects.engines.items()}
         busy = {name: socket_run.busy() for name, socket_run in subjects.sockets.items()}
         return Findings(rates, effort, busy, memory, samples)
+
+
+_CODES_KEYS = {
+    "native": "native.pipeline_codes_per_s",
+    "interpreter": "interpreter.pipeline_codes_per_s",
+    "socket": "native.socket_codes_per_s",
+    "socket_python": "native.socket_python_codes_per_s",
+    "loopback": "loopback_codes_per_s",
+    "bmv2": "bmv2.codes_per_s",
+    "one_engine": "shards.one_engine_codes_per_s",
+    "two_engines": "shards.two_engines_codes_per_s",
+}
+_PACKETS_KEYS = {
+    "socket": "native.packets_per_s",
+    "socket_python": "native.python_packets_per_s",
+    "loopback": "loopback_packets_per_s",
+    "bmv2": "bmv2.packets_per_s",
+}
+_SECONDS_KEYS = {"cold_start": "native.cold_start_s", "warm_start": "native.warm_start_s"}
+_MEMORY_KEYS = tuple(f"native.{name}_bytes{how}" for name in ("rss", "peak") for how in ("", "_cold"))
+_LABELS = {
+    "native": "native engine",
+    "interpreter": "interpreter",
+    "socket": "native switch, UDP",
+    "socket_python": "native switch, UDP in Python",
+    "loopback": "UDP without a switch",
+    "bmv2": "bmv2, veth",
+    "one_engine": "native engine, on one core",
+    "two_engines": "two of them, on two cores",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """By subject: rates in UPDATEs per second (memcpy: codes, starts: seconds), and what explains them.
+
+    `effort` and `busy` are what engines and sockets say of themselves, `memory` is by key and in bytes, `samples` are
+    the rates of each run.
+    """
+
+    rates: Mapping[str, Rate]
+    effort: Mapping[str, Mapping[str, float]]
+    busy: Mapping[str, Mapping[str, float]]
+    memory: Mapping[str, int]
+    samples: Mapping[str, Sequence[float]]
+
+
+def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: float) -> dict[str, Any]:
+    """Return what --json prints. A figure that was not measured is null."""
+    rates, report = findings.rates, dict[str, Any]()
+    for name, key in _CODES_KEYS.items():
+        report |= _key(rates.get(name), key, CODES)
+    for name, key in _PACKETS_KEYS.items():
+        report |= _key(rates.get(name), key, 1)
+    for name, key in _SECONDS_KEYS.items():
+        rate = rates.get(name)
+        report |= {key: None} if rate is None else rate.as_json(key, digits=3)
+    return {
+        **report,
+        "native.compiled_port_gain": _gain(findings.samples, "socket", "socket_python"),
+        "shards.two_engines_gain": _gain(findings.samples, "two_engines", "one_engine"),
+        **{key: findings.memory.get(key) for key in _MEMORY_KEYS},
+        **rates["memcpy"].as_json("memcpy_codes_per_s"),
+        "bound": bounds(findings),
+        "lanes": CODES,
+        "workers": setting.workers,
+        "slots": {
+            "pipeline": PIPELINE_SLOTS, "sockets": setting.slots, "bmv2": BMV2_SLOTS,
+            "memory": MEMORY_SLOTS,
+        },
+        "runs": runs,
+        "seed": setting.seed,
+        "seconds": round(seconds, 2),
+        "machine": machine(),
+        "versions": {
+            **versions("hopsum", "numpy", "llvmlite"),
+            **(bmv2_versions() if "bmv2" in rates else {}),
+        },
+        "programs": _programs(),
+        "commit": commit(),
+    }  # fmt: skip
+
+
+def bounds(findings: Findings) -> dict[str, dict[str, Any]]:
+    """Return by subject the figures that say what bounds it, and `text`, which draws them together."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, effort in findings.effort.items():
+        ns = 1e9 / findings.rates[name].median
+        text = (
+            f"{ns:,.0f} ns an update and its share of replies, {effort['least_ns_per_packet']:,.0f} in the fastest"
+            f" call; to copy both once takes {effort['copy_ns_per_packet']:.0f}"
+        )
+        found[name] = {"ns_per_packet": round(ns, 1), **effort, "text": text}
+    for name, busy in findings.busy.items():
+        switch, load = (busy[f"{side}_user"] + busy[f"{side}_system"] for side in ("switch", "load"))
+        text = (
+            f"switch {switch:.0%} of a core ({busy['switch_system']:.0%} in the kernel),"
+            f" {busy['switch_ns_per_packet']:,.0f} ns an update and its share of replies;"
+            f" workers {load:.0%} ({busy['load_system']:.0%}), {busy['load_ns_per_packet']:,.0f} ns"
+        )
+        if name == "socket" and "loopback" in findings.rates:
+            share = findings.rates[name].median / findings.rates["loopback"].median
+            text += f"; {share:.0%} of what the same datagrams reach without a switch"
+        found[name] = {**busy, "text": text}
+    return found
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Print the tables."""
+    table = Table(
+        title=f"LOOKUP_ADD8, {report['workers']} workers; median (min-max of {report['runs']})", title_justify="left"
+    )
+    for name in ("", "M codes/s", "updates/s"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, label in _LABELS.items():
+        key, packets = _CODES_KEYS[name], _PACKETS_KEYS.get(name)
+        if report[key] is not None:
+            digits = 1 if report[key] > 1e6 else 3
+            table.add_row(label, _range(report, key, 1e6, digits), _range(report, packets, 1, 0) if packets else "")
+    table.add_row("memcpy", _range(report, "memcpy_codes_per_s", 1e6, 0), "")
+    console.print(table)
+    if report["shards.two_engines_gain"] is not None:
+        console.print(f"two engines on two cores sum {report['shards.two_engines_gain']:.2f}x what one sums alone")
+    for name, bound in report["bound"].items():
+        console.print(f"{_LABELS[name]}: {bound['text']}")
+    if report["native.cold_start_s"] is not None:
+        _show_start(report, console)
+    where, of = report["machine"], ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {where['system']}")
+    console.print(f"{of}; seed {report['seed']}, commit {report['commit']}")
+
+
+def _show_start(report: dict[str, Any], console: Console) -> None:
+    table = Table(title=f"native switch process, {report['slots']['memory']} slots", title_justify="left")
+    for name in ("", "until ready, s", "resident, MB", "at most, MB"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for label, key, how in (("warm", "native.warm_start_s", ""), ("cold", "native.cold_start_s", "_cold")):
+        sizes = (f"{report[f'native.{name}_bytes{how}'] / 1e6:.0f}" for name in ("rss", "peak"))
+        table.add_row(label, _range(report, key, 1, 2), *sizes)
+    console.print(table)
+
+
+def _programs() -> dict[str, str]:
+    """Return the SHA-256 of each program's JSON."""
+    return {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()}
+
+
+def _key(rate: Rate | None, key: str, factor: int) -> dict[str, Any]:
+    if rate is None:
+        return {key: None}
+    return Rate(rate.median * factor, rate.low * factor, rate.high * factor).as_json(key)
+
+
+def _gain(samples: Mapping[str, Sequence[float]], name: str, over: str) -> float | None:
+    """Return how many times as fast a subject is as another: the median of the runs, which took turns."""
+    if over not in samples:
+        return None
+    return round(median(one / other for one, other in zip(samples[name], samples[over], strict=True)), 3)
+
+
+def _range(report: dict[str, Any], key: str, unit: float, digits: int) -> str:
+    middle, low, high = (f"{report[name] / unit:,.{digits}f}" for name in (key, f"{key}_min", f"{key}_max"))
+    return f"{middle} ({low}-{high})"
+
+
+PARTS = ("pipeline", "sockets", "bmv2", "shards", "start")
+DEFAULT_PARTS = tuple(part for part in PARTS if part != "shards")
+PIPELINE_SLOTS = 64
+BMV2_SLOTS = 32
+COPY_BYTES = 1 << 26
+
+Action = Callable[[float], float]
+"""Works for about so many seconds. Returns UPDATEs (memcpy: codes) per second, of a start its seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataplaneSetting:
+    """What the user chose. `table` is the job's lookup table, `slots` are those of the socket part."""
+
+    parts: Collection[str]
+    workers: int
+    slots: int
+    seed: int
+    table: tuple[int, ...]
+
+
+class Subjects:
+    """All subjects by name, in `actions`. `engines` and `sockets` are those that can say what bounded them.
+
+    Opened on a stack, which ends everything. Raises ControlPlaneError, TopologyError, OSError.
+    """
+
+    def __init__(self, stack: ExitStack, setting: DataplaneSetting) -> None:
+        self.actions: dict[str, Action] = {"memcpy": copy_codes}
+        self.engines: dict[str, EngineRun] = {}
+        self.sockets: dict[str, SocketRun] = {}
+        self.startup: Startup | None = None
+        self._stack = stack
+        self._setting = setting
+        self._home: Namespace | None = None
+        wants_bmv2 = "bmv2" in setting.parts and bmv2_unavailable() is None
+        if wants_bmv2:
+            # First: gRPC's threads, of which a process has one set, then live where both bmv2 and the rest can be.
+            self._home = stack.enter_context(Namespace())
+            stack.enter_context(self._home.inside())
+        open_part = {
+            "pipeline": self._open_pipeline,
+            "sockets": self._open_sockets,
+            "bmv2": self._open_bmv2,
+            "shards": self._open_shards,
+            "start": self._open_start,
+        }
+        for part in PARTS:
+            if part in setting.parts:
+                open_part[part]()
+
+    def _open_pipeline(self) -> None:
+        self._add_engine("native", Backend.NATIVE, PIPELINE_SLOTS, compiled_program())
+        self._add_engine("interpreter", Backend.INTERPRETER, PIPELINE_SLOTS, compiled_program())
+
+    def _open_sockets(self) -> None:
+        chosen = self._setting
+        for name, compiled in (("socket", "1"), ("socket_python", "0")):
+            environment = {**os.environ, COMPILED_VARIABLE: compiled}
+            switch = native_testbed(chosen.workers, extra=NATIVE, environment=environment)
+            testbed = self._stack.enter_context(switch)
+            load = self._stack.enter_context(load_on(testbed, chosen.table, chosen.slots, chosen.seed))
+            self._add_socket(name, SocketRun(load, testbed.pid, pinned=True))
+        echo = self._stack.enter_context(echo_run(chosen.workers, chosen.table, chosen.slots, chosen.seed))
+        self._add_socket("loopback", echo)
+
+    def _open_bmv2(self) -> None:
+        if self._home is not None:
+            testbed = self._stack.enter_context(bmv2_testbed(self._setting.workers, home=self._home))
+            load = self._stack.enter_context(
+                load_on(testbed, self._setting.table, BMV2_SLOTS, self._setting.seed, resend_s=1.0)
+            )
+            self._add_socket("bmv2", SocketRun(load, testbed.pid, pinned=False))
+
+    def _open_shards(self) -> None:
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        if len(cores) < ENGINES:
+            return  # there is nothing to compare
+        chosen = self._setting
+        plan = EnginePlan(chosen.workers, PIPELINE_SLOTS, chosen.table, chosen.seed, cores)
+        engines = SideBySide(self._stack.enter_context(engine_pool(plan)))
+        self._stack.callback(engines.close)
+        self.actions["one_engine"], self.actions["two_engines"] = engines.alone, engines.together
+
+    def _open_start(self) -> None:
+        self.startup = startup = self._stack.enter_context(Startup())
+        self.actions["cold_start"] = lambda _: startup.cold()
+        self.actions["warm_start"] = lambda _: startup.warm()
+
+    def _add_engine(self, name: str, backend: Backend, slots: int, program: tuple[Path, Path]) -> None:
+        chosen = self._setting
+        run = engine_run(backend, chosen.workers, slots, chosen.table, chosen.seed, program=program)
+        self.engines[name] = self._stack.enter_context(run)
+        self.actions[name] = self.engines[name].run
+
+    def _add_socket(self, name: str, run: SocketRun) -> None:
+        self.sockets[name] = run
+        self.actions[name] = run.run
+
+
+def copy_codes(_: float) -> float:
+    """Return codes per second of a copy of packed codes, two in a byte."""
+    source = np.ones(COPY_BYTES, np.uint8)
+    target = np.empty_like(source)
+    np.copyto(target, source)
+    start = time.perf_counter()
+    np.copyto(target, source)
+    return 2 * COPY_BYTES / (time.perf_counter() - start)
+
+
+MEMORY_SLOTS = 1024
+NATIVE = ("--backend", "native")
+RESEND_S = 2.0
+_START_S = 120.0
+_STOP_S = 10.0
+
+
+class StartError(Exception):
+    """The switch did not come up. The message has what it said."""
+
+
+FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WorkerDiedError, WrongResultError, OSError)
+"""The errors of `run` where this machine cannot do it, or a switch is wrong."""
+
+
+class Startup:
+    """Cold and warm starts, each with a cache of its own. The context manager removes both."""
+
+    def __init__(self) -> None:
+        self._folder = make_temporary_directory("bench")
+
+    def cold(self) -> float:
+        """Return the seconds of a start with an empty cache."""
+        with self._empty_cache() as environment:
+            return start_s(environment)
+
+    def warm(self) -> float:
+        """Return the seconds of a start with the program in the cache. The first call is cold."""
+        return start_s(self._environment("warm"))
+
+    def memory(self, workers: int, table: tuple[int, ...], seed: int, seconds: float) -> dict[str, int]:
+        """Return resident bytes now and at most, of a warm process and of one that compiled."""
+        found: dict[str, int] = {}
+        warm = self._resident(self._environment("warm"), workers, table, seed, seconds)
+        with self._empty_cache() as environment:
+            cold = self._resident(environment, workers, table, seed, seconds)
+        for name in ("rss", "peak"):
+            found |= {f"native.{name}_bytes": warm[name], f"native.{name}_bytes_cold": cold[name]}
+        return found
+
+    def __enter__(self) -> Startup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def _environment(self, name: str) -> dict[str, str]:
+        cache = Path(self._folder.name) / name
+        cache.mkdir(exist_ok=True)
+        return {**os.environ, "XDG_CACHE_HOME": str(cache)}
+
+    @contextmanager
+    def _empty_cache(self) -> Iterator[dict[str, str]]:
+        with TemporaryDirectory(dir=self._folder.name) as cache:
+            yield {**os.environ, "XDG_CACHE_HOME": cache}
+
+    def _resident(
+        self, environment: dict[str, str], workers: int, table: tuple[int, ...], seed: int, seconds: float
+    ) -> dict[str, int]:
+        with (
+            native_testbed(workers, extra=NATIVE, environment=environment) as testbed,
+            load_on(testbed, table, MEMORY_SLOTS, seed, resend_s=RESEND_S) as load,
+        ):
+            load.run(seconds)
+            return memory(testbed.pid)
+
+
+def start_s(environment: dict[str, str]) -> float:
+    """Start a switch process, wait for `ready`, end it, and return how long it took to be ready.
+
+    Raises StartError.
+    """
+    json, p4info = compiled_program()
+    command = [sys.executable, "-m", "hopsum_cli.main", "switch", "--program", str(json), "--p4info", str(p4info)]
+    command += ["--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0", "--die-with-parent", str(os.getpid()), *NATIVE]
+    started = time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            heard = select.select([process.stdout], [], [], _START_S)[0]
+            line = process.stdout.readline() if heard else b""
+            took_s = time.perf_counter() - started
+        finally:
+            process.terminate()
+            try:
+                _, complaint = process.communicate(timeout=_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    if not line.startswith(b"ready"):
+        said = complaint.decode(errors="replace").strip() or "it said nothing"
+        raise StartError(f"the switch was not ready after {took_s:.1f} s: {said}")
+    return took_s

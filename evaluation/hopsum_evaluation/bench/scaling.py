@@ -23,11 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
-from hopsum_evaluation.bench.allreduce_report import RateFinding
-from hopsum_evaluation.bench.allreduce_run import AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.allreduce import UNSHAPED, AllReduceSetting, RateFinding, WrongMeanError, run, unavailable
+from hopsum_evaluation.bench.made_datagrams import CODES
 from hopsum_evaluation.bench.timing import commit, machine, versions
-from hopsum_evaluation.bench.traffic import CODES
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates as medians of alternating runs, and a description of what they were measured on."""
+"""Medians of alternating runs, where the runs took place, and cores and processor time of processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +81,71 @@ def _processor() -> str:
         return platform.processor()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class CpuTime(NamedTuple):
+    """Seconds of all threads of a process, in its own code and in the kernel."""
+
+    user_s: float
+    system_s: float
+
+
+def cpu_time(pid: int) -> CpuTime:
+    """Read what a process has used, in steps of 10 ms. Raises OSError when there is none."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return CpuTime(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
+
+
+def memory(pid: int) -> dict[str, int]:
+    """Return the resident bytes of a process, `rss` now and `peak`. Raises OSError when there is none."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: int(lines[key].split()[0]) * 1024 for name, key in (("rss", "VmRSS"), ("peak", "VmHWM"))}
+
+
+@contextmanager
+def one_core() -> Iterator[int]:
+    """Keep all threads of this process, and processes it starts, on one core for the block. Yields its number.
+
+    The last one: the kernel prefers the first for its own work.
+    """
+    allowed = os.sched_getaffinity(0)
+    core = max(allowed)
+    _pin(_threads(os.getpid()), {core})
+    try:
+        yield core
+    finally:
+        _pin(_threads(os.getpid()), allowed)
+
+
+@contextmanager
+def two_cores(pid: int) -> Iterator[bool]:
+    """Keep the calling thread on this process's first core and process `pid` on its last, for the block.
+
+    Yields whether it is so: with one core there is nothing to choose.
+    """
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        yield False
+        return
+    _pin(_threads(pid), {max(allowed)})
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, allowed)
+        _pin(_threads(pid), allowed)
+
+
+def _threads(pid: int) -> list[int]:
+    with suppress(FileNotFoundError):  # the process has ended
+        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    return []
+
+
+def _pin(threads: list[int], cores: set[int]) -> None:
+    for thread in threads:
+        with suppress(ProcessLookupError):  # a thread may end at any time
+            os.sched_setaffinity(thread, cores)

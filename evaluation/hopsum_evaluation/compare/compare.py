@@ -3,7 +3,7 @@
 
 On gradients of the demo's model (one minibatch per worker) and on Gaussian, heavy-tailed and sparse vectors, for
 several numbers of workers. Bits are those of payloads with ranges, index and side information, without headers.
-Prints tables, and writes nmse-against-bits and thc-variants as PNG and SVG.
+Prints tables, and writes error-bits-KIND and error-workers-KIND as PNG and SVG.
 """
 
 from __future__ import annotations
@@ -12,25 +12,33 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from math import floor, log10
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
-from hopsum_evaluation.compare.candidates import CANDIDATES
-from hopsum_evaluation.compare.measure import Cell, ComparisonPlan, measure_all
-from hopsum_evaluation.compare.methods import MethodCandidate
-from hopsum_evaluation.compare.report import as_json, show
-from hopsum_evaluation.compare.vectors import VECTORS
+from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.charts import Plot, Series, write_chart
+from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan, measure_all
+from hopsum_evaluation.compare.methods import CANDIDATES, MethodCandidate
+from hopsum_evaluation.compare.vectors import TITLES, VECTORS, recorded_origin
 from hopsum_wire import MAX_WORKERS
 
 ELEMENTS = 1 << 14
 STEPS = 6
 LEAST_ELEMENTS = 1024
 WORKERS = (1, 2, 4, 8, 16, 32)
+EXACT = 1e-9
+"""NMSE up to which a method is exact but for the rounding of float32. Plots leave exact methods out."""
+PLOTTED = ("thc", "thc 16-bit lanes", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "terngrad", "top 10 %")
+"""Methods in the plots of error against workers."""
 OUT = Path("codec-compare")
 
 _Item = TypeVar("_Item")
@@ -84,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     start = time.perf_counter()
     cells = _follow(plan, Console(stderr=True))
-    plots = [] if options.no_plots else _plot(cells, plan, options.output_dir)
+    plots = [] if options.no_plots else _plot(cells, options.output_dir)
     report = as_json(cells, plan, plots, time.perf_counter() - start)
     if options.json:
         print(json.dumps(report))
@@ -128,11 +136,45 @@ def _follow(plan: ComparisonPlan, console: Console) -> list[Cell]:
     return cells
 
 
-def _plot(cells: Sequence[Cell], plan: ComparisonPlan, folder: Path) -> list[Path]:
-    from hopsum_evaluation.compare.plot import write_plots
-
+def _plot(cells: Sequence[Cell], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    return write_plots(cells, plan, folder)
+    return [path for plot in error_plots([_cell(cell) for cell in cells], TITLES) for path in write_chart(plot, folder)]
+
+
+def error_plots(cells: Sequence[dict[str, Any]], titles: Mapping[str, str]) -> list[Plot]:
+    """Plot the errors of cells, as `as_json` makes them: two plots for each kind of vectors, in the kinds' order.
+
+    titles: words for each kind of vectors.
+    """
+    kinds = dict.fromkeys(cell["vectors"] for cell in cells)
+    found = []
+    for kind in kinds:
+        here = [cell for cell in cells if cell["vectors"] == kind and (cell["nmse"] or 0) > EXACT]
+        found += [_against_bits(here, kind, titles[kind]), _against_workers(here, kind, titles[kind])]
+    return found
+
+
+def _against_bits(cells: Sequence[dict[str, Any]], kind: str, title: str) -> Plot:
+    workers = sorted({cell["workers"] for cell in cells})
+    # The second of the numbers of workers: a single worker has no sum.
+    shown_at = workers[:2][-1] if workers else 0
+    families: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for cell in cells:
+        if cell["workers"] == shown_at and cell["family"]:
+            families[cell["family"]].append((cell["bits_up"], cell["nmse"]))
+    series = [Series.of(name, points) for name, points in families.items()]
+    words = f"Error against bits, {title}, {shown_at} workers"
+    return Plot(f"error-bits-{kind}", words, "bits per element, up", "NMSE of the mean", series, True, True)
+
+
+def _against_workers(cells: Sequence[dict[str, Any]], kind: str, title: str) -> Plot:
+    methods: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for cell in cells:
+        if cell["method"] in PLOTTED:
+            methods[cell["method"]].append((cell["workers"], cell["nmse"]))
+    series = [Series.of(name, points) for name, points in methods.items()]
+    words = f"Error against workers, {title}"
+    return Plot(f"error-workers-{kind}", words, "workers", "NMSE of the mean", series, True, True)
 
 
 def _list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
@@ -155,3 +197,153 @@ def _kind(text: str) -> str:
 
 def _said(defaults: Sequence[object]) -> str:
     return f"(default {','.join(str(each) for each in defaults)})"
+
+
+WIDE = 120
+"""Columns of a terminal that has room for standard errors."""
+TINY = 1e-9
+"""The error below which narrow tables stop to tell errors apart."""
+_EMPTY = "-"
+
+
+def as_json(cells: Sequence[Cell], plan: ComparisonPlan, plots: Sequence[Path], seconds: float) -> dict[str, Any]:
+    """Return what --json prints."""
+    return {
+        "cells": [_cell(cell) for cell in cells],
+        "methods": [candidate.label for candidate in plan.candidates],
+        "vectors": list(plan.vectors),
+        "workers": list(plan.workers),
+        "identical": plan.identical,
+        "elements": plan.elements,
+        "steps": plan.steps,
+        "seed": plan.seed,
+        "gradients": recorded_origin(),
+        "plots": [str(path) for path in plots],
+        "seconds": round(seconds, 2),
+        "machine": machine(),
+        "versions": versions("hopsum", "numpy", "numba", "matplotlib", "constriction"),
+        "commit": commit(),
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    bits = cell.bits
+    return {
+        "vectors": cell.vectors,
+        "method": cell.method,
+        "family": cell.family,
+        "workers": cell.workers,
+        "nmse": cell.nmse,
+        "nmse_se": cell.nmse_se,
+        "bits_up": None if bits is None else bits.up,
+        "bits_down": None if bits is None else bits.down,
+        "bits_up_padding": None if bits is None else bits.up_padding,
+        "theory": cell.theory,
+        "theory_se": cell.theory_se,
+        "agrees": cell.agrees,
+        "reason": cell.reason,
+    }
+
+
+def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
+    """Print the tables, and below them why some cells are empty."""
+    for kind in plan.vectors:
+        console.print(_table([cell for cell in cells if cell.vectors == kind], plan, kind, console.width >= WIDE))
+    for line in _reasons(cells):
+        console.print(line, highlight=False)
+    error = " 2.84(3)e-3 is 2.84e-3 with standard error 0.03e-3." if console.width >= WIDE else ""
+    console.print(
+        f"NMSE of the mean over {plan.steps} all-reduces.{error} Bits per element and worker, in payloads: ranges, "
+        "index and side information included, headers and the filling of the last chunk not.",
+        highlight=False,
+    )
+    if plan.identical:
+        console.print(
+            f"theory: yes where measurement and formula differ by at most {AGREEMENT_SE:.0f} standard errors, or "
+            f"{AGREEMENT_SHARE:.0%}.",
+            highlight=False,
+        )
+
+
+def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str, wide: bool) -> Table:
+    whose = "all workers have the same vector" if plan.identical else "one vector per worker"
+    table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    table.add_column("", no_wrap=True)
+    down = wide or not plan.identical  # 80 columns have room for one of them
+    for name in ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers)):
+        table.add_column(name, justify="right", no_wrap=True)
+    if plan.identical:
+        table.add_column("theory", no_wrap=True)
+    for candidate in plan.candidates:
+        row = [cell for cell in cells if cell.method == candidate.label]
+        ups = [cell.bits.up for cell in row if cell.bits is not None]
+        downs = [cell.bits.down for cell in row if cell.bits is not None]
+        figures = [_nmse(cell, wide) for cell in row]
+        verdict = [_verdict(row)] if plan.identical else []
+        bits = [_span(ups), *([_span(downs)] if down else [])]
+        table.add_row(candidate.label, *bits, *figures, *verdict)
+    return table
+
+
+def _nmse(cell: Cell, wide: bool) -> str:
+    if cell.nmse is None or cell.nmse_se is None:
+        return _EMPTY
+    if cell.nmse == 0.0:
+        return "0"
+    if wide:
+        return with_error(cell.nmse, cell.nmse_se)
+    return f"<{TINY:.0e}".replace("e-0", "e-") if cell.nmse < TINY else short(cell.nmse)
+
+
+def short(value: float) -> str:
+    """Return two digits of a value that is not negative: 2.8e-3, or 0 for 0."""
+    if value == 0.0:
+        return "0"
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    if int(exponent) not in (-1, 0, 1):
+        return f"{digits}e{int(exponent)}"
+    return f"{value:.0f}" if value >= 10 else f"{value:#.2g}"
+
+
+def with_error(value: float, se: float) -> str:
+    """Return a positive value with its standard error in units of its last digit: 2.84(3)e-3, or 1.41e-19 without."""
+    exponent = floor(log10(value))
+    scaled, error = value / 10.0**exponent, se / 10.0**exponent
+    if error < 1e-3:
+        text = f"{scaled:.2f}"
+    else:
+        digits = max(0, -floor(log10(float(f"{error:.0e}"))))
+        text = f"{scaled:.{digits}f}({max(1, round(error * 10**digits))})"
+    return text if exponent == 0 else f"{text}e{exponent}"
+
+
+def _span(values: Sequence[float]) -> str:
+    """Return the least and the greatest of some bits, or one figure where they look the same."""
+    if not values:
+        return _EMPTY
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return f"{values[0]:.2f}" if low == high else f"{low}-{high}"
+
+
+def _verdict(row: Sequence[Cell]) -> str:
+    """Return whether theory holds for all numbers of workers, or nothing where there is no theory."""
+    wrong = [str(cell.workers) for cell in row if cell.agrees is False]
+    if wrong:
+        return f"[red]NO: n = {', '.join(wrong)}[/]"
+    return "[green]yes[/]" if any(cell.agrees for cell in row) else ""
+
+
+def _reasons(cells: Sequence[Cell]) -> list[str]:
+    """Return a line per reason, with the methods, workers and vectors that it holds for."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.reason is not None:
+            found.setdefault(cell.reason, []).append(cell)
+    lines = []
+    for reason, empty in found.items():
+        methods = ", ".join(dict.fromkeys(cell.method for cell in empty))
+        workers = ", ".join(str(n) for n in sorted({cell.workers for cell in empty}))
+        kinds = dict.fromkeys(cell.vectors for cell in empty)
+        where = "" if set(kinds) == {cell.vectors for cell in cells} else f" ({', '.join(TITLES[k] for k in kinds)})"
+        lines.append(f"{_EMPTY} {methods}; n = {workers}{where}: {reason}")
+    return lines

@@ -56,7 +56,6 @@ class Cell:
     vectors: str
     method: str
     family: str
-    variant: str
     workers: int
     nmse: float | None = None
     """None: there is none, for this reason."""
@@ -86,7 +85,7 @@ def measure_all(plan: ComparisonPlan) -> Iterator[Cell]:
 
 def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers: int) -> Cell:
     """Measure one cell."""
-    place = (kind, candidate.label, candidate.family, candidate.variant, workers)
+    place = (kind, candidate.label, candidate.family, workers)
     try:
         vectors = _vectors(plan, kind, workers)
         method = candidate.make(workers)

@@ -8,17 +8,20 @@ not. Lanes that only fill up the last chunk are counted apart, since they vanish
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CollectivePhase, ReductionContext
+from hopsum.codec import Codec, CodecError, CollectivePhase, ReductionContext, best_table, make_codec
 from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.theory import expected_nmse_of_values
+from hopsum_evaluation.baselines import thc_published
+from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.thc_published import ThcPublished
+from hopsum_evaluation.baselines.two_shot import BITS, BLOCK, block_bytes, dequantise, padded, quantise
 from hopsum_wire.payload import SHAPES
 
 ROTATIONS = 8
@@ -68,12 +71,7 @@ class MethodCandidate(NamedTuple):
     make: Callable[[int], MeanMethod]
     """Raises HopsumError or ModuleNotFoundError: the method cannot be had for so many workers, and why."""
     family: str = ""
-    """Methods of a family differ in a parameter, and are joined by a line in plots.
-
-    A method without a family is not in the plots.
-    """
-    variant: str = ""
-    """The name of a variant of thc in the figure of its variants."""
+    """Methods of a family differ in a parameter. A line joins them in the plots of error against bits."""
 
 
 class SwitchMethod:
@@ -151,3 +149,115 @@ def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
         down += 8 * shape.down_bytes * phase.lanes / shape.elements
         whole += 8 * phase.payloads.size
     return Bits(up / elements, down / elements, (whole - up) / elements)
+
+
+class TwoShotMethod:
+    """The two-shot all-reduce with codes of 4 or 8 bits: see `hopsum_evaluation.baselines.two_shot`."""
+
+    def __init__(self, workers: int, bits: int) -> None:
+        """Raise CodecError unless there are two workers at least."""
+        require_two(workers, "two-shot")
+        self.bits = bits
+
+    def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`. Nothing is random. Without error feedback, as all methods here."""
+        workers, elements = len(vectors), vectors[0].size
+        sent = [quantise(padded(x, workers), self.bits) for x in vectors]
+        total = np.zeros(sent[0].shape[0] * BLOCK, np.float32)
+        for blocks in sent:
+            total += dequantise(blocks, self.bits) / np.float32(workers)
+        mean = dequantise(quantise(total, self.bits), self.bits)[:elements]
+        each = 2 * (workers - 1) / workers * 8 * block_bytes(self.bits) / BLOCK
+        return MethodResult(mean, Bits(each, each, each * (sent[0].shape[0] * BLOCK / elements - 1)))
+
+    def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
+        """See `MeanMethod`: none, since equal vectors are rounded alike."""
+        return None
+
+
+class PowerSgdMethod:
+    """PowerSGD (Vogels et al., NeurIPS 2019): the vector as a matrix M, its mean as P Q^T of low rank.
+
+    Q is kept from all-reduce to all-reduce, as torch's hook keeps it: repeated on the same vectors, a power iteration.
+    Both P and Q are all-reduced in float32, by a ring. A vector of no known shape is a matrix that is nearly square.
+    """
+
+    def __init__(self, workers: int, rank: int) -> None:
+        """Raise CodecError unless there are two workers at least."""
+        require_two(workers, "powersgd")
+        self.rank = rank
+        self._q: NDArray[np.float32] | None = None
+
+    def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`. `seed` decides where Q begins."""
+        workers, elements = len(vectors), vectors[0].size
+        columns = 1 << round(np.log2(elements) / 2)
+        rows = -(-elements // columns)
+        matrices = [np.pad(x, (0, rows * columns - elements)).reshape(rows, columns) for x in vectors]
+        if self._q is None or self._q.shape != (columns, self.rank):
+            self._q = np.random.default_rng(seed).standard_normal((columns, self.rank), dtype=np.float32)
+        p = np.linalg.qr(np.mean([matrix @ self._q for matrix in matrices], axis=0))[0]
+        self._q = np.mean([matrix.T @ p for matrix in matrices], axis=0)
+        mean = (p @ self._q.T).reshape(-1)[:elements].astype(np.float32)
+        each = 2 * (workers - 1) / workers * FLOAT_BITS * self.rank * (rows + columns) / elements
+        return MethodResult(mean, Bits(each, each, 0.0))
+
+    def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
+        """See `MeanMethod`: none."""
+        return None
+
+
+def require_two(workers: int, name: str) -> None:
+    """Raise CodecError where a worker has nobody to exchange with."""
+    if workers < 2:
+        raise CodecError(f"{name}: {workers} worker has nobody to exchange with; 2 at least")
+
+
+def _switch(label: str, codec: str, family: str = "", **options: Any) -> MethodCandidate:
+    def make(workers: int) -> SwitchMethod:
+        return SwitchMethod(make_codec(codec, workers=workers, **options))
+
+    return MethodCandidate(label, make, family or codec)
+
+
+def _estimator(label: str, name: str, family: str = "", **options: Any) -> MethodCandidate:
+    return MethodCandidate(label, lambda _: EstimatorMethod(make_estimator(name, **options)), family or name)
+
+
+def _thc_of_3_bits(workers: int) -> SwitchMethod:
+    """Return thc with codes of 3 bits, which travel as 4 and leave room for more workers in lanes of 8 bits."""
+    return SwitchMethod(make_codec("thc", workers=workers, table=best_table(workers, bits=3)))
+
+
+def _two_shot(bits: int) -> MethodCandidate:
+    return MethodCandidate(f"two-shot {bits} bits", lambda workers: TwoShotMethod(workers, bits), "two-shot")
+
+
+def _power_sgd(rank: int) -> MethodCandidate:
+    return MethodCandidate(f"powersgd rank {rank}", lambda workers: PowerSgdMethod(workers, rank), "powersgd")
+
+
+CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
+    _switch("thc", "thc"),
+    _switch("thc 16-bit lanes", "thc", lane_bits=16),
+    MethodCandidate("thc 3 bits", _thc_of_3_bits, "thc"),
+    _switch("thc 2 bits paired", "thc", bits=2, error_feedback=False),
+    _switch("thc packed results", "thc", result_bits=6),
+    _switch("thc published", thc_published.NAME, "published"),
+    *(_switch(f"uhc {bits} bits", "uhc", bits=bits) for bits in (3, 4, 6, 8)),
+    _switch("fixed", "fixed"),
+    _switch("lossless", "lossless"),
+    _switch("lossless packed", "lossless", gamma=0.0),
+    _estimator("sb", "sb", "sk"),
+    *(_estimator(f"sk {levels} levels", "sk", levels=levels) for levels in (4, 16, 256)),
+    *(_estimator(f"srk {levels} levels", "srk", levels=levels) for levels in (4, 16, 256)),
+    _estimator("svk", "svk"),
+    _estimator("svk 4096 levels", "svk", levels=4096),
+    _estimator("fp16", "fp16"),
+    _estimator("top 1 %", "topk", fraction=0.01),
+    _estimator("top 10 %", "topk", fraction=0.1),
+    _estimator("terngrad", "terngrad"),
+    *(_two_shot(bits) for bits in BITS),
+    *(_power_sgd(rank) for rank in (2, 8)),
+)
+"""Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels."""

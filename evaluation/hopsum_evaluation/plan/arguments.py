@@ -11,7 +11,7 @@ from typing import Final
 from hopsum.plan import Costs, PlanError, PlannedJob, shipped_costs
 from hopsum.plan.costs import costs_from_json
 from hopsum.plan.step import AGGREGATORS
-from hopsum_evaluation.codec_argument import codec_argument
+from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.plan.module import module_elements
 from hopsum_evaluation.plan.units import count, rate_bits_per_s, size_bytes, time_s
 

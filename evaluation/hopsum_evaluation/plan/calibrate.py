@@ -34,10 +34,9 @@ from hopsum.plan.costs import CODECS
 from hopsum.plan.step import TWO_SHOT_BITS
 from hopsum.plan.traffic import ring_traffic, summed_traffic
 from hopsum_evaluation.baselines.two_shot import BLOCK, dequantise, padded, quantise
-from hopsum_evaluation.bench.codec_subjects import Subject
-from hopsum_evaluation.bench.lossless import reduce_alone
-from hopsum_evaluation.bench.placement import one_core
-from hopsum_evaluation.bench.timing import machine
+from hopsum_evaluation.bench.codec_speed import Subject
+from hopsum_evaluation.bench.lossless_rate import reduce_alone
+from hopsum_evaluation.bench.timing import machine, one_core
 from hopsum_evaluation.plan.forecast import codec_of
 from hopsum_wire._layout import PACKED_BYTES
 from hopsum_wire.payload import unpack_sums
@@ -191,7 +190,7 @@ def network_costs(costs: Costs, elements: int, runs: int, seed: int, console: Co
     is not all charged to its processes (the kernel's part of TCP over veth pairs is not): its shortest run counts, with
     all cores taken for busy.
     """
-    bench: Any = import_module("hopsum_evaluation.bench.allreduce_run")
+    bench: Any = import_module("hopsum_evaluation.bench.allreduce")
     subjects = [name for name in bench.SUBJECTS if name != "thc-no-overlap"]
     if find_spec("torch") is None:
         subjects = [name for name in subjects if not name.startswith("gloo")]

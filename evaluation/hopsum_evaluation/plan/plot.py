@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from hopsum.plan import PlanError, PlannedJob
-from hopsum_evaluation.compare.plot import spread
 from hopsum_evaluation.plan.forecast import Forecast, Predict, refusals, ring_methods, summed_methods, with_workers
 from hopsum_evaluation.plan.units import said_rate, said_time
 from hopsum_wire import MAX_WORKERS
@@ -164,3 +163,21 @@ def _ticks(panel: Any, against: str) -> None:
     panel.tick_params(labelsize=8)
     for label in panel.get_xticklabels():
         label.set_rotation(30)
+
+
+def spread(heights: Sequence[float], gap: float = 0.075) -> list[float]:
+    """Return places for labels that want these heights, ascending: at least a gap apart, and as near as that allows.
+
+    Labels that would overlap form a group around the mean of what they want, as long as groups overlap.
+    None is below 0.
+    """
+    groups: list[list[float]] = []
+    for height in heights:
+        groups.append([height])
+        while len(groups) > 1 and _bottom(groups[-1], gap) < _bottom(groups[-2], gap) + len(groups[-2]) * gap:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_bottom(group, gap) + gap * place for group in groups for place in range(len(group))]
+
+
+def _bottom(group: Sequence[float], gap: float) -> float:
+    return max(0.0, sum(group) / len(group) - gap * (len(group) - 1) / 2)

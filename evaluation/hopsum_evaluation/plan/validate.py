@@ -24,9 +24,15 @@ from rich.table import Table
 from hopsum.plan import Costs, PlanError, PlannedJob, Prediction, predict_ring, predict_summed
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
-from hopsum_evaluation.bench.allreduce_report import RateFinding
-from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
+from hopsum_evaluation.bench.allreduce import (
+    SUBJECTS,
+    UNSHAPED,
+    AllReduceSetting,
+    RateFinding,
+    WrongMeanError,
+    run,
+    unavailable,
+)
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.plan.arguments import costs_of

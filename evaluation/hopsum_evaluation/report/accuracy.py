@@ -1,124 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `accuracy`: seconds to a test accuracy, or perplexity, on shaped links, beside gloo. It needs root."""
+"""Section `accuracy`: seconds to a test accuracy, or perplexity, on shaped links, beside other schemes. It needs root.
+
+Workers train by DDP, each in a network namespace with a link of its own, both directions shaped. thc is summed by the
+embedded switch, in the middle or one on every worker's host. Other schemes run over gloo on the same links. All train
+from the same parameters on the same batches, and share this machine's cores. Measuring test data is not in the seconds.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from math import inf, nan
-from statistics import mean
+from math import isnan
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from hopsum_evaluation.report.accuracy_figures import curves, figures_of, is_paced, seconds_to_target
-from hopsum_evaluation.report.accuracy_plan import DILOCO, FULL, MODELS, PACE, Course
+from hopsum.codec import job_tables, make_codec
+from hopsum.errors import HopsumError
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
+from hopsum_evaluation.report.accuracy_plan import (
+    FULL,
+    MODELS,
+    PACE,
+    AccuracyPlan,
+    Course,
+    Ready,
+    TrainingOrder,
+    TrainingRun,
+)
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.settings import NotRunError, Result, Settings, Tell
-from hopsum_evaluation.report.shown import Shown
+from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Tell
+from hopsum_evaluation.report.time_to_target import (
+    at_hosts,
+    curves,
+    is_paced,
+    runs_by_seed,
+    seconds_ratio,
+    step_table,
+)
+from hopsum_topologies import Star
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 RATE: Final = "200mbit"
-BATCH: Final = FULL["cnn"].batch
-TEXT_BATCH: Final = FULL["transformer"].batch
 PAIRED: Final = "thc:bits=2"
-"""The setting that `hopsum bench accuracy` has the plan choose at RATE."""
 PACKED: Final = "thc:result_bits=6"
-_THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract"
+WINDOW: Final = 512
+_THC: Final = "Li et al., THC (NSDI 2024), abstract"
+_GOAL: Final = "goal"
 _CNN, _TEXT = "cnn", "transformer"
-CLAIMS: Final = (
-    Claim(
-        "tta-best",
-        f"seconds of the fastest other scheme measured to {MODELS[_CNN].goal} over those of thc, {RATE} links",
-        f"{_THC}: 1.40 to 1.47 with in-network aggregation",
-        Basis.PUBLISHED,
-        1.40,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-fp32",
-        f"seconds of fp32 to {MODELS[_CNN].goal} over those of thc, {RATE} links, batches of {BATCH} a worker",
-        "a goal of this project",
-        Basis.OWN,
-        2.0,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "amdahl",
-        f"speed-up of a step, fp32 over thc, over the bound by compute and all-reduce timed alone, {RATE} links",
-        "a goal of this project",
-        Basis.OWN,
-        0.85,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-best-text",
-        f"seconds of the fastest other scheme measured to {MODELS[_TEXT].goal}, transformer, over those of thc, "
-        f"{RATE} links, batches of {TEXT_BATCH} a worker",
-        f"{_THC}: 1.40 to 1.47 with in-network aggregation",
-        Basis.PUBLISHED,
-        1.40,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-software",
-        f"seconds of the fastest scheme without thc to {MODELS[_CNN].goal} over those of thc by software parameter "
-        f"servers, one at each worker, {RATE} links",
-        f"{_THC} (version 2): 1.28 to 1.33 with a software parameter server; version 1: up to 1.32",
-        Basis.PUBLISHED,
-        1.28,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-best-2bits",
-        f"seconds of the fastest other scheme measured to {MODELS[_CNN].goal} over those of {PAIRED}, {RATE} links",
-        "a goal of this project",
-        Basis.OWN,
-        1.40,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-best-text-2bits",
-        f"seconds of the fastest other scheme measured to {MODELS[_TEXT].goal}, transformer, over those of {PAIRED}, "
-        f"{RATE} links",
-        "a goal of this project",
-        Basis.OWN,
-        1.30,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-best-hosts",
-        f"seconds of the fastest other scheme measured to {MODELS[_CNN].goal} over those of {PAIRED} with a switch on "
-        f"every worker's host, {RATE} links",
-        "a goal of this project",
-        Basis.OWN,
-        1.40,
-        Relation.AT_LEAST,
-    ),
-    Claim(
-        "tta-best-text-hosts",
-        f"seconds of the fastest other scheme measured to {MODELS[_TEXT].goal}, transformer, over those of {PAIRED} "
-        f"with a switch on every worker's host, {RATE} links",
-        "a goal of this project",
-        Basis.OWN,
-        1.30,
-        Relation.AT_LEAST,
-    ),
-)
-
-
-def at_hosts(scheme: str) -> str:
-    """Return the name of a scheme whose switches are on the workers' hosts."""
-    return f"{scheme} at hosts"
 
 
 class _Ratio(NamedTuple):
-    """A claim on times to a target."""
+    """The trainings that a claim compares: seconds to the target of the fastest of `others` over those of `ours`."""
 
     model: str
     ours: str = "thc"
-    others: tuple[str, ...] = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8", "diloco")
+    others: tuple[str, ...] = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8")
 
 
 _RATIOS: Final = {
@@ -131,59 +79,118 @@ _RATIOS: Final = {
     "tta-best-hosts": _Ratio(_CNN, ours=at_hosts(PAIRED)),
     "tta-best-text-hosts": _Ratio(_TEXT, ours=at_hosts(PAIRED)),
 }
+
+
+def _claim(name: str, published: float, source: str = _GOAL) -> Claim:
+    ratio = _RATIOS[name]
+    rival = "fp32" if ratio.others == ("fp32",) else "the fastest other scheme"
+    text = f"seconds to {MODELS[ratio.model].goal}, {RATE} links: {rival} over {ratio.ours}"
+    basis = Basis.OWN if source == _GOAL else Basis.PUBLISHED
+    return Claim(name, text, source, basis, published, Relation.AT_LEAST)
+
+
+CLAIMS: Final = (
+    _claim("tta-best", 1.40, f"{_THC}: 1.40 to 1.47"),
+    _claim("tta-fp32", 2.0),
+    Claim(
+        "amdahl",
+        f"speed-up of a step over fp32, over its bound by compute and all-reduce timed alone, {RATE} links: thc",
+        _GOAL,
+        Basis.OWN,
+        0.85,
+        Relation.AT_LEAST,
+    ),
+    _claim("tta-best-text", 1.40, f"{_THC}: 1.40 to 1.47"),
+    _claim("tta-software", 1.28, f"{_THC} (version 2): 1.28 to 1.33"),
+    _claim("tta-best-2bits", 1.40),
+    _claim("tta-best-text-2bits", 1.30),
+    _claim("tta-best-hosts", 1.40),
+    _claim("tta-best-text-hosts", 1.30),
+)
 _FABRIC_SHARE: Final = 0.85
-"""The share of this section's time that the trainings with one switch in the middle take, for the progress bar."""
-_SCHEMES: Final = {
-    "powersgd": "PowerSGD of rank 2 by torch's hook",
-    "topk": "topk (a tenth of the elements, error feedback, indices and values gathered by all)",
-    "two-shot-4": "two-shot-4 (gradients in codes of 4 bits: all-to-all, sum, all-gather, error feedback)",
-    "two-shot-8": "two-shot-8 (the same in 8 bits)",
-    "diloco": "diloco (DiLoCo in fp32, synchronised every 20 steps)",
-    "diloco-hopsum": "diloco-hopsum (the same through the switch, by thc)",
-    "thc-ps": "thc-ps (the codes of thc, summed by software servers, one at each worker)",
-}
+"""Share of the section's time for the trainings with one switch in the middle, for the progress bar."""
+_END_S: Final = 20.0
+
+Keep = Callable[[dict[str, Any]], None]
+"""Called with the figures of each training when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """Trainings that share links, switches and a pool of workers.
+
+    workers: 2 to 16.
+    seeds: one per repeat, as many as any rate of a course needs.
+    placement: place of the switches, one of `bench.placements.PLACEMENTS`.
+    """
+
+    workers: int
+    courses: Sequence[Course]
+    seeds: Sequence[int]
+    placement: str = "fabric"
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """The schemes that switches sum, by the spelling of their codecs."""
+        schemes = dict.fromkeys(scheme for course in self.courses for scheme in course.schemes)
+        return tuple(scheme for scheme in schemes if scheme.partition(":")[0] == "thc")
+
+    @property
+    def count(self) -> int:
+        """Number of trainings."""
+        return sum(
+            (sum(course.rates.values()) + sum(course.paced.values())) * len(course.schemes) for course in self.courses
+        )
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure the trainings of this section. Raises NotRunError where they cannot run here."""
+    """Train every course with a switch in the middle, then hopsum's best setting with a switch on every host.
+
+    Raises NotRunError.
+    """
     if reason := unavailable():
         raise NotRunError(reason)
-    from hopsum_evaluation.report.accuracy_run import Trainings, run_apart
-
     courses = _courses(settings)
     repeats = max(repeats for course in courses for repeats in course.rates.values())
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(repeats))
     trainings = Trainings(settings.pick(2, 4, 4), courses, seeds)
     whole = run_apart(trainings, lambda done, now: tell(_FABRIC_SHARE * done, now))
-    hosts = Trainings(trainings.workers, _hosts_courses(settings), seeds, "hosts")
+    # Other schemes use no switch: their trainings would be the same again.
+    hosts = replace(
+        trainings, courses=tuple(replace(course, schemes=(PAIRED,)) for course in courses), placement="hosts"
+    )
     beside = run_apart(hosts, lambda done, now: tell(_FABRIC_SHARE + (1 - _FABRIC_SHARE) * done, f"hosts: {now}"))
     runs = whole["runs"] + [{**run, "scheme": at_hosts(run["scheme"])} for run in beside["runs"]]
     return {"workers": trainings.workers, **whole, "runs": runs}
 
 
-def _hosts_courses(settings: Settings) -> tuple[Course, ...]:
-    """Return the trainings with a switch on every worker's host. Other schemes have the same links in both."""
-    return tuple(replace(course, schemes=(PAIRED,)) for course in _courses(settings))
-
-
 def _courses(settings: Settings) -> tuple[Course, ...]:
     others = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8")
-    all_of_them = (*others, "thc", "thc-ps", PACKED, PAIRED)
-    rates = settings.pick({RATE: 2}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3})
-    strongest = ("fp32", "fp16", "powersgd", "two-shot-4", "thc")  # a claim on the fastest other needs these
+    strongest = ("fp32", "fp16", "powersgd", "two-shot-4", "thc", PAIRED)  # what the claims on the fastest other need
     small = ("fp32", "topk", "two-shot-4", "thc", "thc-ps", PAIRED)
-    rare = (*strongest, PAIRED, *DILOCO)
     whole, text_whole = FULL[_CNN], FULL[_TEXT]
-    cnn = Course(_CNN, settings.pick(4, whole.steps, whole.steps), BATCH, settings.pick(2, whole.every, whole.every),
-                 rates, settings.pick(small, (*strongest, PAIRED), all_of_them))  # fmt: skip
-    text = Course(_TEXT, settings.pick(2, 0, text_whole.steps), TEXT_BATCH, settings.pick(2, 0, text_whole.every),
-                  {RATE: settings.pick(2, 0, 3)}, settings.pick(("fp32", "thc"), (), rare),
-                  paced=settings.pick({}, {}, {"100mbit": 1, "1gbit": 1}))  # fmt: skip
+    cnn = Course(
+        _CNN,
+        settings.pick(4, whole.steps, whole.steps),
+        whole.batch,
+        settings.pick(2, whole.every, whole.every),
+        settings.pick({RATE: 2}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3}),
+        settings.pick(small, strongest, (*others, "thc", "thc-ps", PACKED, PAIRED)),
+    )
+    text = Course(
+        _TEXT,
+        settings.pick(2, 0, text_whole.steps),
+        text_whole.batch,
+        settings.pick(2, 0, text_whole.every),
+        {RATE: settings.pick(2, 0, 3)},
+        settings.pick(("fp32", "thc"), (), strongest),
+        paced=settings.pick({}, {}, {"100mbit": 1, "1gbit": 1}),
+    )
     return (cnn, text) if text.steps and find_spec("pydoc_data") is not None else (cnn,)
 
 
 def unavailable() -> str | None:
-    """Return why this cannot run here."""
+    """Return why trainings cannot run on this machine, or None."""
     if find_spec("torch") is None or find_spec("sklearn") is None:
         return "needs torch and scikit-learn: pip install 'hopsum[demo]'"
     if os.geteuid() != 0:
@@ -192,91 +199,167 @@ def unavailable() -> str | None:
     return f"{' and '.join(missing)} not found: install iproute2" if missing else None
 
 
+def run_apart(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
+    """Do `train_all` in a process of its own. Raises NotRunError with the error of that process.
+
+    gRPC's threads stay in the network namespace in which they were started, and a process has one set of them.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_train_apart, args=(trainings, theirs))
+    process.start()
+    theirs.close()
+    try:
+        while True:
+            kind, *rest = ours.recv()
+            if kind == "told":
+                tell(rest[0], rest[1])
+            elif kind == "ran":
+                keep(rest[0])
+            elif kind == "failed":
+                raise NotRunError(rest[0])
+            else:
+                found: dict[str, Any] = rest[0]
+                return found
+    except EOFError:
+        raise NotRunError("the process of the trainings ended early; its last words are above") from None
+    finally:
+        ours.close()
+        process.join(_END_S)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+
+
+def _train_apart(trainings: Trainings, pipe: Connection) -> None:
+    try:
+        found = train_all(
+            trainings,
+            lambda done, now: pipe.send(("told", done, now)),
+            lambda each: pipe.send(("ran", each)),
+        )
+        pipe.send(("found", found))
+    except (ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+def train_all(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
+    """Start links, switches and workers, and do all trainings, schemes by turns. Return "models" and "runs".
+
+    Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
+    """
+    # Here, not above: only this process and the workers need torch.
+    from hopsum_evaluation.report.accuracy_worker import work
+
+    codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}  # compiled once, here
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
+        star = stack.enter_context(Star(hosts_of(trainings.placement, trainings.workers)))
+        tell(0.0, f"starting the switch and {trainings.workers} workers")
+        switches = start_switches(stack, trainings.placement, star, trainings.workers)
+        seats = seats_of(star, switches, trainings.workers)
+        jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
+        models = tuple(course.model for course in trainings.courses)
+        services = tuple(switch.service for switch in switches)
+        plan = AccuracyPlan(trainings.workers, models, trainings.codecs, folder, services)
+        pool = stack.enter_context(WorkerPool(seats, work, plan))
+        # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
+        for number, codec in enumerate(codecs.values()):
+            path = folder / f"report{number}.json"
+            bound = [places for (places,) in pool.gather("bound")]
+            jobs.create(path.stem, bound, WINDOW, job_tables(codec), path, time.time())
+            pool.send(str(path))
+        ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
+        runs = _train_by_turns(trainings, star, pool, tell, keep)
+        pool.send(None)
+        pool.gather("finished")
+    trained = {
+        course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
+        for course, each in zip(trainings.courses, ready, strict=True)
+    }
+    return {"models": trained, "runs": runs}
+
+
+def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, keep: Keep) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = []
+    for course in trainings.courses:
+        rates = [(rate, course.rates[rate], False) for rate in course.rates]
+        rates += [(rate, course.paced[rate], True) for rate in course.paced]
+        for rate, repeats, paced in rates:
+            star.shape(rate)
+            steps, every = PACE if paced else (course.steps, course.every)
+            for repeat, seed in enumerate(trainings.seeds[:repeats]):
+                for scheme in turned(course.schemes, repeat):
+                    tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
+                    pool.send(tuple(TrainingOrder(course.model, scheme, seed, steps, course.batch, every)))
+                    runs.append({
+                        "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
+                        "placement": trainings.placement, "paced": paced, "repeat": repeat,
+                        **gather_trained(pool)[0]._asdict(),
+                    })  # fmt: skip
+                    keep(runs[-1])
+    return runs
+
+
+def turned(schemes: Sequence[str], repeat: int) -> Sequence[str]:
+    """Rotate the order of schemes by the number of the repeat, since the first one finds cold caches."""
+    first = repeat % len(schemes)
+    return (*schemes[first:], *schemes[:first])
+
+
+def gather_trained(pool: WorkerPool) -> list[TrainingRun]:
+    """Wait until all workers have ended a training. Return their figures by rank.
+
+    A worker reports steps meanwhile, so that the pool does not take a long training for one that hangs. Raises
+    WorkerDiedError.
+    """
+    found: dict[int, TrainingRun] = {}
+    while len(found) < len(pool.pipes):
+        rank, message = pool.receive()
+        if message[0] == "done":
+            found[rank] = TrainingRun(*message[1:])
+        elif message[0] != "step":
+            raise WorkerDiedError(f"worker {rank} sent {message[0]!r} in a training")
+    return [found[rank] for rank in range(len(pool.pipes))]
+
+
 def show(result: Result) -> Shown:
-    """Return what the page says of a result of `run`, and nothing else."""
-    models, runs = _models(result), [{"model": _CNN, **run} for run in result["runs"]]
+    """Make curves, step times and the samples of the claims from a result of `run`."""
+    models, runs = result["models"], result["runs"]
     plots, tables = [], []
     for name in models:
         of_model = [run for run in runs if run["model"] == name]
         whole = [run for run in of_model if not is_paced(run)]
         plots += [curves(MODELS[name], name, whole, rate) for rate in dict.fromkeys(run["rate"] for run in whole)]
-        tables.append(figures_of(MODELS[name], name, of_model))
-    pairs = {name: _by_repeat([run for run in runs if (run["model"], run["rate"]) == (name, RATE)]) for name in MODELS}
-    samples = {
-        claim: [_seconds_ratio(ratio, pair) for pair in pairs[ratio.model] if ratio.ours in pair]
-        for claim, ratio in _RATIOS.items()
+        tables.append(step_table(MODELS[name], name, of_model))
+    pairs = {
+        name: runs_by_seed([run for run in runs if (run["model"], run["rate"]) == (name, RATE)]) for name in MODELS
     }
-    samples["amdahl"] = [_of_bound(pair) for pair in pairs[_CNN]]
-    reasons = {claim: _reason(ratio, models, bool(samples[claim])) for claim, ratio in _RATIOS.items()}
-    return Shown(_words(result, models), tables, plots, samples, reasons)
+    samples: dict[str, list[float]] = {}
+    for claim, ratio in _RATIOS.items():
+        samples[claim] = []
+        for pair in pairs[ratio.model]:
+            if ratio.ours in pair:
+                rivals = [pair[scheme] for scheme in ratio.others if scheme in pair]
+                samples[claim].append(seconds_ratio(MODELS[ratio.model], rivals, pair[ratio.ours]))
+    samples["amdahl"] = [of_bound(pair) for pair in pairs[_CNN]]
+    reasons = {claim: _reason(ratio, models, samples[claim]) for claim, ratio in _RATIOS.items()}
+    return Shown(tables, plots, samples, reasons)
 
 
-def _models(result: Result) -> dict[str, dict[str, Any]]:
-    """Return what is known of the models. Reports from before there were several have that of the one."""
-    if "models" in result:
-        found: dict[str, dict[str, Any]] = result["models"]
-        return found
-    return {_CNN: {**{key: result[key] for key in ("steps", "batch", "parameters")}, "data": "scikit-learn's digits"}}
-
-
-def _words(result: Result, models: dict[str, dict[str, Any]]) -> list[str]:
-    trained = "; ".join(
-        f"a {MODELS[name].words} of {each['parameters']:,} parameters on {each['data']}, batches of {each['batch']} a "
-        f"worker, {each['steps']} steps, to {MODELS[name].goal}"
-        for name, each in models.items()
-    )
-    schemes = dict.fromkeys(_SCHEMES.get(run["scheme"], run["scheme"]) for run in result["runs"])
-    codecs = [name for name in ("thc", PACKED, PAIRED) if name in schemes]
-    hosts = [name for name in map(at_hosts, codecs) if name in schemes]
-    others = ", ".join(name for name in schemes if name not in (*codecs, *hosts))
-    words = [
-        f"{trained[0].upper()}{trained[1:]}. DDP of {result['workers']} workers; each worker in "
-        f"a network namespace of its own, both directions of its link shaped; {', '.join(codecs)} by the embedded "
-        "switch in the middle, "
-        f"{others} over gloo on the same links. All schemes train from the same parameters on the same "
-        "batches, and all processes share this machine's cores. Looks at the test data are not in the seconds.",
-        "The bound is (compute + all-reduce in fp32) / (compute + all-reduce by thc): a step without its all-reduce, "
-        "all workers at the same time, and the all-reduce of one gradient alone, with error feedback as in training. "
-        "Overlap of both can exceed it. The communication share is all-reduce / (compute + all-reduce).",
-        "Digits are easy: what is compared is time, not what a codec does to hard models.",
-    ]
-    if hosts:
-        words.append(f"{', '.join(hosts)}: the same with a switch on every worker's host, which sums a share of the "
-                     "vector, and nothing in the middle. The other schemes use the same links in both.")  # fmt: skip
-    if any(map(is_paced, result["runs"])):
-        words.append(f'Where the seconds are "about", {PACE[0]} steps were trained to time them. The steps to the '
-                     f"target are then those of the same seed at {RATE}: but for random roundings they do not "
-                     "depend on the rate.")  # fmt: skip
-    if _TEXT in models:
-        words.append("The text is what Python's `help()` shows of the language, as its own library carries it: nothing "
-                     "is downloaded, and other versions of Python have other text.")  # fmt: skip
-    return words
-
-
-def _reason(ratio: _Ratio, models: dict[str, dict[str, Any]], ran: bool) -> str:
-    if ran:
+def _reason(ratio: _Ratio, models: dict[str, dict[str, Any]], samples: Sequence[float]) -> str:
+    if any(map(isnan, samples)):
         return f"a training did not reach {MODELS[ratio.model].goal} in {models[ratio.model]['steps']} steps"
     needs = ", where Python has pydoc_data" if ratio.model == _TEXT else ""
     return f"no {MODELS[ratio.model].words} was trained with {ratio.ours}; --full does{needs}"
 
 
-def _by_repeat(runs: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
-    found: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for run in runs:
-        found[run["repeat"]][run["scheme"]] = run
-    return list(found.values())
+def of_bound(pair: dict[str, Any]) -> float:
+    """Divide the speed-up of a step by thc over fp32 by its bound: both steps as compute and all-reduce timed alone.
 
-
-def _seconds_ratio(ratio: _Ratio, pair: dict[str, dict[str, Any]]) -> float:
-    """Return the seconds to the target, the fastest other scheme over ours. Not a number where one side is missing."""
-    model = MODELS[ratio.model]
-    ours_s = seconds_to_target(model, pair[ratio.ours])
-    other_s = min(seconds_to_target(model, pair[scheme]) for scheme in ratio.others if scheme in pair)
-    return other_s / ours_s if max(other_s, ours_s) < inf else nan
-
-
-def _of_bound(pair: dict[str, dict[str, Any]]) -> float:
+    Overlap of compute and all-reduce can exceed the bound.
+    """
     fp32, thc = pair["fp32"], pair["thc"]
-    compute_s = mean([fp32["compute_s"], thc["compute_s"]])
+    compute_s = fmean([fp32["compute_s"], thc["compute_s"]])
     bound = (compute_s + fp32["reduce_s"]) / (compute_s + thc["reduce_s"])
     return float(fp32["step_s"] / thc["step_s"] / bound)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of section `accuracy` with their data, none of it downloaded: what `accuracy_plan.MODELS` names.
+"""The networks of `accuracy_plan.MODELS` with their data, none of which is downloaded.
 
 cnn           scikit-learn's digits
 transformer   the language reference that Python's own library carries for `help()`: module `pydoc_data.topics`
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hopsum_evaluation.demo.model import Images, accuracy, load_images, make_network
+from hopsum_evaluation.demo.digits_network import Images, accuracy, load_images, make_network
 
 CNN_CHANNELS, CNN_WIDTH = 32, 960
-"""Sizes that give about a million parameters for the digits."""
+"""Sizes of `cnn` that give about a million parameters."""
 CONTEXT = 64
 """Characters that the transformer sees at once."""
 SYMBOLS = 128

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of section `accuracy` and what its workers are told and answer, without torch: the parent needs none."""
+"""Models, courses and messages of the trainings of section `accuracy`, without torch: the parent process needs none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, NamedTuple
-
-from hopsum_topologies.netns import enter_namespace
-from hopsum_topologies.seat import Seat
-
-_MODULE: Final = "hopsum_evaluation.report.accuracy_worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +44,6 @@ MODELS: Final = {
 }
 
 
-DILOCO: Final = ("diloco", "diloco-hopsum")
-"""Schemes that synchronise rarely: in fp32 over gloo, and by the codec of hopsum's own scheme."""
-
-
-class DiLoCoSetting(NamedTuple):
-    """The schedule of the schemes of DILOCO, see `hopsum.torch.DiLoCo`."""
-
-    sync_every: int = 20
-    fragments: int = 1
-    delay: int = 0
-    codec: str = "thc"
-    """The codec of `diloco-hopsum`, one of the plan's."""
-
-
-DILOCO_DEFAULT: Final = DiLoCoSetting()
-
-
 @dataclass(frozen=True, slots=True)
 class Course:
     """How a model is trained."""
@@ -80,7 +56,6 @@ class Course:
     rates: Mapping[str, int]
     """The seeds at each rate, which is in `tc`'s words."""
     schemes: Sequence[str]
-    diloco: DiLoCoSetting = DILOCO_DEFAULT
     paced: Mapping[str, int] = field(default_factory=dict)
     """The seeds at rates where only PACE is trained, for the time of a step."""
 
@@ -96,8 +71,8 @@ class CourseLength(NamedTuple):
 FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
 """The full courses by model. `every` is as in Course."""
 PACE: Final = (60, 20)
-"""Steps, and steps between looks, of a training that only times steps. PowerSGD compresses from step 10 on, and DiLoCo
-synchronises every 20: from the first look to the last each has the mixture of steps that a long training has."""
+"""Steps, and steps between looks, of a training that only times steps. PowerSGD compresses from step 10 on: from the
+first look to the last each scheme has the mixture of steps that a long training has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +97,6 @@ class TrainingOrder(NamedTuple):
     steps: int
     batch: int
     every: int
-    diloco: DiLoCoSetting = DILOCO_DEFAULT
 
 
 class Ready(NamedTuple):
@@ -143,9 +117,9 @@ class TrainingRun(NamedTuple):
     compute_s: float
     """The seconds of a step without its all-reduce, all workers at the same time, as the median."""
     reduce_s: float | None
-    """The seconds of the all-reduce alone, as the median. None where it has no form of its own.
+    """The seconds of the all-reduce alone, as the median.
 
-    Of a scheme of DILOCO its share of one step.
+    None for PowerSGD, whose all-reduce has no form of its own.
     """
     step_cpu_s: float
     """The processor time of rank 0's process in a step, all threads, mean of the steps after the first."""
@@ -154,10 +128,3 @@ class TrainingRun(NamedTuple):
 
     A veth counts large segments whole, without the headers of the frames inside.
     """
-
-
-def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
-    """Be one worker: first enter the namespace, then import and open what is needed."""
-    assert seat.namespace is not None
-    enter_namespace(seat.namespace)
-    import_module(_MODULE).work(seat, plan, pipe)

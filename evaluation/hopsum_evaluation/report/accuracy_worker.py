@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of section `accuracy`: trains with DDP behind a shaped link, gradients reduced in one way after the other.
+"""A worker process of section `accuracy`: trains by DDP over a shaped link, one training after the other.
 
 Messages to the parent: ("bound", (ip, port)) for each codec · ("ready", [Ready of each model]) · ("step", number) at
-each look, so that long trainings are not taken for hanging · ("done", Trained) after each training. From the parent:
-the path of each codec's membership file · Order for each training · None at the end.
+each point of a curve, a sign of life · ("done", *TrainingRun) after each training. From the parent: the path of each
+codec's membership file · a TrainingOrder for each training · None at the end.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,15 +25,23 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator
-from hopsum.torch import DiLoCo, HopsumState, hopsum_hook
+from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
-from hopsum_evaluation.report.accuracy_plan import DILOCO, AccuracyPlan, Ready, TrainingOrder, TrainingRun
-from hopsum_evaluation.report.diloco import GlooMeans, make_diloco
-from hopsum_evaluation.report.software import SoftwareServers
-from hopsum_evaluation.report.topk import TopKState, exchange, largest, topk_hook
-from hopsum_evaluation.report.two_shot import TwoShotExchange, TwoShotState, part_elements, two_shot_hook
+from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.other_schemes import (
+    SoftwareServers,
+    TopKState,
+    TwoShotExchange,
+    TwoShotState,
+    exchange,
+    largest,
+    part_elements,
+    topk_hook,
+    two_shot_hook,
+)
+from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
 POWERSGD_RANK = 2
@@ -48,15 +55,18 @@ _INTERFACE = "eth0"
 
 
 class Reducers(NamedTuple):
-    """The reducers of gradients, by scheme. The rest needs nothing that is made beforehand."""
+    """What averages gradients, by scheme, for the schemes that need sockets or process groups made beforehand."""
 
     sums: dict[str, Communicator]
-    """The summation of codes, by the switch or by servers in its place; and of fp32 over gloo for `diloco`."""
+    """Sums of codes, by the switch or by software servers."""
     exchanges: dict[str, TwoShotExchange]
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
-    """Be one worker, in the namespace where it belongs."""
+    """Be one worker, in the network namespace of its seat."""
+    # Before any socket or thread: both stay in the namespace in which they were made.
+    assert seat.namespace is not None
+    enter_namespace(seat.namespace)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
     joined = [_join(seat, plan, pipe) for _ in plan.codecs]
@@ -66,8 +76,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     learning = {name: load_learning(name) for name in plan.models}
     with ExitStack() as stack:
         servers = SoftwareServers(make_codec("thc", workers=plan.workers))
-        means = stack.enter_context(GlooMeans(plan.workers))
-        sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers), "diloco": means}
+        sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
         for codec, (membership, links) in zip(plan.codecs, joined, strict=True):
             sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=links))
         exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
@@ -83,7 +92,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
 
 
 def _join(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> tuple[str, list[UdpLink]]:
-    """Return the membership file of a job, and the links over which this worker takes part, one for each shard."""
+    """Open links to all shards of a job, and wait until the parent has made it. Return membership file and links."""
     links = [UdpLink((seat.ip, 0), service, gso="auto") for service in plan.services]
     pipe.send(("bound", [link.local for link in links]))
     membership: str = pipe.recv()
@@ -98,8 +107,11 @@ def _train(
     order: TrainingOrder, learning: Learning, plan: AccuracyPlan, rank: int, reducers: Reducers, pipe: Connection
 ) -> TrainingRun:
     network = learning.make_network(order.seed % (1 << 31))
-    replica = _replica(network, order, reducers)
-    optimiser = learning.make_optimiser(replica.module)
+    # PowerSGD gets one bucket: see ONE_BUCKET_MB.
+    bucket_mb = ONE_BUCKET_MB if order.scheme == "powersgd" else None
+    ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb)
+    _register(ddp, order.scheme, reducers)
+    optimiser = learning.make_optimiser(ddp)
     shuffle = np.random.default_rng([order.seed, rank])
     took: list[float] = []
     used: list[float] = []
@@ -108,76 +120,34 @@ def _train(
     for step in range(1, order.steps + 1):
         batch = learning.draw(shuffle, order.batch)
         used_s = time.process_time()
-        took.append(_step(replica.module, optimiser, batch, replica.after(step == order.steps)))
+        took.append(_step(ddp, optimiser, batch))
         used.append(time.process_time() - used_s)
         if step % order.every == 0:
             if rank == 0:
-                with replica.measured():
-                    points.append((step, sum(took), learning.measure(network)))
+                points.append((step, sum(took), learning.measure(network)))
                 pipe.send(("step", step))
             dist.barrier()
     moved = max(now - then for now, then in zip(_interface_bytes(), began_bytes, strict=True))
-    compute_s = _compute(replica, learning, batch)
+    compute_s = _compute(ddp, learning, batch)
     reduce_s = _reduce(order, network, plan, reducers)
     return TrainingRun(
         points, float(np.mean(took[1:])), compute_s, reduce_s, float(np.mean(used[1:])), moved / order.steps
     )
 
 
-class _Replica(NamedTuple):
-    """A network and its way to be averaged."""
-
-    module: nn.Module
-    """A DistributedDataParallel, or the network itself where DiLoCo averages it."""
-    diloco: DiLoCo | None
-
-    def after(self, last: bool) -> Callable[[], None]:
-        """Return what belongs to a step after the inner optimiser's."""
-        diloco = self.diloco
-        if diloco is None:
-            return lambda: None
-
-        def synchronise() -> None:
-            diloco.step()
-            if last:
-                diloco.finish()
-
-        return synchronise
-
-    def measured(self) -> AbstractContextManager[None]:
-        """Return a context in which the network has the parameters to measure."""
-        return nullcontext() if self.diloco is None else self.diloco.global_parameters()
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Return a context in which a step keeps its gradient to itself."""
-        return self.module.no_sync() if isinstance(self.module, DistributedDataParallel) else nullcontext()
-
-
-def _replica(network: nn.Module, order: TrainingOrder, reducers: Reducers) -> _Replica:
-    if order.scheme in DILOCO:
-        comm = reducers.sums["diloco" if order.scheme == "diloco" else order.diloco.codec]
-        return _Replica(network, make_diloco(network, comm, order.diloco))
-    ddp = DistributedDataParallel(network, bucket_cap_mb=ONE_BUCKET_MB if order.scheme == "powersgd" else None)
-    _register(ddp, order.scheme, reducers)
-    return _Replica(ddp, None)
-
-
 def _interface_bytes() -> tuple[int, int]:
-    """Return the bytes that this namespace's interface received and sent so far."""
+    """Read how many bytes this namespace's interface has received and sent."""
     rows = (line.split() for line in Path("/proc/thread-self/net/dev").read_text().splitlines())
     row = next(row for row in rows if row[:1] == [f"{_INTERFACE}:"])
     return int(row[1]), int(row[9])
 
 
-def _step(
-    module: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch, after: Callable[[], None] = lambda: None
-) -> float:
-    """Take one step, and what comes after it. Return its seconds."""
+def _step(module: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
+    """Take one step. Return its seconds."""
     start = time.perf_counter()
     optimiser.zero_grad()
     loss(module, batch).backward()  # type: ignore[no-untyped-call]
     optimiser.step()
-    after()
     return time.perf_counter() - start
 
 
@@ -199,25 +169,28 @@ def _register(ddp: DistributedDataParallel, scheme: str, reducers: Reducers) -> 
         ddp.register_comm_hook(HopsumState(reducers.sums[scheme], ddp), hopsum_hook)
 
 
-def _compute(replica: _Replica, learning: Learning, batch: Batch) -> float:
-    """Return the seconds of a step that keeps its gradient to itself and changes nothing else."""
-    still = learning.make_optimiser(replica.module)
+def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:
+    """Time a step without its all-reduce, on all ranks at the same time. Return the median, in seconds."""
+    # With a learning rate of 0 the steps take their time and leave the parameters as they are.
+    still = learning.make_optimiser(ddp)
     for group in still.param_groups:
         group["lr"] = 0.0
     found = []
-    with replica.alone():
+    with ddp.no_sync():
         for _ in range(PROBES):
             dist.barrier()
-            found.append(_step(replica.module, still, batch))
+            found.append(_step(ddp, still, batch))
     return float(np.median(found))
 
 
 def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reducers: Reducers) -> float | None:
-    """Return the seconds of an all-reduce of the gradient, with conversions and error feedback as in training."""
+    """Time an all-reduce of the gradient, with conversions and error feedback as in training.
+
+    Return the median, in seconds, or None for PowerSGD.
+    """
     if order.scheme == "powersgd":
         return None
-    scheme = order.diloco.codec if order.scheme == "diloco-hopsum" else order.scheme
-    steps = order.diloco.sync_every if order.scheme in DILOCO else 1
+    scheme = order.scheme
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
     feedback = ErrorFeedback(gradient.numel())
     left = np.zeros(part_elements(gradient.numel(), plan.workers), np.float32)
@@ -241,4 +214,4 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
             dist.all_reduce(mean)
             mean /= plan.workers
         found.append(time.perf_counter() - start)
-    return float(np.median(found)) / steps
+    return float(np.median(found))

@@ -16,16 +16,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isfinite
-from typing import Final
+from math import inf, isfinite, sqrt
+from typing import Final, NamedTuple
 
-from hopsum_evaluation.report.interval import Interval, interval
+import numpy as np
 
 UNDECIDED: Final = "too few samples to tell"
+CONFIDENCE: Final = 0.95
+
+
+class Interval(NamedTuple):
+    """Mean of some samples, and the interval in which the mean of the whole population lies with CONFIDENCE."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(samples: Sequence[float]) -> Interval:
+    """Compute the interval of at least two finite samples, by Student's t. For equal samples it is a point.
+
+    Raises:
+        ValueError: fewer samples, or one that is not finite.
+    """
+    from scipy.special import stdtrit
+
+    values = np.asarray(samples, np.float64)
+    if values.size < 2 or not np.isfinite(values).all():
+        raise ValueError(f"{values.size} samples, {int(np.isfinite(values).sum())} finite: an interval needs two")
+    # The mean of equal samples may differ from them by rounding, and a claim of exactly 0 would fail.
+    if (values == values[0]).all():
+        return Interval(*[float(values[0])] * 3)
+    mean = float(values.mean())
+    reach = stdtrit(values.size - 1, (1 + CONFIDENCE) / 2) * float(values.std(ddof=1)) / sqrt(values.size)
+    return Interval(mean, mean - reach, mean + reach)
 
 
 class Relation(StrEnum):
-    """What ours has to be, beside the published value."""
+    """Relation that a measured value must have to the published one."""
 
     AT_MOST = "at most"
     AT_LEAST = "at least"
@@ -33,16 +61,16 @@ class Relation(StrEnum):
 
 
 class Basis(StrEnum):
-    """How the published value is known."""
+    """Origin of the published value."""
 
     PUBLISHED = "published"
-    RECALLED = "recalled, not verified in the paper's text"
-    THEORY = "a formula"
-    OWN = "claimed by this project"
+    RECALLED = "recalled, not verified"
+    THEORY = "formula"
+    OWN = "own"
 
 
 class Verdict(StrEnum):
-    """What a run says about a claim."""
+    """Result of a run for a claim."""
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
@@ -51,18 +79,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One figure that somebody published."""
+    """A published figure, and the condition under which a run reproduces it."""
 
     name: str
     text: str
-    """The words for what is claimed of which quantity."""
+    """The quantity, in words."""
     source: str
     """Paper and place, as far as they are known."""
     basis: Basis
     published: float
     relation: Relation
     margin: float = 0.0
-    """The most that ours may differ where the relation is WITHIN, in the quantity's unit."""
+    """Most that the measured value may differ where the relation is WITHIN, in the quantity's unit."""
 
     @property
     def condition(self) -> str:
@@ -80,7 +108,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A claim with ours beside it. `ours` is None where no interval exists. `reason`: why, or why it tells little."""
+    """A claim with its samples and verdict.
+
+    ours: interval of the samples, None where there is none.
+    reason: why there is no interval, or why the verdict says little. Empty where neither holds.
+    """
 
     claim: Claim
     samples: tuple[float, ...]
@@ -90,11 +122,11 @@ class Judged:
 
 
 def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
-    """Return the verdict that the samples of a run allow.
+    """Give the verdict on a claim, by the table at the top of this module.
 
     Args:
-        claim: what is published.
-        samples: ours, one per seed.
+        claim: the published figure.
+        samples: measured figures, one per seed.
         reason: why there are none, or one is not finite.
     """
     found = tuple(float(each) for each in samples)

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `estimation`: the methods of Suresh et al. against their bounds, and in their applications."""
+"""Section `estimation`: the methods of Suresh et al. against their bounds, and in k-means and PCA over clients.
+
+Errors are mean squared errors of the mean over F, the mean of the workers' squared norms. Vectors are Gaussian;
+Gaussian with one element of 100; and +1, -1 and zeros, which attain the bound of sb. In the applications clients hold
+equal shares of scikit-learn's digits, and the server only ever has estimated means of the clients' vectors.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +19,20 @@ from numpy.typing import NDArray
 
 from hopsum.codec.estimation import Estimator, estimate_mean
 from hopsum.codec.estimation.bounds import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
-from hopsum_evaluation.baselines.registry import make_estimator
-from hopsum_evaluation.compare.candidates import CANDIDATES
-from hopsum_evaluation.report.applications import CENTRES, estimated, exact, k_means, power_iteration, shares
+from hopsum_evaluation.baselines.estimators import make_estimator
+from hopsum_evaluation.charts import Plot, Series
+from hopsum_evaluation.compare.methods import CANDIDATES, MeanMethod
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.learner import Learner
-from hopsum_evaluation.report.settings import Result, Settings, Tell
-from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figure
+from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell, figure
+from hopsum_evaluation.report.lossy_training import Learner
 
-SURESH: Final = "Suresh et al., Distributed Mean Estimation with Limited Communication, ICML 2017"
+SURESH: Final = "Suresh et al. (ICML 2017)"
 LEVELS: Final = 16
 
 
 def _bound(name: str, what: str) -> Claim:
-    source = f"{SURESH}; bound derived again in docs/lossless-and-estimation.md"
-    return Claim(name, f"{what}, greatest over Gaussian and huge", source, Basis.THEORY, 1.0, Relation.AT_MOST)
+    source = f"{SURESH}; bounds of docs/evaluation.md"
+    return Claim(name, f"{what}, Gaussian and one huge element", source, Basis.THEORY, 1.0, Relation.AT_MOST)
 
 
 CLAIMS: Final = (
@@ -39,7 +43,7 @@ CLAIMS: Final = (
     _bound("svk-bits", "bits of svk over their bound"),
     Claim(
         "sb-tight", "error of sb over its bound on the vectors that attain it, mean over all d and n",
-        f"{SURESH}; vectors by docs/lossless-and-estimation.md", Basis.THEORY, 1.0, Relation.WITHIN, 0.05,
+        f"{SURESH}; docs/evaluation.md", Basis.THEORY, 1.0, Relation.WITHIN, 0.05,
     ),
     Claim(
         "sb-slope", "slope of ln error over ln d, stochastic rounding on its hardest vectors: error Θ(d/n)",
@@ -92,7 +96,7 @@ _KINDS: Final[dict[str, Callable[[np.random.Generator, int, int], Vectors]]] = {
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure the estimators of this section. Raises NotRunError where they cannot run here."""
+    """Measure errors and bits of the estimators, then both applications. Raises NotRunError."""
     sizes = settings.pick((64, 256), (256, 1024, 4096), (256, 1024, 4096, 16384))
     workers, repeats = settings.pick((2, 8), (4, 16), (4, 16)), settings.pick(2, 5, 10)
     steps, rounds = 20, settings.pick(5, 20, 40)
@@ -110,7 +114,7 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 
 def _measure(settings: Settings, kind: str, d: int, n: int, steps: int, repeat: int) -> dict[str, dict[str, float]]:
-    """Return error over F and bits an element of every method, on vectors drawn anew in each step."""
+    """Measure error over F and bits per element of every method, on vectors drawn anew in each step."""
     rng = settings.rng("data", kind, d, n, repeat)
     errors: dict[str, list[float]] = defaultdict(list)
     bits: dict[str, list[float]] = defaultdict(list)
@@ -125,12 +129,12 @@ def _measure(settings: Settings, kind: str, d: int, n: int, steps: int, repeat: 
 
 
 def make(name: str) -> Estimator:
-    """Return the estimator with the levels of this section: svk has those that follow from the length."""
+    """Make an estimator with LEVELS. Levels of svk follow from the length of a vector."""
     return make_estimator(name, **({"levels": LEVELS} if name in ("sk", "srk") else {}))
 
 
 def error_bound(name: str, d: int, n: int) -> float:
-    """Return the bound of a method's error, over F."""
+    """Compute the bound of a method's error, over F, for n vectors of d elements."""
     if name == "sb":
         return mse_bound_sb(d, n, 1.0)
     if name == "srk":
@@ -139,7 +143,8 @@ def error_bound(name: str, d: int, n: int) -> float:
 
 
 def _svk_levels(d: int) -> int:
-    return ceil(sqrt(d)) + 1  # svk's default; to show a report needs no entropy coder
+    # The default of svk, repeated here: an estimator would need the entropy coder, which showing a report does not.
+    return ceil(sqrt(d)) + 1
 
 
 def _use(settings: Settings, repeat: int, rounds: int) -> dict[str, dict[str, list[float]]]:
@@ -158,7 +163,7 @@ def _use(settings: Settings, repeat: int, rounds: int) -> dict[str, dict[str, li
 
 
 def show(result: Result) -> Shown:
-    """Return what the page says of a result of `run`, and nothing else."""
+    """Make tables, plots and the samples of the claims from a result of `run`."""
     cases, uses = result["cases"], result["uses"]
     repeats = range(len(cases[0]["runs"]))
     samples = {
@@ -172,15 +177,6 @@ def show(result: Result) -> Shown:
     samples["svk-slope"] = [_slope(cases, "Gaussian", "svk", "d", repeat) for repeat in repeats]
     samples["srk-growth"] = [_srk_growth(cases, repeat) for repeat in repeats]
     return Shown(
-        words=[
-            f"Mean squared error of the mean over F, the mean of the workers' squared norms; {result['steps']} steps "
-            "with vectors, rotations and roundings of their own. Gaussian elements; the same with one element of 100; "
-            "and +1, -1 and zeros, for which the bound of sb is attained.",
-            f"Applications on scikit-learn's digits, {_CLIENTS} clients, means of {len(uses)} seeds: Lloyd's algorithm "
-            f"with {CENTRES} centres and power iteration, where all that the server has of the clients' vectors is an "
-            "estimated mean. Their figures in the paper are not on record here, so that there is no verdict on them. "
-            "thc and uhc are this project's, in lanes that a switch adds.",
-        ],
         plots=[_scaling_plot(cases), _use_plot(uses, "k-means"), _use_plot(uses, "PCA")],
         tables=[_table(cases), _use_table(uses)],
         samples=samples,
@@ -253,7 +249,7 @@ def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
         ]
         rows.append([case["kind"], str(case["d"]), str(case["n"]), *cells, figure(_average(case, "svk", "bits"))])
     heads = ("vectors", "d", "n", *(f"{name} (bound)" for name in _METHODS), "bits of svk")
-    return ShownTable("Error over F", heads, rows)
+    return ShownTable("estimation-error", heads, rows)
 
 
 def _use_table(uses: Sequence[dict[str, Any]]) -> ShownTable:
@@ -266,4 +262,90 @@ def _use_table(uses: Sequence[dict[str, Any]]) -> ShownTable:
         distance = f"{figure(float(np.mean(error)))} ± {figure(spread, 2)}"
         rows.append([name, figure(float(np.mean(cost)), 4), f"{more:+.2%}", distance])
     heads = ("", "k-means: mean squared distance", "more than exact", "PCA: distance, ± standard error")
-    return ShownTable("After the last round", heads, rows)
+    return ShownTable("estimation-uses", heads, rows)
+
+
+Matrix = NDArray[np.float64]
+CENTRES: Final = 10
+"""Centres of k-means: as many as digits."""
+Mean = Callable[[list[NDArray[np.float32]], int], Matrix]
+"""Function from the clients' vectors and the number of the round to the estimated mean."""
+
+
+def exact(vectors: list[NDArray[np.float32]], step: int) -> Matrix:
+    """Average in float64: a `Mean` without an error."""
+    return np.asarray(np.mean(vectors, axis=0, dtype=np.float64))
+
+
+def estimated(method: MeanMethod, seed: int) -> Mean:
+    """Make a `Mean` of a codec or estimator."""
+
+    def mean(vectors: list[NDArray[np.float32]], step: int) -> Matrix:
+        return method.run(vectors, seed, step + 1).mean.astype(np.float64)
+
+    return mean
+
+
+def shares(points: Matrix, clients: int, rng: np.random.Generator) -> list[Matrix]:
+    """Shuffle points and cut them into equal shares, float64[points, dimensions] each. A remainder is left out."""
+    each = len(points) // clients
+    order = rng.permutation(len(points))[: each * clients]
+    return [points[part] for part in np.split(order, clients)]
+
+
+def k_means(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.Generator) -> list[float]:
+    """Run Lloyd's algorithm. Return the mean squared distance to the nearest centre after 0, 1, ... rounds.
+
+    A client sends, for every centre, the sum of its points that are nearest to that centre, and exact counts.
+    """
+    points = np.concatenate(held)
+    centres = points[rng.choice(len(points), CENTRES, replace=False)]
+    costs = [_cost(points, centres)]
+    for step in range(rounds):
+        sums, counts = zip(*(_centre_sums(own, centres) for own in held), strict=True)
+        total = np.sum(counts, axis=0)
+        estimate = mean([each.ravel().astype(np.float32) for each in sums], step) * len(held)
+        used = total > 0
+        centres = centres.copy()
+        centres[used] = estimate.reshape(centres.shape)[used] / total[used, None]
+        costs.append(_cost(points, centres))
+    return costs
+
+
+def power_iteration(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.Generator) -> list[float]:
+    """Run power iteration. Return the distance of the vector to the covariance's first eigenvector after each round.
+
+    A client sends its covariance times the vector.
+    """
+    centre = np.concatenate(held).mean(axis=0)
+    covariances = [(own - centre).T @ (own - centre) / len(own) for own in held]
+    top = np.linalg.eigh(np.mean(covariances, axis=0))[1][:, -1]
+    v = rng.standard_normal(len(top))
+    v /= np.linalg.norm(v)
+    errors = [_distance(v, top)]
+    for step in range(rounds):
+        found = mean([(covariance @ v).astype(np.float32) for covariance in covariances], step)
+        v = found / np.linalg.norm(found)
+        errors.append(_distance(v, top))
+    return errors
+
+
+def _squared_distances(points: Matrix, centres: Matrix) -> Matrix:
+    cross = points @ centres.T
+    return np.asarray((points**2).sum(1)[:, None] - 2 * cross + (centres**2).sum(1)[None])
+
+
+def _cost(points: Matrix, centres: Matrix) -> float:
+    return float(np.maximum(_squared_distances(points, centres).min(axis=1), 0).mean())
+
+
+def _centre_sums(points: Matrix, centres: Matrix) -> tuple[Matrix, NDArray[np.int64]]:
+    nearest = _squared_distances(points, centres).argmin(axis=1)
+    sums = np.zeros_like(centres)
+    np.add.at(sums, nearest, points)
+    return sums, np.bincount(nearest, minlength=len(centres))
+
+
+def _distance(v: Matrix, top: Matrix) -> float:
+    """Return the distance of unit vectors, whichever way they point."""
+    return float(min(np.linalg.norm(v - top), np.linalg.norm(v + top)))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduces by torch.distributed over gloo: subjects of `hopsum bench allreduce`, beside hopsum's on the same links.
 
-Rings in fp32 and fp16, and the two-shot all-reduce of codes: see `hopsum_evaluation.baselines.two_shot`. Imported by
-name, in processes that are already where they belong.
+Rings in fp32 and fp16, and the two-shot all-reduce of codes: see `hopsum_evaluation.baselines.two_shot`.
 """
 
 from __future__ import annotations
@@ -16,16 +15,20 @@ import torch.distributed as dist
 
 from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Clock, Measured, memory_of_this, vector_of
-from hopsum_evaluation.report.two_shot import TwoShotExchange, part_elements
+from hopsum_evaluation.report.other_schemes import TwoShotExchange, part_elements
+from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
-    """Be one worker: an all-reduce in the type that is asked for, whenever the parent says so.
+    """Be one worker: all-reduce in the type that the parent names, each time that it names one.
 
     The timed part is that of a training step: fp16 converts there and back, both divide by the number of workers.
     Two-shot quantises, adds and dequantises.
     """
+    # Before gloo opens a socket: a socket stays in the namespace in which it was made.
+    if seat.namespace is not None:
+        enter_namespace(seat.namespace)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
     dist.init_process_group(

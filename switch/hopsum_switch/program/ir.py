@@ -9,9 +9,10 @@ JSON it came from. Objects are immutable and refer to each other directly (a fie
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
-from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, IrNode, VariableIR
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, VariableIR
 from .p4_source import SourceInfo
 
 # Objects that actions and parsers name: stacks, field lists, digests, counters, meters, registers, calculations.
@@ -21,7 +22,8 @@ from .p4_source import SourceInfo
 STACK_STATE = "$stacks$"
 
 
-class StackIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StackIR:
     """A header stack. `next` counts the elements in use. It is metadata that only the engine writes."""
 
     name: str
@@ -29,7 +31,8 @@ class StackIR(IrNode, frozen=True):
     next: FieldIR
 
 
-class UnionIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class UnionIR:
     """A header union: when a member becomes valid, the others become invalid."""
 
     name: str
@@ -37,14 +40,16 @@ class UnionIR(IrNode, frozen=True):
     headers: tuple[HeaderIR, ...]
 
 
-class FieldListIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FieldListIR:
     """Metadata that is preserved for a packet that is copied or starts again. All other metadata is reset."""
 
     id: int
     fields: tuple[FieldIR, ...]
 
 
-class DigestIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DigestIR:
     """A digest: the members of one type of message for the controller, and their widths."""
 
     id: int
@@ -54,7 +59,8 @@ class DigestIR(IrNode, frozen=True):
     source: SourceInfo | None
 
 
-class MeterIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class MeterIR:
     """Two-rate meters. A direct one has a table. A hit there stores the colour of the entry's meter in `target`."""
 
     name: str
@@ -66,7 +72,8 @@ class MeterIR(IrNode, frozen=True):
     source: SourceInfo | None
 
 
-class CounterIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CounterIR:
     """A counter array. `table` is set for a direct counter, whose cells are that table's entries."""
 
     name: str
@@ -76,7 +83,8 @@ class CounterIR(IrNode, frozen=True):
     source: SourceInfo | None
 
 
-class RegisterIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegisterIR:
     """A register array. Cells hold unsigned values of `bits` bits."""
 
     name: str
@@ -94,7 +102,8 @@ INVALID_HEADER_READ = "invalid_header_read"
 """The kind under which an interpreter with an observer counts reads of fields of invalid headers (`Engine.faults`)."""
 
 
-class CalculationInput(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CalculationInput:
     """One piece of a calculation's input: a field, a whole header, or a constant of `bits` bits."""
 
     field: FieldIR | None
@@ -103,7 +112,8 @@ class CalculationInput(IrNode, frozen=True):
     bits: int
 
 
-class CalculationIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CalculationIR:
     """A checksum or hash over fields, skipping those of invalid headers."""
 
     name: str
@@ -115,54 +125,62 @@ class CalculationIR(IrNode, frozen=True):
 # Actions: parameters and a list of operations with jumps.
 
 
-class ParamIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ParamIR:
     """One parameter of an action."""
 
     name: str
     bits: int
 
 
-class Assign(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Assign:
     """Store a value, wrapped to the field's width."""
 
     target: FieldIR
     value: DataExpr
 
 
-class AssignHeader(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AssignHeader:
     """Copy validity and, if valid, all fields."""
 
     target: HeaderIR
     value: HeaderIR
 
 
-class AddHeader(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AddHeader:
     """Make an invalid header valid, with all fields 0. A valid header does not change."""
 
     header: HeaderIR
 
 
-class RemoveHeader(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RemoveHeader:
     """Make a header invalid. Its fields keep their values."""
 
     header: HeaderIR
 
 
-class ShiftStack(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ShiftStack:
     """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
 
     stack: StackIR
     by: int
 
 
-class AssignStack(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AssignStack:
     """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
 
     target: StackIR
     value: StackIR
 
 
-class AssignElement(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AssignElement:
     """Store a value into one of several fields of one shape. An index outside them stores nothing."""
 
     targets: tuple[FieldIR, ...]
@@ -170,53 +188,61 @@ class AssignElement(IrNode, frozen=True):
     value: DataExpr
 
 
-class AssignUnion(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AssignUnion:
     """Copy a union, member by member as `AssignHeader`."""
 
     target: UnionIR
     value: UnionIR
 
 
-class AssignVariable(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AssignVariable:
     """Copy a variable-length field with its length."""
 
     target: VariableIR
     value: VariableIR
 
 
-class LogMessage(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LogMessage:
     """Write a line to the log. The values go between the parts of the text."""
 
     parts: tuple[str, ...]
     values: tuple[DataExpr, ...]
 
 
-class Clone(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Clone:
     """Have a copy made at the end of the control for a clone session. The last call holds."""
 
     session: DataExpr
     preserved: FieldListIR
 
 
-class SendDigest(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SendDigest:
     """After ingress, send the members' present values to the controller. The last call holds, and egress sends none."""
 
     digest: DigestIR
 
 
-class Resubmit(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Resubmit:
     """After ingress, start again with the frame as received. The last call holds."""
 
     preserved: FieldListIR
 
 
-class Recirculate(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Recirculate:
     """After egress, start again with the frame as emitted. The last call holds."""
 
     preserved: FieldListIR
 
 
-class ExecuteMeter(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ExecuteMeter:
     """Store a meter's colour (0 green, 1 yellow, 2 red). An index outside the array does nothing."""
 
     meter: MeterIR
@@ -224,24 +250,28 @@ class ExecuteMeter(IrNode, frozen=True):
     target: FieldIR
 
 
-class MarkToDrop(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class MarkToDrop:
     """Set the egress port to the drop port and clear the multicast group."""
 
     egress_spec: FieldIR
     mcast_grp: FieldIR | None
 
 
-class Exit(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Exit:
     """End the control after the running action."""
 
 
-class Truncate(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Truncate:
     """Cut the emitted frame to at most `length` bytes. The smallest of several cuts holds."""
 
     length: DataExpr
 
 
-class RegisterRead(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegisterRead:
     """Read a cell. An index outside the array leaves the field as it is."""
 
     target: FieldIR
@@ -249,7 +279,8 @@ class RegisterRead(IrNode, frozen=True):
     index: DataExpr
 
 
-class RegisterWrite(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegisterWrite:
     """Write a cell. An index outside the array writes nothing."""
 
     register: RegisterIR
@@ -257,14 +288,16 @@ class RegisterWrite(IrNode, frozen=True):
     value: DataExpr
 
 
-class Count(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Count:
     """Count the packet and its bytes as received. An index outside the array counts nothing."""
 
     counter: CounterIR
     index: DataExpr
 
 
-class Hash(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Hash:
     """target = base + hash mod size, in 64 bits. A size of 0 acts as 1."""
 
     target: FieldIR
@@ -273,7 +306,8 @@ class Hash(IrNode, frozen=True):
     size: DataExpr
 
 
-class RandomUniform(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RandomUniform:
     """Store a random integer in [low, high], or nothing if low > high."""
 
     target: FieldIR
@@ -281,20 +315,23 @@ class RandomUniform(IrNode, frozen=True):
     high: DataExpr
 
 
-class Jump(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Jump:
     """Continue at operation `to` of the action."""
 
     to: int
 
 
-class JumpIfZero(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class JumpIfZero:
     """Continue at operation `to` if the value is 0."""
 
     value: DataExpr
     to: int
 
 
-class NoOp(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class NoOp:
     """No operation. It keeps jump targets in place."""
 
 
@@ -328,7 +365,8 @@ Operation = (
 )
 
 
-class ActionIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ActionIR:
     """An action. `sources` has one element per element of `body`."""
 
     name: str
@@ -342,20 +380,23 @@ class ActionIR(IrNode, frozen=True):
 # The parser: states of operations, each ending in a transition.
 
 
-class Lookahead(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Lookahead:
     """`bits` bits that start `offset` bits after the read position."""
 
     offset: int
     bits: int
 
 
-class Extract(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Extract:
     """Read a header and make it valid."""
 
     header: HeaderIR
 
 
-class ExtractVariable(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ExtractVariable:
     """Read a header whose variable-length field has `bits` bits, a multiple of 8.
 
     HeaderTooShort if that is more than the field holds.
@@ -366,40 +407,46 @@ class ExtractVariable(IrNode, frozen=True):
     bits: DataExpr
 
 
-class ExtractNext(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ExtractNext:
     """Read the next element of a stack. The error is StackOutOfBounds if all elements are in use."""
 
     stack: StackIR
 
 
-class SetField(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SetField:
     """Store an expression into a field."""
 
     target: FieldIR
     value: DataExpr
 
 
-class SetLookahead(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SetLookahead:
     """Store bits that stay unread into a field."""
 
     target: FieldIR
     value: Lookahead
 
 
-class Verify(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Verify:
     """Stop with an error unless the condition holds."""
 
     condition: BoolExpr
     error: DataExpr
 
 
-class Advance(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Advance:
     """Skip bits. The number must be a multiple of 8."""
 
     bits: DataExpr
 
 
-class Perform(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Perform:
     """An operation that actions have too."""
 
     operation: Operation
@@ -408,7 +455,8 @@ class Perform(IrNode, frozen=True):
 ParserOp = Extract | ExtractVariable | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
 
 
-class Computed(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Computed:
     """The low `bits` bits of an expression."""
 
     value: DataExpr
@@ -420,7 +468,8 @@ def padded_bytes(bits: int) -> int:
     return (bits + 7) // 8
 
 
-class KeyPart(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class KeyPart:
     """One piece of a transition key, padded at the left to whole bytes."""
 
     value: FieldIR | Lookahead | Computed
@@ -431,7 +480,8 @@ class KeyPart(IrNode, frozen=True):
         return self.value.bits
 
 
-class TransitionCase(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TransitionCase:
     """A transition that is taken if key & mask == value. Value and mask cover the whole padded key."""
 
     value: int
@@ -439,7 +489,8 @@ class TransitionCase(IrNode, frozen=True):
     next: str | None
 
 
-class StateIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StateIR:
     """One state. Cases are tried in order, then `default` (None: parsing ends)."""
 
     name: str
@@ -450,7 +501,8 @@ class StateIR(IrNode, frozen=True):
     source: SourceInfo | None
 
 
-class ParserIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ParserIR:
     """All states. With `init` None the parser accepts every frame and reads no byte."""
 
     name: str
@@ -467,7 +519,8 @@ class MatchKind(Enum):
     RANGE = "range"
 
 
-class KeyIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class KeyIR:
     """One key field of a table. `mask` is ANDed to the field before matching."""
 
     name: str
@@ -478,14 +531,16 @@ class KeyIR(IrNode, frozen=True):
     mask: int | None
 
 
-class ActionCall(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ActionCall:
     """An action with its arguments, in the order of its parameters."""
 
     action: ActionIR
     args: tuple[int, ...]
 
 
-class ConstEntryIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ConstEntryIR:
     """An entry of the P4 source, with one (value, mask or prefix length or high bound) pair per key."""
 
     values: tuple[tuple[int, int], ...]
@@ -493,7 +548,8 @@ class ConstEntryIR(IrNode, frozen=True):
     priority: int  # P4Runtime's sense: larger wins; 0 in exact and lpm tables
 
 
-class TableIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TableIR:
     """A match-action table and where control goes after it.
 
     Successors: after a hit `on_hit` if `branches_on_hit`, else `by_action[action id]`. After a miss
@@ -528,7 +584,8 @@ class TableIR(IrNode, frozen=True):
         return self.match_kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
 
-class ConditionalIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ConditionalIR:
     """An `if` between tables."""
 
     name: str
@@ -538,7 +595,8 @@ class ConditionalIR(IrNode, frozen=True):
     source: SourceInfo | None
 
 
-class ActionNodeIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ActionNodeIR:
     """An action called from a control without a table."""
 
     name: str
@@ -550,7 +608,8 @@ class ActionNodeIR(IrNode, frozen=True):
 NodeIR = TableIR | ConditionalIR | ActionNodeIR
 
 
-class PipelineIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PipelineIR:
     """One control (ingress or egress): a graph of nodes. `init` None is an empty control."""
 
     name: str
@@ -558,7 +617,8 @@ class PipelineIR(IrNode, frozen=True):
     nodes: Mapping[str, NodeIR]
 
 
-class ChecksumIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ChecksumIR:
     """A checksum field that the parser verifies, the deparser updates, or both."""
 
     name: str
@@ -570,13 +630,15 @@ class ChecksumIR(IrNode, frozen=True):
     update: bool
 
 
-class DeparserIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DeparserIR:
     """Headers in the order in which the valid ones are emitted."""
 
     order: tuple[HeaderIR, ...]
 
 
-class ProgramIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ProgramIR:
     """A loaded and verified program. Mappings are by fully qualified P4 name.
 
     `actions` holds one of the possibly several copies the compiler made of an action. Look an action of a

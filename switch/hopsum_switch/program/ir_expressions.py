@@ -8,16 +8,12 @@ generator can choose machine types.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
-from msgspec import Struct
 
-
-class IrNode(Struct, frozen=True):
-    """A part of a program: an immutable value, compared by its members. `__struct_fields__` names them."""
-
-
-class IntType(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class IntType:
     """Unsigned: values in [0, 2**bits). Signed: values in [-2**(bits-1), 2**(bits-1))."""
 
     bits: int
@@ -34,7 +30,8 @@ class IntType(IrNode, frozen=True):
         return self if self.signed else IntType(self.bits + 1, True)
 
 
-class FieldIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FieldIR:
     """A field of a header instance. `slot` numbers all fields of a program from 0.
 
     A signed field may hold values in [-2**(bits-1), 2**bits): the format wraps a stored value only when it
@@ -53,14 +50,16 @@ class FieldIR(IrNode, frozen=True):
         return f"{self.header}.{self.name}"
 
 
-class VariableIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class VariableIR:
     """A variable-length field of at most `field.bits` bits. `length`, a field of the engine's own, has its bits."""
 
     field: FieldIR
     length: FieldIR
 
 
-class HeaderIR(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class HeaderIR:
     """A header or metadata instance. Metadata is always valid. `index` numbers instances from 0.
 
     The length of a variable-length field is the last of `fields`, and is not in the frame.
@@ -119,28 +118,32 @@ class CastOp(Enum):
     SATURATE_SIGNED = "sat_cast"
 
 
-class FieldRef(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FieldRef:
     """The value of a field."""
 
     field: FieldIR
     type: IntType
 
 
-class Const(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Const:
     """A literal."""
 
     value: int
     type: IntType
 
 
-class ParamRef(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ParamRef:
     """An argument of the enclosing action."""
 
     index: int
     type: IntType
 
 
-class Binary(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Binary:
     """An operator on two integers.
 
     The right side of shifts is never negative, that of DIV and MOD a positive constant.
@@ -152,14 +155,16 @@ class Binary(IrNode, frozen=True):
     type: IntType
 
 
-class Invert(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Invert:
     """Bitwise complement: -1 - operand."""
 
     operand: DataExpr
     type: IntType
 
 
-class Cast(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Cast:
     """A change of range to `bits` bits."""
 
     op: CastOp
@@ -168,7 +173,8 @@ class Cast(IrNode, frozen=True):
     type: IntType
 
 
-class Select(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Select:
     """`condition ? yes : no` on integers."""
 
     condition: BoolExpr
@@ -177,7 +183,8 @@ class Select(IrNode, frozen=True):
     type: IntType
 
 
-class BoolToInt(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BoolToInt:
     """The integer 1 or 0 of a condition, also of a header's validity that is read as a field."""
 
     operand: BoolExpr
@@ -187,13 +194,15 @@ class BoolToInt(IrNode, frozen=True):
 DataExpr = FieldRef | Const | ParamRef | Binary | Invert | Cast | Select | BoolToInt
 
 
-class BoolConst(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BoolConst:
     """true or false."""
 
     value: bool
 
 
-class Compare(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Compare:
     """A comparison of two integers."""
 
     op: CompareOp
@@ -201,53 +210,61 @@ class Compare(IrNode, frozen=True):
     right: DataExpr
 
 
-class CompareHeaders(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CompareHeaders:
     """Condition: two headers of one type are both valid and equal in all fields."""
 
     left: HeaderIR
     right: HeaderIR
 
 
-class CompareBools(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CompareBools:
     """Condition: two conditions have the same value."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-class And(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class And:
     """Condition: both conditions hold."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-class Or(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Or:
     """Condition: at least one of two conditions holds."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-class Not(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Not:
     """Not."""
 
     operand: BoolExpr
 
 
-class IsValid(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class IsValid:
     """Condition: a header is valid."""
 
     header: HeaderIR
 
 
-class NonZero(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class NonZero:
     """Condition: an integer is not 0."""
 
     operand: DataExpr
 
 
-class SelectBool(IrNode, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SelectBool:
     """`condition ? yes : no` on conditions."""
 
     condition: BoolExpr

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
+from hopsum_controlplane.metrics import FAMILIES
+from hopsum_controlplane.metrics.collect import PREFIX
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana" / "hopsum.json"
 PARTS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

@@ -21,7 +21,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.controller import main
-from hopsum_controlplane.service.controller_process import ENOUGH, raise_limit
+from hopsum_controlplane.service.descriptors import ENOUGH, raise_limit
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess

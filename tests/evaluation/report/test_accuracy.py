@@ -10,14 +10,13 @@ from typing import Any, cast
 import pytest
 
 from hopsum_evaluation.report import accuracy
-from hopsum_evaluation.report.accuracy_figures import paced_seconds, seconds_to_target, with_seconds
-from hopsum_evaluation.report.accuracy_plan import DILOCO, MODELS, Course, TrainingRun
-from hopsum_evaluation.report.accuracy_run import Trainings, gather_trained, run_apart
+from hopsum_evaluation.report.accuracy import Trainings, gather_trained, run_apart, turned
+from hopsum_evaluation.report.accuracy_plan import MODELS, Course, TrainingRun
 from hopsum_evaluation.report.claims import Verdict, judge
-from hopsum_evaluation.report.settings import NotRunError, Settings, Size
+from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
+from hopsum_evaluation.report.time_to_target import paced_seconds, seconds_to_target, steps_to_target, with_seconds
 from hopsum_topologies.worker_pool import WorkerDiedError
 
-pytestmark = pytest.mark.system
 MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
@@ -99,7 +98,7 @@ def test_a_measure_that_falls_reaches_its_target_from_above() -> None:
     assert part.samples["tta-best-text"] == [2.0] * 3
     assert part.samples["tta-best"] == accuracy.show(result(0.07)).samples["tta-best"]  # the models keep apart
     assert [row[-1] for row in part.tables[1].rows] == ["9.00", "5.00", "2.50"]
-    assert [plot.name for plot in part.plots] == ["accuracy-200mbit", "accuracy-transformer-200mbit"]
+    assert [plot.name for plot in part.plots] == ["accuracy-cnn-200mbit", "accuracy-transformer-200mbit"]
     assert part.plots[0].series[-1].y == [90.0, 90.0]
     assert part.plots[1].series[-1].y == [MODELS["transformer"].target] * 2
 
@@ -112,7 +111,7 @@ def test_a_target_has_a_direction(model: str, better: float, worse: float) -> No
     assert not plan.reached(worse)
     assert not plan.reached(float("nan"))
     points = [[1, 0.5, worse], [2, 1.0, None], [3, 1.5, better], [4, 2.0, worse]]
-    assert seconds_to_target(plan, {"points": points}) == 1.5
+    assert (seconds_to_target(plan, {"points": points}), steps_to_target(plan, {"points": points})) == (1.5, 3.0)
 
 
 def test_what_was_not_finite_is_left_out_of_the_curves() -> None:
@@ -139,20 +138,13 @@ def test_what_only_the_full_size_trains_is_not_run_without() -> None:
     assert set(told.values()) == {Verdict.REPRODUCED}
 
 
-def test_reports_from_before_there_were_models_are_shown() -> None:
-    new = result(0.07)
-    old = {"workers": 4, **{key: new["models"]["cnn"][key] for key in ("steps", "batch", "parameters")},
-           "runs": [{key: value for key, value in run.items() if key != "model"} for run in new["runs"]]}  # fmt: skip
-    assert accuracy.show(old).samples == accuracy.show(new).samples
-    assert accuracy.show(old).tables == accuracy.show(new).tables
-
-
 @pytest.mark.parametrize("size", [Size.DEFAULT, Size.FULL])
 def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Trainings] = []
     monkeypatch.setattr(accuracy, "unavailable", lambda: None)
-    run_apart = "hopsum_evaluation.report.accuracy_run.run_apart"
-    monkeypatch.setattr(run_apart, lambda trainings, _: asked.append(trainings) or {"models": {}, "runs": []})
+    monkeypatch.setattr(
+        accuracy, "run_apart", lambda trainings, _: asked.append(trainings) or {"models": {}, "runs": []}
+    )
     accuracy.run(Settings(1, size), lambda *_: None)
     middle, hosts = asked
     courses = {course.model: course for course in middle.courses}
@@ -161,12 +153,12 @@ def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytes
     always = {"fp32", "fp16", "thc", "powersgd", "two-shot-4", "thc:bits=2"}
     assert set(courses["cnn"].schemes) == always | (MORE if full else set())
     assert all(course.steps % course.every == 0 for course in courses.values())
-    assert middle.count == (10 * (5 + 3 + 3) + 8 * (3 + 1 + 1) if full else 6 * 3)
+    assert middle.count == (10 * (5 + 3 + 3) + 6 * (3 + 1 + 1) if full else 6 * 3)
     assert middle.codecs == (("thc", "thc:result_bits=6", "thc:bits=2") if full else ("thc", "thc:bits=2"))
     assert hosts.placement == "hosts"
     assert hosts.codecs == ("thc:bits=2",)
     if full:
-        assert set(courses["transformer"].schemes) == always | set(DILOCO)
+        assert set(courses["transformer"].schemes) == always
 
 
 def test_another_rate_takes_the_steps_of_the_whole_training() -> None:
@@ -191,7 +183,6 @@ def test_paced_trainings_are_in_the_table_and_in_no_claim() -> None:
     assert "±" not in part.tables[1].rows[-1][2]  # one seed has no interval
     assert part.samples == accuracy.show(found).samples
     assert part.plots == accuracy.show(found).plots
-    assert "60 steps were trained to time them" in " ".join(part.words)
 
 
 def test_the_best_other_scheme_is_what_counts() -> None:
@@ -217,9 +208,14 @@ def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
         accuracy.run(Settings(1, Size.SMALL), lambda *_: None)
 
 
+@pytest.mark.system
 def test_what_fails_in_the_other_process_is_told_here() -> None:
     with pytest.raises(NotRunError, match="0 workers"):
         run_apart(Trainings(0, (Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)),), (1,)), lambda *_: None)
+
+
+def test_another_scheme_begins_with_each_seed() -> None:
+    assert [turned("abc", repeat) for repeat in range(4)] == [tuple("abc"), tuple("bca"), tuple("cab"), tuple("abc")]
 
 
 class Told:

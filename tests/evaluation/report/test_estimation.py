@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum_evaluation.baselines.registry import make_estimator
+from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.compare.methods import EstimatorMethod
 from hopsum_evaluation.report import estimation
-from hopsum_evaluation.report.applications import estimated, exact, k_means, power_iteration, shares
 from hopsum_evaluation.report.claims import Verdict, judge
-from hopsum_evaluation.report.settings import Settings, Size
+from hopsum_evaluation.report.estimation import estimated, exact, k_means, power_iteration, shares
+from hopsum_evaluation.report.experiment import Settings, Size
 
 pytestmark = pytest.mark.system
 CLAIMS = {each.name: each for each in estimation.CLAIMS}

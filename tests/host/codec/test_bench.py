@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from hopsum_cli.main import main
-from hopsum_evaluation.bench.placement import one_core
-from hopsum_evaluation.bench.published import PublishedRunError, published_worker
+from hopsum_evaluation.bench.timing import one_core
 
 pytestmark = pytest.mark.system
 ACTIONS = ("encode", "decode", "contribution", "encode_feedback", "residual_read", "residual_write")
@@ -29,9 +28,6 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
         assert row["encode_bytes_per_s"] == pytest.approx(
             row["encode_elements_per_s"] * row["encode_bytes_per_element"], rel=1e-4
         )
-        for action in ("encode", "decode", "encode_feedback"):
-            ratio = row[f"{action}_elements_per_s"] / report["published"][f"{action}_elements_per_s"]
-            assert row[f"{action}_of_published"] == pytest.approx(ratio, abs=0.01)
     assert rows["thc", "numpy"]["encode_bytes_per_element"] == 4 + 0.5
     assert rows["fixed", "numpy"]["decode_bytes_per_element"] == 8
     assert rows["thc", "numpy"]["nmse"] == pytest.approx(rows["thc", "numpy"]["nmse_expected"], rel=0.1)
@@ -53,7 +49,7 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
 def test_table_names_codecs_and_memcpy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "codec", "--scale", "0.001", "--runs", "5"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("thc numpy", "fixed numpy", "memcpy", "encode", "decode", "published, torch"))
+    assert all(word in shown for word in ("thc numpy", "fixed numpy", "memcpy", "encode", "decode"))
 
 
 def test_one_core_is_held_for_the_block_only() -> None:
@@ -65,11 +61,6 @@ def test_one_core_is_held_for_the_block_only() -> None:
         )
         assert inherited.stdout.split() == [str(core).encode()]
     assert os.sched_getaffinity(0) == before
-
-
-def test_published_worker_that_ends_is_reported() -> None:
-    with published_worker(1000, 2, 1) as actions, pytest.raises(PublishedRunError, match=r"published .*ended"):
-        actions["encode"]()
 
 
 @pytest.mark.parametrize("arguments", [["--runs", "4"], ["--scale", "0"], ["--workers", "65"]])

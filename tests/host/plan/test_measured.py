@@ -15,7 +15,7 @@ from hopsum.plan.costs import NAMES, costs_from_json
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum.plan.traffic import ring_traffic
 from hopsum_cli.main import main
-from hopsum_evaluation.bench.allreduce_report import RateFinding
+from hopsum_evaluation.bench.allreduce import RateFinding
 from hopsum_evaluation.plan import calibrate, validate
 
 COSTS = shipped_costs()
@@ -119,7 +119,7 @@ def test_network_costs_follow_from_processor_times(monkeypatch: pytest.MonkeyPat
     ]
     thin = [finding("thc", None, 1.0, small.worker_cpu_s, small.aggregator_cpu_s)]
     monkeypatch.setattr(
-        "hopsum_evaluation.bench.allreduce_run.run",
+        "hopsum_evaluation.bench.allreduce.run",
         lambda setting, console: found if setting.elements == elements else thin,
     )
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})

@@ -25,7 +25,7 @@ from hopsum.rpc.channel import TlsError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.member import Leaf, Location
 from hopsum.rpc.source import leaf_of, token_of
-from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.service.server import Service
 from hopsum_wire.membership import MembershipError
 
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service

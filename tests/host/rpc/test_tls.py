@@ -15,7 +15,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress, TlsError
 from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum.rpc.member import MemberClient
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.service.grpc_service import Service, Tls
+from hopsum_controlplane.service.server import Service, Tls
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
 

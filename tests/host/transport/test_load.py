@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.transport.udp_link import UdpLink
-from hopsum_evaluation.bench.load import Load
-from hopsum_evaluation.bench.traffic import VARIANTS, Pool, WrongResultError, make_pool
+from hopsum_evaluation.bench.made_datagrams import VARIANTS, Pool, WrongResultError, make_pool
+from hopsum_evaluation.bench.socket_load import Load
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Event
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.transport.offload import PLAIN, SEGMENTS_MAX, UDP_SEGMENT, Offload, probe_offload
 from hopsum.transport.udp_link import SegmentRun, UdpLink
-from hopsum_evaluation.bench.load import rows_of
+from hopsum_evaluation.bench.socket_load import rows_of
 
 LOCALHOST = "127.0.0.1"
 BUFFER_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 """Codec `lossless`: the exact sum of sparse vectors, in bytes that grow with their non-zero elements.
 
 Source: Li et al., arXiv 2402.07529 (lossless homomorphic compression: count sketch, index, peeling). Integers in
-place of floats make the sum exact. layout.py, sizing.py and docs/lossless-and-estimation.md have the other differences.
+place of floats make the sum exact. What else differs stands in layout.py and sizing.py, and in docs/lossless.md.
 
     codec       the codec and its options
     reduction   one all-reduce as a state machine: ranges, index, sums

@@ -13,7 +13,7 @@ from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, bounds
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.rotated import padded
 from hopsum.codec.interface import ReductionContext
-from hopsum_evaluation.baselines.registry import make_estimator
+from hopsum_evaluation.baselines.estimators import make_estimator
 
 from .cases import VECTORS, Floats, gaussian, grid_mse, measure, pair, spike
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hopsum.codec.estimation import Estimator, Message, estimate_mean
 from hopsum.codec.interface import CodecError, ReductionContext
-from hopsum_evaluation.baselines.registry import ESTIMATORS, make_estimator
+from hopsum_evaluation.baselines.estimators import ESTIMATORS, make_estimator
 
 from .cases import Floats, gaussian, heavy
 
@@ -187,7 +187,7 @@ def test_svk_without_its_package_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_importing_estimators_needs_numpy_only() -> None:
-    code = "import hopsum_evaluation.baselines.registry, sys; sys.exit('constriction' in sys.modules)"
+    code = "import hopsum_evaluation.baselines.estimators, sys; sys.exit('constriction' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

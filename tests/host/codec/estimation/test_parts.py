@@ -14,7 +14,7 @@ from hopsum.codec.estimation.levels import pack, packed_bytes, unpack
 from hopsum.codec.estimation.rng import signs, uniforms
 from hopsum.codec.estimation.rotated import hadamard
 from hopsum.codec.interface import CodecError, ReductionContext
-from hopsum_evaluation.baselines.registry import make_estimator
+from hopsum_evaluation.baselines.estimators import make_estimator
 
 from .cases import gaussian
 

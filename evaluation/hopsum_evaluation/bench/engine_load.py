@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine of the embedded switch by itself: frames and replies in memory, every reply compared."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_evaluation.bench.made_datagrams import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
+from hopsum_switch.backend import Backend, engine_maker
+from hopsum_switch.engine import Engine
+from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
+from hopsum_switch.program import load_program
+from hopsum_switch.server import SwitchServer
+from hopsum_topologies.seat import Seat
+from hopsum_topologies.switch_testbed import SWITCH
+from hopsum_topologies.worker_pool import WorkerPool
+from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Header, Kind, Op, down_bytes
+from hopsum_wire.datagrams import update_template
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, stamp_frames
+
+_LOWER_BYTES = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
+
+
+class EngineRun(ABC):
+    """One engine with a job on it. `frames` is how many a call gets, `name` says which engine it is."""
+
+    name: str
+
+    def __init__(self, engine: Engine, job: Job, pool: Pool) -> None:
+        self._engine = engine
+        self._updates = [_updates(job, pool, variant) for variant in range(VARIANTS)]
+        self._expected = [_results(job, pool, variant) for variant in range(VARIANTS)]
+        self._round = 0
+        self._least_s = float("inf")
+        self.frames = len(self._updates[0])
+        self.ports = np.repeat([worker.port for worker in job.spec.workers], job.slots).astype(np.uint64)
+
+    def run(self, seconds: float) -> float:
+        """Let the engine work for so long, in calls. Return UPDATEs per second.
+
+        Raises WrongResultError: a reply is not what it must be.
+        """
+        spent_s, calls = 0.0, 0
+        while spent_s < seconds or not calls:
+            self._round += 1
+            variant = self._round % VARIANTS
+            for frames in (self._updates[variant], self._expected[variant]):
+                headers_of(frames[:, _LOWER_BYTES:])["round"] = self._round
+            took_s = self._call(variant)
+            spent_s += took_s
+            self._least_s = min(self._least_s, took_s)
+            replies = self._replies()
+            if replies != self._expected[variant].tobytes():
+                raise WrongResultError(f"{self.name}: the replies to round {self._round} are not numpy's")
+            calls += 1
+        return calls * self.frames / spent_s
+
+    def effort(self) -> dict[str, float]:
+        """Return, per frame and in nanoseconds, the fastest call so far, and a copy of its frames and replies."""
+        return {
+            "least_ns_per_packet": round(1e9 * self._least_s / self.frames, 1),
+            "copy_ns_per_packet": round(1e9 * self._copy_s() / self.frames, 1),
+        }
+
+    def _copy_s(self, times: int = 50) -> float:
+        sources = (self._updates[0], self._expected[0])
+        targets = [np.empty_like(source) for source in sources]
+        took = []
+        for _ in range(times):
+            start = time.perf_counter()
+            for source, target in zip(sources, targets, strict=True):
+                np.copyto(target, source)
+            took.append(time.perf_counter() - start)
+        return min(took)
+
+    @abstractmethod
+    def _call(self, variant: int) -> float:
+        """Process a round. Return the seconds that the engine took."""
+
+    @abstractmethod
+    def _replies(self) -> bytes:
+        """Return the replies to the last round, those of a slot one behind the other in the order of ranks."""
+
+
+class InterpreterRun(EngineRun):
+    """Frame by frame through `Engine.process`: any engine can do that."""
+
+    name = "interpreter"
+
+    def __init__(self, engine: Engine, job: Job, pool: Pool) -> None:
+        super().__init__(engine, job, pool)
+        self._outputs: list[bytes] = []
+
+    def _call(self, variant: int) -> float:
+        frames = [frame.tobytes() for frame in self._updates[variant]]
+        ports = self.ports.tolist()
+        start = time.perf_counter()
+        self._outputs = [
+            output.frame
+            for port, frame in zip(ports, frames, strict=True)
+            for output in self._engine.process(port, frame)
+        ]
+        return time.perf_counter() - start
+
+    def _replies(self) -> bytes:
+        return b"".join(self._outputs)
+
+
+class NativeRun(EngineRun):
+    """A round in one native call."""
+
+    name = "native"
+
+    def __init__(self, engine: NativeEngine, job: Job, pool: Pool) -> None:
+        super().__init__(engine, job, pool)
+        self._native = engine
+        size = self._updates[0].shape[1]
+        offsets, lengths = np.arange(self.frames) * size, np.full(self.frames, size)
+        self._batches = [
+            Batch(frames.reshape(-1), self.ports, offsets.astype(np.uint64), lengths.astype(np.uint64))
+            for frames in self._updates
+        ]
+        room = self.frames + pool.workers  # a call wants room for one more group of replies
+        self._outputs = Outputs(room, 2 * room * self._expected[0].shape[-1])
+
+    def _call(self, variant: int) -> float:
+        start = time.perf_counter()
+        done = self._native.process_batch(self._batches[variant], self._outputs)
+        took_s = time.perf_counter() - start
+        if done != self.frames:
+            raise WrongResultError(f"{self.name}: a call took {done} of {self.frames} frames")
+        return took_s
+
+    def _replies(self) -> bytes:
+        return self._outputs.data[: int(self._outputs.lengths[: self._outputs.count].sum())].tobytes()
+
+
+@contextmanager
+def engine_run(
+    backend: Backend,
+    workers: int,
+    slots: int,
+    table: tuple[int, ...],
+    seed: int,
+    *,
+    program: tuple[Path, Path],
+) -> Iterator[EngineRun]:
+    """Start a switch in this process, push the program, make a job, and yield its engine ready to run."""
+    if backend is Backend.NATIVE:
+        engine_maker(backend)(load_program(program[0].read_text()))  # into the cache: a push must not take minutes
+    with ExitStack() as stack:
+        server = stack.enter_context(SwitchServer(make_engine=engine_maker(backend)))
+        device: Device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
+        device.set_pipeline_config(PipelineConfig.load(*program))
+        seats = tuple(
+            WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(workers)
+        )
+        controller = SwitchController(device, SWITCH)
+        job = controller.create_job(JobSpec("pipeline", seats, slots, table))
+        stack.callback(controller.delete_job, job)
+        pool = make_pool(job.generation, workers, slots, table, seed)
+        engine = server.dataplane.engine
+        if isinstance(engine, NativeEngine):
+            yield NativeRun(engine, job, pool)
+        else:
+            assert isinstance(engine, Engine)
+            yield InterpreterRun(engine, job, pool)
+
+
+def _rows(pool: Pool, variant: int) -> slice:
+    return slice(variant * pool.slots, (variant + 1) * pool.slots)
+
+
+def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
+    """Return uint8[workers * slots, bytes], the UPDATE frames of one round, worker by worker."""
+    stamped = []
+    for worker, datagrams in zip(job.spec.workers, pool.updates, strict=True):
+        path = FramePath(
+            src_mac=mac_to_int(worker.mac),
+            dst_mac=mac_to_int(SWITCH.mac),
+            src_ip=ipv4_to_int(worker.ip),
+            dst_ip=ipv4_to_int(SWITCH.ip),
+            src_port=worker.udp_port,
+        )
+        template = update_template(op=Op.LOOKUP_ADD8, generation=job.generation, worker=worker.rank)
+        payloads = datagrams[_rows(pool, variant), HOPSUM_BYTES:]
+        stamped.append(
+            stamp_frames(path, template, slots=np.arange(job.slots), rounds=1, counts=CODES, payloads=payloads)
+        )
+    return np.concatenate(stamped)
+
+
+def _results(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
+    """Return uint8[slots * workers, bytes], the RESULT frames of one round, those of a slot together."""
+    header = Header(
+        kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=job.generation, count=CODES,
+        contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
+    )  # fmt: skip
+    templates = [
+        build_frame(
+            FramePath(
+                src_mac=mac_to_int(SWITCH.mac),
+                dst_mac=mac_to_int(worker.mac),
+                src_ip=ipv4_to_int(SWITCH.ip),
+                dst_ip=ipv4_to_int(worker.ip),
+                src_port=HOPSUM_UDP_PORT,
+                dst_port=worker.udp_port,
+            ),
+            replace(header, worker=worker.rank),
+            bytes(header.length),
+        )
+        for worker in job.spec.workers
+    ]
+    frames = np.tile(np.frombuffer(b"".join(templates), np.uint8).reshape(len(templates), -1), (job.slots, 1))
+    frames[:, FRAME_OVERHEAD_BYTES:] = np.repeat(pool.sums[_rows(pool, variant)].view(np.uint8), pool.workers, axis=0)
+    headers_of(frames[:, _LOWER_BYTES:])["slot"] = np.repeat(np.arange(job.slots), pool.workers)
+    return frames
+
+
+ENGINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """A job on an engine, and the cores of the engines."""
+
+    workers: int
+    slots: int
+    table: tuple[int, ...]
+    seed: int
+    cores: tuple[int, ...]
+
+
+class SideBySide:
+    """Engines that wait until they are asked to run. The pool stays the caller's. Raises WorkerDiedError."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        pool.gather("ready")
+
+    def alone(self, seconds: float) -> float:
+        """Let the first engine run. Return UPDATEs per second. Raises WorkerDiedError."""
+        self._pool.pipes[0].send(seconds)
+        _, (_, rate) = self._pool.receive()
+        return float(rate)
+
+    def together(self, seconds: float) -> float:
+        """Let all engines run at the same time. Return the UPDATEs per second of all. Raises WorkerDiedError."""
+        self._pool.send(seconds)
+        return float(sum(rate for (rate,) in self._pool.gather("rate")))
+
+    def close(self) -> None:
+        """Let the engines end, and wait for that."""
+        self._pool.send(None)
+        self._pool.gather("finished")
+
+
+def engine_pool(plan: EnginePlan) -> WorkerPool:
+    """Return a pool with a process for each of ENGINES cores."""
+    seats = [Seat(number, 0, "", "", ("", 0)) for number in range(ENGINES)]
+    return WorkerPool(seats, run_engine, replace(plan, cores=plan.cores[:ENGINES]))
+
+
+def run_engine(seat: Seat, plan: EnginePlan, pipe: Connection) -> None:
+    """Be one engine, on its own core."""
+    os.sched_setaffinity(0, {plan.cores[seat.rank]})
+    with engine_run(
+        Backend.NATIVE, plan.workers, plan.slots, plan.table, plan.seed, program=compiled_program()
+    ) as engine:
+        pipe.send(("ready",))
+        while (seconds := pipe.recv()) is not None:
+            pipe.send(("rate", engine.run(seconds)))

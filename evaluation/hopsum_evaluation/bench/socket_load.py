@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A switch process under load through sockets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
+from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload, probe_offload
+from hopsum.transport.udp_link import SegmentRun, UdpLink
+from hopsum_controlplane import JobSpec, SwitchController
+from hopsum_evaluation.bench.made_datagrams import (
+    RESULT_BYTES,
+    UPDATE_BYTES,
+    Checker,
+    Pool,
+    headers_of,
+    make_pool,
+    row_of,
+)
+from hopsum_evaluation.bench.timing import cpu_time, two_cores
+from hopsum_topologies.child_launcher import die_with_parent
+from hopsum_topologies.seat import open_batch_link
+from hopsum_topologies.switch_testbed import SWITCH, Testbed
+from hopsum_wire import HOPSUM_BYTES, Kind
+
+RESEND_S = 0.25
+"""The time after which what has no answer is sent again."""
+GIVE_UP_S = 10.0
+"""The time without one RESULT before the load gives up."""
+_RECEIVE_BYTES = 1 << 18
+
+
+class LoadError(Exception):
+    """The switch stopped answering."""
+
+
+@dataclass(slots=True)
+class LoadCounts:
+    """What a run did. Datagrams count once, however often they were sent."""
+
+    updates: int = 0
+    """Each brought its RESULT."""
+    elapsed_s: float = 0.0
+    user_s: float = 0.0
+    """The processor time of this thread."""
+    system_s: float = 0.0
+    retransmits: int = 0
+    sends: int = 0
+    receives: int = 0
+    """System calls."""
+
+    @property
+    def updates_per_s(self) -> float:
+        """The rate."""
+        return self.updates / self.elapsed_s
+
+    def add(self, other: LoadCounts) -> None:
+        """Sum two runs up."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Load:
+    """The workers of one job. The links stay the caller's."""
+
+    def __init__(self, links: Sequence[UdpLink], pool: Pool, *, resend_s: float = RESEND_S) -> None:
+        self._workers = [_Worker(link, pool, rank) for rank, link in enumerate(links)]
+        self._all: NDArray[np.int64] = np.arange(pool.slots)
+        self._next: NDArray[np.int64] = np.ones(pool.slots, np.int64)
+        self._resend_s = resend_s
+        self._poll = select.poll()
+        for link in links:
+            self._poll.register(link.fileno(), select.POLLIN)
+
+    def run(self, seconds: float) -> LoadCounts:
+        """Keep all slots busy for so long, see every RESULT, and return what happened.
+
+        Raises LoadError when the switch stays silent, WrongResultError (see `Checker`) when it answers wrongly.
+        """
+        before = self._counts()
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        started = time.perf_counter()
+        updates = self._drive(started, started + seconds)
+        elapsed_s = time.perf_counter() - started
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        counts = [now - then for now, then in zip(self._counts(), before, strict=True)]
+        return LoadCounts(updates, elapsed_s, used.ru_utime - usage.ru_utime, used.ru_stime - usage.ru_stime, *counts)
+
+    def _drive(self, now: float, deadline: float) -> int:
+        updates, heard_at, resend_at = 0, now, now + self._resend_s
+        limit: NDArray[np.int64] | None = None
+        for worker in self._workers:
+            worker.send(self._all, self._next, now)
+        while limit is None or any(worker.outstanding.any() for worker in self._workers):
+            got = sum(worker.turn(now, limit) for worker in self._workers)
+            if not got:
+                self._poll.poll(self._resend_s * 1000)
+            now = time.perf_counter()
+            updates += got
+            heard_at = now if got else heard_at
+            if limit is None and now >= deadline:
+                limit = np.max([worker.sent for worker in self._workers], axis=0)
+                self._next = limit + 1
+            if now >= resend_at:
+                resend_at = now + self._resend_s / 2
+                self._resend(now, heard_at)
+        return updates
+
+    def _resend(self, now: float, heard_at: float) -> None:
+        if now - heard_at > GIVE_UP_S:
+            missing = sum(int(np.count_nonzero(worker.outstanding)) for worker in self._workers)
+            raise LoadError(f"no RESULT in {GIVE_UP_S:.0f} s; {missing} are awaited")
+        for worker in self._workers:
+            worker.resend(now, now - self._resend_s)
+
+    def _counts(self) -> list[int]:
+        of = self._workers
+        return [
+            sum(worker.retransmits for worker in of),
+            sum(worker.link.statistics.sends for worker in of),
+            sum(worker.link.statistics.receives for worker in of),
+        ]
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One worker: which round of each slot it waits for (0: none), and which it sent last."""
+
+    link: UdpLink
+    pool: Pool
+    rank: int
+    retransmits: int = 0
+    outstanding: NDArray[np.int64] = field(init=False)
+    sent: NDArray[np.int64] = field(init=False)
+    _sent_at: NDArray[np.float64] = field(init=False)
+    _out: NDArray[np.uint8] = field(init=False)
+    _in: NDArray[np.uint8] = field(init=False)
+    _checker: Checker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outstanding = np.zeros(self.pool.slots, np.int64)
+        self.sent = np.zeros(self.pool.slots, np.int64)
+        self._sent_at = np.zeros(self.pool.slots)
+        self._out = np.empty((self.pool.slots, UPDATE_BYTES), np.uint8)
+        self._in = np.empty(_RECEIVE_BYTES, np.uint8)
+        self._checker = Checker(self.pool, self.rank)
+
+    def turn(self, now: float, limit: NDArray[np.int64] | None) -> int:
+        """Take in what has arrived and send what may follow, up to round `limit` of each slot. Return how many."""
+        runs = self.link.take(self._in)
+        if not runs:
+            return 0
+        slots, rounds = self._checker.check(rows_of(self._in, runs, RESULT_BYTES))
+        fresh = self.outstanding[slots] == rounds
+        if self.retransmits or not fresh.all():  # only what was sent twice is answered twice
+            slots, first = np.unique(slots[fresh], return_index=True)
+            rounds = rounds[fresh][first]
+        self.outstanding[slots] = 0
+        got = len(slots)
+        if limit is not None:
+            more = rounds < limit[slots]
+            slots, rounds = slots[more], rounds[more]
+        if len(slots):
+            self.send(slots, rounds + 1, now)
+        return got
+
+    def send(self, slots: NDArray[np.int64], rounds: NDArray[np.int64], now: float) -> None:
+        """Stamp and send the UPDATEs of slots, each once."""
+        out = self._out[: len(slots)]
+        np.take(self.pool.updates[self.rank], row_of(slots, rounds, self.pool.slots), axis=0, out=out, mode="clip")
+        headers_of(out)["round"] = rounds
+        self.outstanding[slots] = self.sent[slots] = rounds
+        self._sent_at[slots] = now
+        self.link.send_rows(out)
+
+    def resend(self, now: float, before: float) -> None:
+        """Send again what was sent before then and has no RESULT."""
+        slots = np.flatnonzero((self.outstanding > 0) & (self._sent_at < before))
+        if len(slots):
+            self.retransmits += len(slots)
+            self.send(slots, self.outstanding[slots], now)
+
+
+def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_bytes: int) -> NDArray[np.uint8]:
+    """Return the datagrams of one size as uint8[n, datagram_bytes]. Others are left out.
+
+    A view of the buffer where all that arrived has this size, else a copy.
+    """
+    if all(run.datagram_bytes == datagram_bytes and not (run.stop - run.start) % datagram_bytes for run in runs):
+        stop = runs[-1].stop if runs else 0
+        return buffer[:stop].reshape(-1, datagram_bytes)
+    parts = []
+    for start, stop, each in runs:
+        if each == datagram_bytes:
+            parts.append(buffer[start : stop - (stop - start) % each])
+        elif (stop - start) % each == datagram_bytes:
+            parts.append(buffer[stop - datagram_bytes : stop])
+    return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
+
+
+_JOIN_S = 10.0
+_START_S = 60.0
+
+
+class Echo:
+    """The process and its `address`, as a context manager that ends it.
+
+    Raises RuntimeError: the process did not come up.
+    """
+
+    def __init__(self, workers: int, offload: Offload) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = ((1 << workers) - 1, offload, os.getpid(), theirs)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            if not ours.poll(_START_S):
+                raise RuntimeError(f"the echo process said nothing in {_START_S:.0f} s")
+            self.address: tuple[str, int] = ours.recv()
+        except (EOFError, RuntimeError) as error:
+            self.close()
+            raise RuntimeError(f"the echo process did not start: {error!r}") from error
+        finally:
+            ours.close()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid or 0
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join(_JOIN_S)
+
+    def __enter__(self) -> Echo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serve(contributors: int, offload: Offload, parent_pid: int, pipe: Connection) -> None:
+    die_with_parent(parent_pid)
+    most = min(SEGMENTS_MAX, GSO_BYTES_MAX // RESULT_BYTES) if offload.segment else 1
+    buffer = np.empty(DATAGRAM_BYTES_MAX + 1, np.uint8)
+    results = np.zeros((len(buffer) // UPDATE_BYTES, RESULT_BYTES), np.uint8)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        sock.bind(("127.0.0.1", 0))
+        if offload.gro:
+            sock.setsockopt(SOL_UDP, UDP_GRO, 1)
+        if offload.segment:
+            sock.setsockopt(SOL_UDP, UDP_SEGMENT, RESULT_BYTES)
+        pipe.send(sock.getsockname())
+        pipe.close()
+        while True:
+            size, peer = sock.recvfrom_into(buffer.data)
+            count = size // UPDATE_BYTES
+            answers = results[:count]
+            answers[:, :HOPSUM_BYTES] = buffer[: count * UPDATE_BYTES].reshape(count, UPDATE_BYTES)[:, :HOPSUM_BYTES]
+            headers = headers_of(answers)
+            headers["kind"], headers["contributors"] = Kind.RESULT, contributors
+            headers["length"] = RESULT_BYTES - HOPSUM_BYTES
+            for first in range(0, count, most):
+                sock.sendto(answers[first : first + most].data, peer)
+
+
+ECHO_GENERATION = 1
+
+
+class SocketRun:
+    """A load against process `pid`. With `pinned` each has a core of its own, where there are two."""
+
+    def __init__(self, load: Load, pid: int, *, pinned: bool) -> None:
+        self._load = load
+        self._pid = pid
+        self._pinned = pinned
+        self.two_cores = False
+        self.total = LoadCounts()
+        """The sum of all runs since `forget`."""
+        self._switch_user_s = self._switch_system_s = 0.0
+
+    def run(self, seconds: float) -> float:
+        """Keep the switch busy for so long. Return UPDATEs per second. Raises as `Load.run`."""
+        with two_cores(self._pid) if self._pinned else nullcontext(False) as self.two_cores:
+            before = cpu_time(self._pid)
+            tally = self._load.run(seconds)
+            after = cpu_time(self._pid)
+        self.total.add(tally)
+        self._switch_user_s += after.user_s - before.user_s
+        self._switch_system_s += after.system_s - before.system_s
+        return tally.updates_per_s
+
+    def forget(self) -> None:
+        """Start the totals again."""
+        self.total = LoadCounts()
+        self._switch_user_s = self._switch_system_s = 0.0
+
+    def busy(self) -> dict[str, float | int | bool]:
+        """Return shares of one core's time, 0..1 (more for several threads), the work of a packet, and of a call.
+
+        Work per packet hardly changes with what else the machine does, as rates do.
+        """
+        total = self.total
+        switch_s = self._switch_user_s + self._switch_system_s
+        shares = {
+            "load_user": total.user_s,
+            "load_system": total.system_s,
+            "switch_user": self._switch_user_s,
+            "switch_system": self._switch_system_s,
+        }
+        return {
+            **{name: round(seconds / total.elapsed_s, 3) for name, seconds in shares.items()},
+            "load_ns_per_packet": round(1e9 * (total.user_s + total.system_s) / total.updates, 1),
+            "switch_ns_per_packet": round(1e9 * switch_s / total.updates, 1),
+            "datagrams_per_send": round(total.updates / max(total.sends, 1), 1),
+            "datagrams_per_receive": round(total.updates / max(total.receives, 1), 1),
+            "retransmits": total.retransmits,
+            "own_cores": self.two_cores,
+        }
+
+
+@contextmanager
+def load_on(
+    testbed: Testbed,
+    table: tuple[int, ...],
+    slots: int,
+    seed: int,
+    *,
+    resend_s: float = RESEND_S,
+) -> Iterator[Load]:
+    """Make a job on a switch and yield its workers. End both after the block. Raises ControlPlaneError, OSError."""
+    with ExitStack() as stack:
+        links: list[UdpLink] = []
+        for seat in testbed.seats:
+            links.append(link := open_batch_link(seat))
+            stack.callback(link.close)
+        controller = SwitchController(testbed.device, SWITCH)
+        endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(testbed.seats, links, strict=True))
+        job = controller.create_job(JobSpec("load", endpoints, slots, table))
+        stack.callback(controller.delete_job, job)
+        yield Load(links, make_pool(job.generation, len(links), slots, table, seed), resend_s=resend_s)
+
+
+@contextmanager
+def echo_run(workers: int, table: tuple[int, ...], slots: int, seed: int) -> Iterator[SocketRun]:
+    """Yield the same load against a process that only answers: the sockets and the load by themselves."""
+    offload = probe_offload()
+    pool = make_pool(ECHO_GENERATION, workers, slots, table, seed)
+    with ExitStack() as stack:
+        echo = stack.enter_context(Echo(workers, offload))
+        links = [UdpLink(("127.0.0.1", 0), echo.address, gso=offload) for _ in range(workers)]
+        for link in links:
+            stack.callback(link.close)
+        yield SocketRun(Load(links, replace(pool, sums=np.zeros_like(pool.sums))), echo.pid, pinned=True)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands have: the codec of a job, and the link of worker processes."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from hopsum.codec import CodecError, parse_codec
+from hopsum.transport.scapy_link import PacketView
+
+
+def codec_argument(text: str) -> str:
+    """Check that `NAME` or `NAME:OPTION=VALUE,...` names a codec, and return it. Raises ArgumentTypeError."""
+    try:
+        return str(parse_codec(text))
+    except CodecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_link_options(parser: argparse.ArgumentParser) -> None:
+    """Add --link, --pcap and --show."""
+    parser.add_argument(
+        "--link",
+        choices=("udp", "scapy"),
+        default="udp",
+        help="link of the workers: UDP sockets, or scapy packets, which are slow and can be seen (default %(default)s)",
+    )
+    parser.add_argument(
+        "--pcap", type=Path, metavar="DIR", help="folder for each worker's packets, worker-RANK.pcap (--link scapy)"
+    )
+    parser.add_argument("--show", action="store_true", help="print one line a packet on stderr (--link scapy)")
+
+
+def check_link_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a message unless the options fit each other. Make the folder of --pcap."""
+    if options.link != "scapy" and (options.pcap is not None or options.show):
+        parser.error("--pcap and --show: only --link scapy has packets to show; add --link scapy")
+    if options.link == "scapy" and find_spec("scapy") is None:
+        parser.error("--link scapy: scapy is not installed; pip install 'hopsum[scapy]'")
+    if options.pcap is not None:
+        try:
+            options.pcap.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--pcap {options.pcap}: {error.strerror}")
+
+
+def view_of(pcap: Path | None, rank: int, *, show: bool) -> PacketView:
+    """Make the view of a worker's packets: the file they go to, and whether they are printed."""
+    return PacketView(pcap=None if pcap is None else pcap / f"worker-{rank}.pcap", show=show)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Testbeds of the demo, and the account of their frames: a frame that one place counts and the next does not is lost.
+
+    up    workers -> interfaces of the switches -> program
+    down  program -> interfaces of the switches -> workers
+
+A queue on the way may be full: a socket's buffer, a device's queue, a queue of the switch. The frame is lost, and it is
+sent again. No place can count a frame that the place before it did not have: that is an error of the counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
+from hopsum_evaluation.demo.demo_worker import DemoPlan
+from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology, find_topology
+from hopsum_topologies.mininet_network import MininetNetwork, bring_up
+from hopsum_topologies.network_control import NetworkControl, Placed, TreePart, write_job
+from hopsum_topologies.running_network import LinkTraffic, Network, traffic
+from hopsum_topologies.seat import Seat
+from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
+from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_wire import HOPSUM_UDP_PORT
+
+ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
+"""Events of the program that are one frame of a worker each, which it did not drop."""
+QUIET_S: Final = 10.0
+_PAUSE_S: Final = 0.05
+
+
+class LostFrames(NamedTuple):
+    """Frames that one place counted and the next did not, in the order of their way. Below 0 it is a difference."""
+
+    before_interfaces: int
+    """Up: workers sent them. The buffer of the switch's socket or the device's queue was full."""
+    before_program: int
+    """Up: interfaces had them. The queue in which a switch receives was full."""
+    behind_program: int
+    """Down: the program sent them. The queue in which a switch sends was full."""
+    before_workers: int
+    """Down: interfaces had them. The buffer of a worker's socket was full, or they came after its last result."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoCounts:
+    """Counts of the switches' interfaces and programs at one moment."""
+
+    interfaces: InterfaceCounters
+    """The counts at the links of workers."""
+    uplinks: dict[str, int]
+    """Frames that went up between switches of a tree, by link."""
+    events: dict[str, int]
+    """The fate of the workers' frames."""
+    replies: int
+    """Frames that programs sent to workers."""
+    drops: dict[str, int]
+    """Frames that programs dropped, by reason."""
+
+    def since(self, earlier: DemoCounts) -> DemoCounts:
+        """Return what was counted after `earlier`. Reasons of drops that did not occur are left out."""
+        drops = {name: count - earlier.drops.get(name, 0) for name, count in self.drops.items()}
+        return DemoCounts(
+            self.interfaces - earlier.interfaces,
+            {link: count - earlier.uplinks[link] for link, count in self.uplinks.items()},
+            {name: count - earlier.events[name] for name, count in self.events.items()},
+            self.replies - earlier.replies,
+            {name: count for name, count in drops.items() if count},
+        )
+
+    @property
+    def arrived(self) -> int:
+        """Return how many frames of workers the programs took in or dropped."""
+        return sum(self.events[name] for name in ARRIVED) + sum(self.drops.values())
+
+
+class Counting(Protocol):
+    """Whatever can be read for a `DemoCounts`."""
+
+    def read_counts(self) -> DemoCounts:
+        """Read interfaces and programs, one after the other."""
+        ...
+
+
+def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> DemoCounts:
+    """Read until two looks are equal, or for `quiet_s` seconds.
+
+    Counters of several places are read one after the other, so a frame that is under way at the first look is counted
+    only by the places that are read last.
+    """
+    give_up_s, found = time.monotonic() + quiet_s, place.read_counts()
+    while time.monotonic() < give_up_s:
+        time.sleep(_PAUSE_S)
+        last, found = found, place.read_counts()
+        if found == last:
+            break
+    return found
+
+
+def lost_between(agents: InterfaceCounters, counts: DemoCounts) -> LostFrames:
+    """Return what was lost, given what the workers counted at their sockets."""
+    interfaces = counts.interfaces
+    return LostFrames(
+        agents.packets_up - interfaces.packets_up,
+        interfaces.packets_up - counts.arrived,
+        counts.replies - interfaces.packets_down,
+        interfaces.packets_down - agents.packets_down,
+    )
+
+
+def is_possible(lost: LostFrames, agents: InterfaceCounters, counts: DemoCounts) -> bool:
+    """Return whether no place counted a frame that the one before it did not have, in frames and in bytes."""
+    up = agents.bytes_up - counts.interfaces.bytes_up
+    down = counts.interfaces.bytes_down - agents.bytes_down
+    missing = ((lost.before_interfaces, up), (lost.before_workers, down))
+    return min(*lost, up, down) >= 0 and all((frames > 0) == (size > 0) for frames, size in missing)
+
+
+SLOTS = 32
+
+Address = tuple[str, int]
+Tables = Mapping[str, Any]
+
+
+class DemoTestbed(Protocol):
+    """Switches with the program on them, and seats for workers around them."""
+
+    seats: tuple[Seat, ...]
+    where: str
+    """The words for what runs."""
+
+    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+        """Make the job for data sockets and side channels that are `bound`. Return each rank's membership file."""
+        ...
+
+    def read_counts(self) -> DemoCounts:
+        """Read the interfaces of the workers' links and of those between switches, then the programs' counters.
+
+        Of the events, `completed` are rounds.
+        """
+        ...
+
+    def remove_job(self) -> None:
+        """End the job."""
+        ...
+
+
+@contextmanager
+def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Iterator[DemoTestbed]:
+    """Bring it up for the block: one switch, or a network. Raises TopologyError, ControlPlaneError."""
+    if network is None:
+        with open_testbed(target, plan.workers) as testbed:
+            yield OneSwitchTestbed(testbed)
+        return
+    with (
+        temporary_directory() as folder,
+        bring_up(network, target, folder) as made,
+        made.home.inside(),  # a controller's threads live where they are started
+        NetworkControl.of(made) as control,
+    ):
+        yield NetworkTestbed(made, control)
+
+
+def network_of(name: str, workers: int | None) -> Topology:
+    """Return a network of the catalogue for so many workers, or a file's. Raises DescriptionError: not one job."""
+    described = find_topology(name, workers)
+    if len(described.jobs) != 1:
+        raise DescriptionError(f"topology {name!r} has {len(described.jobs)} jobs: the demo is one")
+    return described
+
+
+class OneSwitchTestbed:
+    """All workers at one switch."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self.seats, self.where = testbed.seats, testbed.where
+        self._controller = SwitchController(testbed.device, SWITCH)
+        self._read_interfaces = testbed.read_interfaces
+        self._job: Job | None = None
+
+    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+        """Make the job, and begin to lose frames."""
+        endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
+        spec = JobSpec("demo", endpoints, SLOTS, quorum=plan.quorum, **tables)
+        self._job = self._controller.create_job(spec)
+        path = plan.folder / "membership.json"
+        sides = _sides(bound) if plan.peers else False
+        write_membership(self._job, path, {seat.rank: seat.switch for seat in self.seats}, sides)
+        for port in {seat.port for seat in self.seats}:
+            self._controller.set_loss(port, plan.loss, plan.loss)
+        return [str(path)] * len(self.seats)
+
+    def read_counts(self) -> DemoCounts:
+        """Read the switch's ports, then the program's counters."""
+        assert self._job is not None
+        interfaces, events = self._read_interfaces(), self._controller.job_counters(self._job)
+        lost = sum(each.egress for each in self._controller.loss_counters().values())
+        replies = _replies(events, len(self.seats)) - lost
+        return DemoCounts(interfaces, {}, events, replies, self._controller.drop_counters())
+
+    def remove_job(self) -> None:
+        """End the job."""
+        assert self._job is not None
+        self._controller.delete_job(self._job)
+
+
+class NetworkTestbed:
+    """Workers at the hosts of a network, whose links lose what they are described to lose."""
+
+    def __init__(self, network: Network, control: NetworkControl) -> None:
+        described = network.topology
+        where = "in Mininet" if isinstance(network, MininetNetwork) else "in namespaces"
+        self.where = f"{described.name}: {len(described.switches)} {network.driver} switches {where}"
+        self._network, self._control = network, control
+        self._plan = described.jobs[0]
+        self.seats = tuple(_seat(network, self._plan, rank) for rank in range(len(self._plan.workers)))
+        self._placed: Placed | None = None
+
+    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+        """Make the job: a tree where there is a spine, else at the one switch."""
+        described, places = self._network.topology, {rank: address for rank, (address, _) in enumerate(bound)}
+        placed = self._control.place(self._plan, SLOTS, tables, quorum=plan.quorum, places=places)
+        if placed is None:
+            switches = " and ".join(described.switches_of(self._plan))
+            raise DescriptionError(f"topology {described.name!r}: no switch is next to {switches}")
+        self._placed = placed
+        sides = _sides(bound) if plan.peers else False
+        files = {switch: write_job(part, plan.folder, sides) for switch, part in placed.parts.items()}
+        return [str(files[described.switch_of(host)]) for host in self._plan.workers]
+
+    def read_counts(self) -> DemoCounts:
+        """Read all links, then the programs of the switches at which workers stand."""
+        carried = traffic(self._network)
+        events, drops, replies = self._read_programs()
+        return DemoCounts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)
+
+    def _at_hosts(self, carried: Mapping[Link, LinkTraffic]) -> InterfaceCounters:
+        hosts, total = self._network.topology.hosts, [0, 0, 0, 0]
+        for link, counts in carried.items():
+            if (ends := [end in hosts for end in link.ends]) != [False, False]:
+                there, back = tuple(counts[:2]), tuple(counts[2:])
+                values = (*there, *back) if ends[0] else (*back, *there)
+                total = [before + value for before, value in zip(total, values, strict=True)]
+        return InterfaceCounters(*total)
+
+    def _upwards(self, carried: Mapping[Link, LinkTraffic]) -> dict[str, int]:
+        """Return what leaves have sent up, by link."""
+        described = self._network.topology
+        spine = described.spine_of(self._plan)
+        leaves = described.switches_of(self._plan) if spine is not None else ()
+        links = [(leaf, described.link_between(leaf, str(spine))) for leaf in leaves]
+        return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
+
+    def _read_programs(self) -> tuple[dict[str, int], dict[str, int], int]:
+        """Return events, drops and replies of all switches with workers. A tree's first leaf counts its rounds."""
+        assert self._placed is not None
+        described, events, drops, replies = self._network.topology, Counter[str](), Counter[str](), 0
+        for switch, part in self._placed.parts.items():
+            counts, controller = self._control.counters(switch, part), self._control.controllers[switch]
+            hosts = [host for host in self._plan.workers if described.switch_of(host) == switch]
+            ports = {described.port(switch, described.link_between(host, switch)) for host in hosts}
+            lost = sum(each.egress for port, each in controller.loss_counters().items() if port in ports)
+            replies += _replies(counts, len(hosts)) - lost
+            drops.update(controller.drop_counters())
+            events.update(counts)
+            if isinstance(part, TreePart) and part.rack == 0:
+                events["completed"] += counts["taken"]
+        return dict(events), dict(drops), replies
+
+    def remove_job(self) -> None:
+        """End the job, on all switches."""
+        assert self._placed is not None
+        self._placed.end()
+
+
+def _replies(events: Mapping[str, int], workers: int) -> int:
+    """Return how many frames a program sent to the workers at its switch: to all of them, or to one."""
+    to_all = sum(events[name] for name in ("completed", "taken", "relayed"))
+    return workers * to_all + sum(events[name] for name in ("answered", "stale", "probed"))
+
+
+def _sides(bound: Sequence[tuple[Address, Address | None]]) -> dict[int, Address]:
+    return {rank: side for rank, (_, side) in enumerate(bound) if side is not None}
+
+
+def _seat(network: Network, plan: JobPlan, rank: int) -> Seat:
+    described, host = network.topology, plan.workers[rank]
+    switch = described.switch_of(host)
+    port = described.port(switch, described.link_between(host, switch))
+    send_to, away = (described.ip(switch), HOPSUM_UDP_PORT), network.hosts[host].name
+    return Seat(rank, port, described.mac(host), described.ip(host), send_to, away)

@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum demo`: a training through the switch, then the same in fp32; the run, its checks and its tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hopsum.codec import job_tables, make_codec
+from hopsum.codec.range_codec import RangeCodec
+from hopsum_controlplane import ControlPlaneError
+from hopsum_evaluation.command_options import add_link_options, check_link_options, codec_argument
+from hopsum_evaluation.demo.counted_testbed import (
+    ARRIVED,
+    DemoCounts,
+    LostFrames,
+    demo_testbed,
+    is_possible,
+    lost_between,
+    network_of,
+    read_quiet,
+)
+from hopsum_evaluation.demo.demo_worker import DemoPlan, DemoResult, work
+from hopsum_evaluation.demo.digits_network import MissingDataError, load_images
+from hopsum_topologies.description import Topology
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.switch_testbed import InterfaceCounters
+from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
+
+BATCH = 32
+DEADLINE_S = 60.0
+MAX_WORKERS = 16
+STEPS = 200
+WORKERS = 4
+MAX_LOSS = 0.3
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum demo",
+        description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
+        "training under plain fp32 all-reduce, and compare.",
+    )
+    parser.add_argument(
+        "--target",
+        choices=("native", "bmv2", "mininet"),
+        default="native",
+        help="switch: embedded (native), bmv2, or bmv2 in Mininet (default %(default)s)",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="network of `hopsum topology list`, or a description, FILE.json, in namespaces or Mininet, in place of "
+        "one switch; two_rack is a tree",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        help=f"number of workers, 1 to {MAX_WORKERS} (default {WORKERS}, or as many as the file of --topology has)",
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
+    parser.add_argument(
+        "--codec", type=codec_argument, default="thc", help="codec of the workers: thc:bits=2 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--data", choices=("digits", "fashion"), default="digits", help="data set (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the data, the model and the rotations (default %(default)s)"
+    )
+    parser.add_argument("--quorum", type=int, help="workers that complete a sum (default: all of them)")
+    parser.add_argument(
+        "--loss",
+        type=float,
+        default=0.0,
+        help="share of frames, 0 to 0.3, that the switch drops in each direction (default 0)",
+    )
+    parser.add_argument(
+        "--no-peer-repair", action="store_true", help="no repair between workers of what the switch no longer has"
+    )
+    add_link_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo. Return 0 if every check holds."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        network = _network(options)
+    except TopologyError as error:
+        print(f"hopsum demo: {error}", file=sys.stderr)
+        return 1
+    _check(parser, options)
+    console = Console(stderr=options.json)
+    report = DemoReport(
+        options.target, options.codec, options.workers, options.steps, options.data, options.seed,
+        quorum=options.quorum, loss=options.loss, peers=not options.no_peer_repair,
+    )  # fmt: skip
+    start = time.perf_counter()
+    try:
+        load_images(options.data)
+        if network is not None:
+            report.topology = network.name
+            report.loss = max(link.loss for link in network.links)
+        with temporary_directory("demo") as folder:
+            plan = make_plan(report, folder)
+            plan = replace(plan, link=options.link, pcap=options.pcap, show=options.show)
+            run(plan, report, console, network)
+    except (ControlPlaneError, TopologyError, WorkerDiedError, MissingDataError) as error:
+        print(f"hopsum demo: {error}", file=sys.stderr)
+        return 1
+    report.seconds = time.perf_counter() - start
+    if options.json:
+        print(json.dumps(report.as_json()))
+    else:
+        report.print(console)
+    return 0 if report.good else 1
+
+
+def _network(options: argparse.Namespace) -> Topology | None:
+    """Return the network of --topology, and say how many workers there are. Raises TopologyError."""
+    if options.topology is None:
+        options.workers = WORKERS if options.workers is None else options.workers
+        return None
+    if options.workers is None and not options.topology.endswith(".json"):
+        options.workers = WORKERS
+    network = network_of(options.topology, options.workers)
+    options.workers = len(network.jobs[0].workers)
+    return network
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a message when numbers are out of range or options exclude each other."""
+    if not 1 <= options.workers <= MAX_WORKERS:
+        parser.error(f"--workers {options.workers}: 1 to {MAX_WORKERS}")
+    if options.steps < 20:
+        parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
+    options.quorum = options.workers if options.quorum is None else options.quorum
+    if not 1 <= options.quorum <= options.workers:
+        parser.error(f"--quorum {options.quorum}: 1 to {options.workers}, the workers")
+    if not 0 <= options.loss <= MAX_LOSS:
+        parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
+    if options.topology is not None and (options.loss or options.quorum < options.workers):
+        parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
+    if options.target == "mininet" and options.topology is None:
+        parser.error("--target mininet: say which network, --topology NAME")
+    check_link_options(parser, options)
+
+
+def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) -> DemoPlan:
+    """Return the plan of the run that `report` is about."""
+    same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
+    how = (report.quorum, report.loss, report.peers)
+    return DemoPlan(*same, *how, deadline_s=deadline_s, folder=folder)
+
+
+def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology | None = None) -> None:
+    """Start the switch, or those of a network, make the job, train twice, fill the report."""
+    console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
+    codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
+    report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
+    what = "switch" if network is None else f"switches of {network.name}"
+    console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
+    with demo_testbed(report.target, plan, network) as testbed:
+        report.where = testbed.where
+        with WorkerPool(testbed.seats, work, plan) as pool:
+            paths = testbed.make_job(plan, pool.gather("bound"), job_tables(codec))
+            before = testbed.read_counts()
+            for pipe, path in zip(pool.pipes, paths, strict=True):
+                pipe.send(path)
+            with _progress(console) as progress:
+                trained = follow(pool, progress, plan, plan.codec, "trained")
+                take_in(report, [message[0] for message in trained])
+                report.counts = read_quiet(testbed).since(before)
+                pool.send(True)
+                if nmse := pool.gather("nmse")[0][0]:
+                    report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
+                report.accuracy_fp32 = follow(pool, progress, plan, "fp32", "baseline")[0][0]
+        testbed.remove_job()
+
+
+def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
+    """Show the steps of one training until every worker has sent its `last` message. Return those by rank."""
+    task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
+    found: dict[int, tuple[Any, ...]] = {}
+    while len(found) < plan.workers:
+        rank, (kind, *rest) = pool.receive()
+        if kind == last:
+            found[rank] = tuple(rest)
+        elif kind == "step" and rest[0] == phase:
+            progress.update(task, advance=1, loss=f"loss {rest[2]:.3f}")
+        elif not (kind == "finished" and rank in found):  # which a fast one may be while others still train
+            raise WorkerDiedError(f"worker {rank} sent {kind!r} during {phase}")
+    return [found[rank] for rank in range(plan.workers)]
+
+
+def take_in(report: DemoReport, trained: Sequence[DemoResult]) -> None:
+    """Fill in what the workers found."""
+    report.loss_first = sum(each.loss_first for each in trained) / len(trained)
+    report.loss_last = sum(each.loss_last for each in trained) / len(trained)
+    report.accuracy = trained[0].accuracy
+    report.parameters = trained[0].parameters
+    report.replicas_equal = len({each.digest for each in trained}) == 1
+    report.fetches = sum(each.statistics.fetches for each in trained)
+    report.repaired = sum(each.statistics.repaired for each in trained)
+    traffic = [each.statistics.traffic for each in trained]
+    report.retransmits = sum(each.retransmits for each in traffic)
+    report.updates = sum(each.datagrams_sent - each.retransmits for each in traffic)
+    report.agents = InterfaceCounters(
+        sum(each.datagrams_sent for each in traffic),
+        sum(each.interface_bytes_sent for each in traffic),
+        sum(each.datagrams_received for each in traffic),
+        sum(each.interface_bytes_received for each in traffic),
+    )
+
+
+def _progress(console: Console) -> Progress:
+    label, unit, loss = (TextColumn(text) for text in ("{task.description:8}", "steps", "{task.fields[loss]}"))
+    return Progress(label, BarColumn(), MofNCompleteColumn(), unit, loss, TimeElapsedColumn(), console=console)
+
+
+NMSE_TOLERANCE = 0.2
+"""The most that the measured error may differ from theory."""
+
+
+@dataclass(slots=True)
+class DemoReport:
+    """Everything that is printed. Bytes are of all workers together, at the interface, with headers."""
+
+    target: str
+    codec: str
+    workers: int
+    steps: int
+    data: str
+    seed: int
+    quorum: int = 0
+    """Workers that complete a sum, all of them by default."""
+    loss: float = 0.0
+    """The share of frames that is lost, at every switch port in both directions."""
+    peers: bool = True
+    topology: str | None = None
+    """The name of a topology of the catalogue. None: one switch."""
+    where: str = ""
+    loss_first: float = 0.0
+    loss_last: float = 0.0
+    accuracy: float = 0.0
+    accuracy_fp32: float = 0.0
+    replicas_equal: bool = False
+    parameters: int = 0
+    chunk_elements: int | None = None
+    """Gradients in one packet of the codec, where that is fixed."""
+    counts: DemoCounts = field(default_factory=lambda: DemoCounts(InterfaceCounters(0, 0, 0, 0), {}, {}, 0, {}))
+    """Counts of the switches' interfaces and programs."""
+    agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
+    """The counts of the agents themselves."""
+    retransmits: int = 0
+    updates: int = 0
+    """First transmissions of all agents."""
+    fetches: int = 0
+    """Results that workers asked each other for."""
+    repaired: int = 0
+    """The results among them that came."""
+    nmse_mean: float | None = None
+    nmse_theory: float | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.quorum = self.quorum or self.workers
+
+    @property
+    def interfaces(self) -> InterfaceCounters:
+        """Return what passed the interfaces of the workers' links."""
+        return self.counts.interfaces
+
+    @property
+    def lost(self) -> LostFrames:
+        """Return what full queues lost, or what came too late for anybody, by place."""
+        return lost_between(self.agents, self.counts)
+
+    @property
+    def counters_agree(self) -> bool:
+        """Tell if interfaces, program and agents counted the same but for what was lost, and added no chunk twice."""
+        whole = self.quorum == self.workers
+        return (
+            is_possible(self.lost, self.agents, self.counts)
+            and (not whole or self._sent_again())
+            and self._added_once(whole)
+            and self.counts.events["fault"] == 0
+        )
+
+    def _sent_again(self) -> bool:
+        """Return True if no more was lost than was sent again: all sums are of all workers, and all workers have them.
+
+        A result that came from a peer may have been lost once more than it was asked for.
+        """
+        lost, again = self.lost, self.retransmits + self.counts.events["probed"]
+        up, down = lost.before_interfaces + lost.before_program, lost.behind_program + lost.before_workers
+        return up <= again and down <= again + self.repaired
+
+    def _added_once(self, whole: bool) -> bool:
+        added, completed = self.counts.events["added"], self.counts.events["completed"]
+        if whole:
+            return added == self.updates == completed * self.workers
+        return completed * self.quorum <= added <= min(self.updates, completed * self.workers)
+
+    @property
+    def all_through_switch(self) -> bool:
+        """Whether the switch added as many chunks as the gradients have, and a range for each step's first."""
+        chunks = (-(-self.parameters // self.chunk_elements) if self.chunk_elements else 1) + 1
+        return self.counts.events["added"] >= self.quorum * self.steps * chunks
+
+    @property
+    def nmse_fits(self) -> bool:
+        """Whether the measured error of the mean is near theory, where there is one."""
+        if self.nmse_theory is None or self.nmse_mean is None:
+            return True
+        return abs(self.nmse_mean / self.nmse_theory - 1) <= NMSE_TOLERANCE
+
+    @property
+    def good(self) -> bool:
+        """Whether the demo showed what it promises."""
+        counted = self.counters_agree and self.all_through_switch
+        return self.replicas_equal and counted and self.nmse_fits and self.loss_last < self.loss_first
+
+    @property
+    def bytes_fp32_allreduce(self) -> int:
+        """Return the payload that a ring all-reduce in fp32 sends for the same gradients, all workers together."""
+        return self.steps * 2 * (self.workers - 1) * 4 * self.parameters
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that --json prints."""
+        return {
+            "target": self.target,
+            "codec": self.codec,
+            "workers": self.workers,
+            "steps": self.steps,
+            "data": self.data,
+            "seed": self.seed,
+            "quorum": self.quorum,
+            "loss": self.loss,
+            "peers": self.peers,
+            "topology": self.topology,
+            "parameters": self.parameters,
+            "loss_first": round(self.loss_first, 4),
+            "loss_last": round(self.loss_last, 4),
+            "accuracy": round(self.accuracy, 4),
+            "accuracy_fp32": round(self.accuracy_fp32, 4),
+            "replicas_equal": self.replicas_equal,
+            "counters_agree": self.counters_agree,
+            "all_through_switch": self.all_through_switch,
+            "bytes_up": self.interfaces.bytes_up,
+            "bytes_down": self.interfaces.bytes_down,
+            "bytes_fp32_allreduce": self.bytes_fp32_allreduce,
+            "packets": self.interfaces.packets_up + self.interfaces.packets_down,
+            "retransmits": self.retransmits,
+            "fetches": self.fetches,
+            "repaired": self.repaired,
+            "nmse_mean": self.nmse_mean,
+            "nmse_theory": self.nmse_theory,
+            "uplinks": self.counts.uplinks,
+            "switch_events": self.counts.events,
+            "switch_drops": self.counts.drops,
+            "lost": self.lost._asdict(),
+            "seconds": round(self.seconds, 2),
+        }
+
+    def print(self, console: Console) -> None:
+        """Print the tables."""
+        console.print(self._training())
+        console.print(self._network())
+        console.print(self._counters())
+        verdict = "[bold green]all checks hold" if self.good else "[bold red]something is wrong: see NO above"
+        console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.0f} s)")
+
+    def _training(self) -> Table:
+        title = f"{self.workers} workers, {self.steps} steps, {self.parameters:,} parameters, {self.data}"
+        table = _table(title, "", f"{self.codec} through the switch", "fp32 all-reduce")
+        table.add_row("accuracy on the test images", f"{self.accuracy:.2%}", f"{self.accuracy_fp32:.2%}")
+        table.add_row("loss, first ten steps and last ten", f"{self.loss_first:.3f} -> {self.loss_last:.3f}", "")
+        table.add_row("same parameters on all workers (SHA-256)", _yes(self.replicas_equal), "")
+        if self.nmse_mean is not None:
+            theory = "" if self.nmse_theory is None else f", theory {self.nmse_theory:.4g}: {_yes(self.nmse_fits)}"
+            table.add_row("error of the mean (NMSE)", f"{self.nmse_mean:.4g}{theory}", "0")
+        return table
+
+    def _network(self) -> Table:
+        worker_steps = self.workers * self.steps
+        table = _table("per worker and step, at the interface with all headers", "", "up", "down")
+        up, down, ring = (
+            value / worker_steps
+            for value in (self.interfaces.bytes_up, self.interfaces.bytes_down, self.bytes_fp32_allreduce)
+        )
+        table.add_row(f"{self.codec}: bytes", f"{up:,.0f}", f"{down:,.0f}")
+        table.add_row("fp32 ring all-reduce: bytes (computed, payload only)", f"{ring:,.0f}", f"{ring:,.0f}")
+        table.add_row("ratio", f"{ring / up:.2f}", f"{ring / down:.2f}")
+        table.add_row(
+            f"{self.codec}: packets",
+            f"{self.interfaces.packets_up / worker_steps:,.1f}",
+            f"{self.interfaces.packets_down / worker_steps:,.1f}",
+        )
+        return table
+
+    def _counters(self) -> Table:
+        table = _table("what was counted", "", "workers", "interfaces", "switch program")
+        counts, lost = self.counts, self.lost
+        repeated = sum(counts.events[name] for name in ARRIVED) - counts.events["added"]
+        up, down = "packets up", "packets down"
+        table.add_row(up, f"{self.agents.packets_up:,}", f"{self.interfaces.packets_up:,}", f"{counts.arrived:,}")
+        table.add_row(down, f"{self.agents.packets_down:,}", f"{self.interfaces.packets_down:,}", f"{counts.replies:,}")
+        table.add_row("lost before here, up", "", f"{lost.before_interfaces:,}", f"{lost.before_program:,}")
+        table.add_row("lost before here or late, down", f"{lost.before_workers:,}", f"{lost.behind_program:,}", "")
+        for link, packets in counts.uplinks.items():
+            table.add_row(f"packets up {link}", "", f"{packets:,}", "")
+        table.add_row("bytes up", f"{self.agents.bytes_up:,}", f"{self.interfaces.bytes_up:,}", "")
+        table.add_row("bytes down", f"{self.agents.bytes_down:,}", f"{self.interfaces.bytes_down:,}", "")
+        table.add_row("contributions added", f"{self.updates:,}", "", f"{counts.events['added']:,}")
+        table.add_row("repeated, answered, stale", f"{self.retransmits:,}", "", f"{repeated:,}")
+        if self.quorum < self.workers:
+            table.add_row("results asked of peers, and got", f"{self.fetches:,}, {self.repaired:,}", "", "")
+        table.add_row("dropped", "", "", f"{sum(counts.drops.values()):,}")
+        table.add_row("all agree", "", "", _yes(self.counters_agree))
+        table.add_row("every gradient went through the switch", "", "", _yes(self.all_through_switch))
+        return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    return table
+
+
+def _yes(value: bool) -> str:
+    return "[green]yes[/]" if value else "[red]NO[/]"

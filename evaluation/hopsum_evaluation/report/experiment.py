@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the sections of a report have in common: their sizes, their randomness, and the form of what they show.
+
+A section is a module with the tuple CLAIMS, `run(settings, tell)`, which measures and returns what JSON can hold, and
+`show(result)`, which makes tables, plots and samples of that alone. `hopsum report --read` shows without measuring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hopsum.codec.hashing import derive_key
+from hopsum.errors import HopsumError
+from hopsum_controlplane import ControlPlaneError
+from hopsum_evaluation.charts import Plot
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.worker_pool import WorkerDiedError
+
+_T = TypeVar("_T")
+
+Result = dict[str, Any]
+"""Figures of one section, in values that JSON can hold: all that `show` needs."""
+Tell = Callable[[float, str], None]
+"""Called with the share of a section that is done, 0 to 1, and with what comes next, for a progress bar."""
+
+
+class NotRunError(Exception):
+    """A section cannot run on this machine. The message says why, and what would let it run."""
+
+
+class Size(StrEnum):
+    """Size of all experiments. small: seconds, for tests. default: six minutes on two cores. full: hours."""
+
+    SMALL = "small"
+    DEFAULT = "default"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Seed and size of a report, and the streams of random numbers that follow from the seed."""
+
+    seed: int
+    size: Size
+
+    def pick(self, small: _T, default: _T, full: _T) -> _T:
+        """Return the argument of the chosen size."""
+        return {Size.SMALL: small, Size.DEFAULT: default, Size.FULL: full}[self.size]
+
+    def stream(self, *names: str | int) -> int:
+        """Derive a seed, below 2^63, from a name ("data", "codec", "batch" or "loss") and any further names or numbers.
+
+        Rotations and roundings are streams of "codec": `hopsum.codec.hashing` tells them apart.
+        """
+        parts = (_number(name) for name in names)
+        return derive_key(self.seed, *parts) >> 1
+
+    def rng(self, *names: str | int) -> np.random.Generator:
+        """Return numpy's generator, seeded by `stream(*names)`."""
+        return np.random.default_rng(self.stream(*names))
+
+
+def _number(name: str | int) -> int:
+    if isinstance(name, int):
+        return name
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+
+
+def measure_apart(measure: Callable[..., _T], *arguments: Any) -> _T:
+    """Call `measure` in a process of its own and return its result. Raises NotRunError with the error of that process.
+
+    gRPC's threads stay in the network namespace in which they were started, and a process has one set of them. So two
+    measurements in namespaces cannot share a process.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(_portable, measure, *arguments).result()
+        except BrokenProcessPool as error:
+            raise NotRunError(f"the process of the measurement ended early: {error}") from error
+
+
+def _portable(measure: Callable[..., _T], *arguments: Any) -> _T:
+    """Call `measure`, with its expected errors as NotRunError: not every error can be pickled for the parent."""
+    try:
+        return measure(*arguments)
+    except (ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
+        raise NotRunError(f"{type(error).__name__}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """Rows of text below their heads. The first column names the row."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a section shows: tables, plots, and the samples of its claims."""
+
+    tables: Sequence[ShownTable] = ()
+    plots: Sequence[Plot] = ()
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Samples by claim, one per seed. None for a claim that was not measured."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why a claim would have no samples, or a sample that is not finite, by claim."""
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """Write a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9, or a hyphen for None."""
+    if value is None or not isfinite(value):
+        return "-" if value is None else str(value)
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e")
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section `lossless`: the claims of LHC: throughput against density, the density of a real model, and what peels.
+
+Speed: encode, peel and decode a Gaussian vector in one thread, bitmap index, without a network. A speed-up is that of a
+link with codec and link one after the other: measured codec time, counted bytes. Peeling: ours sketches members at
+random places of a vector; in the published layout all 1024 elements of a block share three rows, so that every column
+is a hypergraph of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from math import ceil
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec import make_codec
+from hopsum.codec.lossless import Lossless
+from hopsum.codec.lossless.reference import NumpySketch
+from hopsum.codec.lossless.sizing import GAMMA, unpeeled
+from hopsum_evaluation.bench.lossless_rate import LosslessSetting, measure_settings
+from hopsum_evaluation.charts import Plot, Series
+from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
+from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell, figure
+
+LHC: Final = "Li et al., LHC (2024)"
+LINK_BITS_PER_S: Final = 1e9
+THRESHOLD: Final = 1.222
+"""Cells per edge of a large random hypergraph, three cells an edge, above which it peels."""
+CLAIMS: Final = (
+    Claim(
+        "throughput",
+        "time of an all-reduce at 5 % density, 1 Gbit/s, codec then bytes: dense fp32 over lossless",
+        f"{LHC}, abstract: up to",
+        Basis.PUBLISHED,
+        6.33,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "iteration",
+        "time of a training step at 5 % density, 1 Gbit/s, compute, codec, then bytes: dense fp32 over lossless",
+        f"{LHC}, abstract: up to",
+        Basis.PUBLISHED,
+        3.74,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "bytes",
+        "bytes sent per byte of the dense vector at 5 % density",
+        f"{LHC}; its code's formula, gamma * density + 1/32",
+        Basis.THEORY,
+        GAMMA * 0.05 + 1 / 32,
+        Relation.WITHIN,
+        0.005,
+    ),
+    Claim(
+        "threshold",
+        "cells per non-zero element from which on a sketch peels",
+        "random hypergraphs with three cells an edge",
+        Basis.THEORY,
+        THRESHOLD,
+        Relation.WITHIN,
+        0.025,
+    ),
+    Claim(
+        "below",
+        "share of elements that do not peel at 1.15 cells each",
+        "simulation",
+        Basis.OWN,
+        0.1,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "above",
+        "share of elements that do not peel at 1.3 cells each",
+        "simulation",
+        Basis.OWN,
+        0.0,
+        Relation.AT_MOST,
+    ),
+)
+_GAMMAS: Final = (1.15, 1.2, 1.225, 1.25, 1.3, 1.4, 1.6, 2.0)
+_CLAIMED: Final = 0.05
+
+
+def run(settings: Settings, tell: Tell) -> Result:
+    """Measure speed, a step, a density, and what peels. Raises NotRunError."""
+    repeats = settings.pick(2, 5, 10)
+    speed = _measure_speed(settings, repeats, tell)
+    iteration = measure_iterations(settings, repeats)
+    tell(0.55, "a model of word embeddings")
+    density = measure_density(settings)
+    members = settings.pick(1 << 13, 1 << 16, 1 << 18)
+    blocks, columns = settings.pick(1 << 12, 1 << 14, 1 << 17), settings.pick(4, 16, 64)
+    peeled = []
+    for repeat in range(repeats):
+        tell(0.6 + 0.4 * repeat / repeats, f"what peels, {members:,} members")
+        rng = settings.rng("data", "peel", repeat)
+        peeled.append({
+            "threshold": our_threshold(members, _CLAIMED, rng),
+            "left": [our_share_left(members, gamma, _CLAIMED, rng) for gamma in _GAMMAS],
+            "columns": [published_columns(blocks, gamma, _CLAIMED, columns, rng) for gamma in _GAMMAS],
+        })  # fmt: skip
+    return {"speed": speed, "iteration": iteration, "density": density, "gammas": list(_GAMMAS), "peeled": peeled,
+            "members": members, "blocks": blocks, "columns": columns}  # fmt: skip
+
+
+def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[str, Any]]:
+    elements = settings.pick(1 << 18, 1 << 22, 1 << 24)
+    densities = settings.pick(
+        (0.01, _CLAIMED), (0.001, 0.01, _CLAIMED, 0.2), (0.001, 0.005, 0.01, 0.02, _CLAIMED, 0.1, 0.2, 0.4)
+    )
+    codec = make_codec("lossless", workers=1, index="bitmap")
+    assert isinstance(codec, Lossless)
+    found = []
+    for number, density in enumerate(densities):
+        rows = []
+        for repeat in range(repeats):
+            tell(0.55 * (number + repeat / repeats) / len(densities), f"speed at density {density:g}")
+            rng = settings.rng("data", "sparse", number, repeat)
+            x = rng.standard_normal(elements, dtype=np.float32)
+            x[rng.random(elements, dtype=np.float32) >= density] = 0
+            (row,) = measure_settings([LosslessSetting(codec, GAMMA, 1)], x, 3, settings.stream("codec", repeat) >> 1)
+            kept = ("all_elements_per_s", "bytes_of_dense", "lanes_per_nonzero", "backend")
+            rows.append({key: row[key] for key in kept})
+        found.append({"density": density, "elements": elements, "runs": rows})
+    return found
+
+
+def speedup(elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float) -> float:
+    """Divide the time of a dense float32 vector on a link by that of codec and bytes, one after the other."""
+    dense_s = 32 / link_bits_per_s
+    return dense_s / (1 / elements_per_s + dense_s * bytes_of_dense)
+
+
+def show(result: Result) -> Shown:
+    """Make tables, plots and the samples of the claims from a result of `run`."""
+    speed, peeled, gammas = result["speed"], result["peeled"], result["gammas"]
+    claimed = next(row for row in speed if row["density"] == _CLAIMED)
+    iteration, density = result.get("iteration"), result.get("density")
+    return Shown(
+        tables=[_speed_table(speed), _peel_table(gammas, peeled), *([_density_table(density)] if density else [])],
+        plots=[_speed_plot(speed), _peel_plot(gammas, peeled)],
+        samples={
+            "throughput": _speedups(claimed),
+            "iteration": _iteration_speedups(iteration, claimed) if iteration else [],
+            "bytes": [each["bytes_of_dense"] for each in claimed["runs"]],
+            "threshold": [each["threshold"] for each in peeled],
+            "below": [each["left"][gammas.index(1.15)] for each in peeled],
+            "above": [each["left"][gammas.index(1.3)] for each in peeled],
+        },
+        reasons={"iteration": "the compute of a step was not measured: it needs torch and scikit-learn"},
+    )
+
+
+def _iteration_speedups(iteration: dict[str, Any], row: dict[str, Any]) -> list[float]:
+    return [
+        iteration_speedup(compute_s, iteration["parameters"], each["all_elements_per_s"], each["bytes_of_dense"],
+                          LINK_BITS_PER_S)
+        for compute_s, each in zip(iteration["compute_s"], row["runs"], strict=True)
+    ]  # fmt: skip
+
+
+def _density_table(density: dict[str, Any]) -> ShownTable:
+    """Tabulate the densities of a real model, to be looked up in the speed by density."""
+    row = [f"{density['parameters']:,}", f"{density['workers']}", figure(100 * density["worker"]),
+           figure(100 * density["sum"])]  # fmt: skip
+    heads = ("parameters", "workers", "not zero at a worker, %", "not zero in the sum, %")
+    return ShownTable("lossless-density", heads, [row])
+
+
+def _speedups(row: dict[str, Any], link: float = LINK_BITS_PER_S) -> list[float]:
+    return [speedup(each["all_elements_per_s"], each["bytes_of_dense"], link) for each in row["runs"]]
+
+
+def _speed_plot(speed: Sequence[dict[str, Any]]) -> Plot:
+    densities = [100 * row["density"] for row in speed]
+    series = []
+    for link in (1e8, LINK_BITS_PER_S, 1e10):
+        found = [interval(_speedups(row, link)) for row in speed]
+        reach = [each.high - each.mean for each in found]
+        series.append(Series(f"{link / 1e9:g} Gbit/s", densities, [each.mean for each in found], reach))
+    series.append(Series("as fast as dense", densities, [1.0] * len(densities), reference=True))
+    series.append(Series("published, up to 6.33", densities, [6.33] * len(densities), reference=True))
+    return Plot("lossless-speed", "Lossless against dense fp32, by density", "elements that are not zero, %",
+                "speed-up", series, True, True)  # fmt: skip
+
+
+def _peel_plot(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Plot:
+    whole = [float(np.mean([each["left"][place] == 0 for each in peeled])) for place in range(len(gammas))]
+    left = [float(np.mean([each["left"][place] for each in peeled])) for place in range(len(gammas))]
+    columns = [float(np.mean([each["columns"][place] for each in peeled])) for place in range(len(gammas))]
+    series = [
+        Series("ours: sketches that peel", gammas, whole),
+        Series("ours: elements left", gammas, left),
+        Series("published: columns that peel", gammas, columns),
+        Series(f"threshold {THRESHOLD}", [THRESHOLD, THRESHOLD], [0.0, 1.0], reference=True),
+    ]
+    return Plot("lossless-peel", "What peels, by size of the sketch", "cells per non-zero element", "share", series)
+
+
+def _speed_table(speed: Sequence[dict[str, Any]]) -> ShownTable:
+    rows = []
+    for row in speed:
+        rate = interval([each["all_elements_per_s"] / 1e6 for each in row["runs"]])
+        gain, size = interval(_speedups(row)), interval([each["bytes_of_dense"] for each in row["runs"]])
+        rows.append([f"{row['density']:.1%}", f"{figure(rate.mean)} ± {figure(rate.high - rate.mean, 2)}",
+                     figure(size.mean), f"{figure(gain.mean)} ± {figure(gain.high - gain.mean, 2)}"])  # fmt: skip
+    heads = ("density", "M elements/s", "bytes of dense", "speed-up at 1 Gbit/s")
+    return ShownTable("lossless-speed", heads, rows)
+
+
+def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> ShownTable:
+    rows = []
+    for place, gamma in enumerate(gammas):
+        left = [each["left"][place] for each in peeled]
+        columns = float(np.mean([each["columns"][place] for each in peeled]))
+        whole = sum(each == 0 for each in left)
+        rows.append([f"{gamma:g}", f"{whole} of {len(left)}", figure(float(np.mean(left))), f"{columns:.0%}"])
+    heads = ("cells per element", "ours: sketches that peel", "ours: share left", "published: columns that peel")
+    return ShownTable("lossless-peeling", heads, rows)
+
+
+_HASHES: Final = 3
+"""Cells of an element, or rows of a block."""
+
+
+def our_share_left(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:
+    """Sketch members at random places of a vector. Return the share that does not peel in gamma cells each."""
+    places = _places(members, density, rng)
+    left = unpeeled(NumpySketch(), places, gamma, key=int(rng.integers(1 << 62)))
+    return left / members
+
+
+def our_threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
+    """Find the least gamma, in multiples of `step`, at which a sketch of so many members peels, by bisection."""
+    places, kernels, key = _places(members, density, rng), NumpySketch(), int(rng.integers(1 << 62))
+    low, high = round(1.0 / step), round(1.6 / step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        left = unpeeled(kernels, places, middle * step, key=key)
+        low, high = (low, middle) if left == 0 else (middle, high)
+    return high * step
+
+
+def published_columns(blocks: int, gamma: float, density: float, columns: int, rng: np.random.Generator) -> float:
+    """Simulate the published layout. Return the share of columns that peel wholly.
+
+    A block lies in three rows of one table, drawn independently, so that two may be the same. Every column has an
+    edge for each block that is not zero there. Rows follow from the non-zero elements on average.
+    """
+    rows = max(_HASHES, ceil(gamma * density * blocks))
+    where = rng.integers(0, rows, (blocks, _HASHES))
+    return float(np.mean([peels(where[rng.random(blocks) < density], rows) for _ in range(columns)]))
+
+
+def peels(edges: NDArray[np.int64], cells: int) -> bool:
+    """Remove edges, int64[edges, 3], that are alone in one of their cells, until none is. Return True if all went."""
+    left = edges
+    while len(left):
+        alone = np.bincount(left.ravel(), minlength=cells) == 1
+        free = alone[left].any(axis=1)
+        if not free.any():
+            return False
+        left = left[~free]
+    return True
+
+
+def _places(members: int, density: float, rng: np.random.Generator) -> NDArray[np.uint32]:
+    found = rng.choice(ceil(members / density), members, replace=False)
+    return np.sort(found).astype(np.uint32)
+
+
+BATCH: Final = 32
+_STEPS: Final = 5
+"""Timed steps, of which the median counts."""
+
+
+def measure_iterations(settings: Settings, repeats: int) -> dict[str, Any] | None:
+    """Time training steps of model `cnn` in one thread, one per repeat. Return None without torch or scikit-learn."""
+    if find_spec("torch") is None or find_spec("sklearn") is None:
+        return None
+    import torch
+
+    threads = torch.get_num_threads()
+    # One thread, as the codec is measured.
+    torch.set_num_threads(1)
+    try:
+        steps = [_make_step(settings, repeat) for repeat in range(repeats)]
+        compute_s = [_seconds_of(step) for step, _ in steps]
+    finally:
+        torch.set_num_threads(threads)
+    return {"batch": BATCH, "parameters": steps[0][1], "compute_s": compute_s}
+
+
+def _make_step(settings: Settings, repeat: int) -> tuple[Callable[[], None], int]:
+    """Make a function that takes a training step. Return it with the number of parameters."""
+    from hopsum_evaluation.report.accuracy_models import load_learning, loss
+
+    learning = load_learning("cnn")
+    network = learning.make_network(settings.stream("data", "iteration", repeat) % (1 << 31))
+    optimiser, rng = learning.make_optimiser(network), settings.rng("batch", "iteration", repeat)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss(network, learning.draw(rng, BATCH)).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+    return step, sum(each.numel() for each in network.parameters())
+
+
+def _seconds_of(step: Callable[[], None]) -> float:
+    """Return the median seconds of some steps after the first."""
+    step()
+    took = []
+    for _ in range(_STEPS):
+        start = time.perf_counter()
+        step()
+        took.append(time.perf_counter() - start)
+    return median(took)
+
+
+def iteration_speedup(
+    compute_s: float, parameters: int, elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float
+) -> float:
+    """Divide the time of a step with a dense float32 gradient by that with codec and bytes. Nothing overlaps."""
+    dense_s = 32 * parameters / link_bits_per_s
+    return (compute_s + dense_s) / (compute_s + parameters / elements_per_s + dense_s * bytes_of_dense)
+
+
+_EMBEDDED: Final = 256
+"""Width of a word's embedding."""
+_WORDS: Final = 64
+"""Words that a worker predicts in a step."""
+_CONTEXT, _NEGATIVES = 4, 5
+"""Words around a predicted one, and negative samples for each."""
+_EMBEDDING_WORKERS: Final = 4
+
+
+def measure_density(settings: Settings) -> dict[str, Any] | None:
+    """Measure how dense the gradient of a model of word embeddings is. Return None without the text.
+
+    Continuous bag of words with negative sampling (Mikolov et al. 2013): a step changes only the rows of both tables
+    for words that it saw and for negative samples. These rows follow from the batch, so that no training is needed.
+    """
+    if find_spec("torch") is None or find_spec("pydoc_data") is None:
+        return None
+    from hopsum_evaluation.report.accuracy_models import read_text
+
+    words = bytes(read_text().numpy().astype(np.uint8)).decode().split()
+    counts = Counter(words).most_common(settings.pick(1 << 9, 1 << 14, 1 << 14))
+    numbers = {word: number for number, (word, _) in enumerate(counts)}
+    text = np.array([numbers[word] for word in words if word in numbers], np.int64)
+    odds = np.array([count for _, count in counts], np.float64) ** 0.75  # as published
+    odds /= odds.sum()
+    rng = settings.rng("batch", "words")
+    touched = np.zeros((_EMBEDDING_WORKERS, 2, len(counts)), np.bool_)
+    for input_rows, output_rows in touched:
+        centres = rng.integers(_CONTEXT, len(text) - _CONTEXT, _WORDS)
+        around = np.delete(np.arange(-(_CONTEXT // 2), _CONTEXT // 2 + 1), _CONTEXT // 2)
+        input_rows[text[centres[:, None] + around]] = True
+        output_rows[text[centres]] = True
+        output_rows[rng.choice(len(odds), (_WORDS, _NEGATIVES), p=odds)] = True
+    return {
+        "parameters": 2 * len(counts) * _EMBEDDED,
+        "workers": _EMBEDDING_WORKERS,
+        "worker": float(touched.mean()),
+        "sum": float(touched.any(axis=0).mean()),
+    }

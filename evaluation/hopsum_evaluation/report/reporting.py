@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum report`: do the experiments, and put them on two pages beside what papers claim.
+
+Writes results.md (answers), claims.md, pictures as PNG and SVG, a CSV file for each table, and report.json with the raw
+figures. All pages follow from the JSON: --read makes them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hopsum.errors import HopsumError
+from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.report import (
+    accuracy,
+    delay,
+    error,
+    estimation,
+    lossless_claims,
+    packet_loss,
+    switch_rates,
+)
+from hopsum_evaluation.report.claims import Judged, judge
+from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell
+from hopsum_evaluation.report.pages import claim_cells, write_pages
+
+SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
+    "error": ("Error of the mean, bits and workers", error),
+    "accuracy": ("Time to accuracy on shaped links", accuracy),
+    "loss": ("THC: lost packets, stragglers, bits and workers", packet_loss),
+    "lossless": ("LHC: throughput against density, and what peels", lossless_claims),
+    "estimation": ("Suresh et al.: mean estimation, k-means, PCA", estimation),
+    "delay": ("Rate by delay", delay),
+    "dataplane": ("Data plane: native code and bmv2", switch_rates),
+}
+"""Title and module of each section, in the order of the page of claims."""
+FORMAT: Final = 1
+"""Version of report.json."""
+NOT_RUN: Final = "not_run"
+"""Key of a section's result that has the reason why it has no figures."""
+OUT: Final = Path("hopsum-report")
+JSON_NAME: Final = "report.json"
+_PACKAGES: Final = ("hopsum", "numpy", "numba", "llvmlite", "torch", "scikit-learn", "constriction", "matplotlib")
+
+
+class ReportError(Exception):
+    """A file is not a report that this version can show. The message says where and why."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(prog="hopsum report", description=(__doc__ or "").partition(": ")[2])
+    parser.add_argument(
+        "--output-dir", type=Path, default=OUT, metavar="DIR", help="folder for everything (default %(default)s)"
+    )
+    parser.add_argument("--full", action="store_const", dest="size", const=Size.FULL, help="run all sizes: hours")
+    parser.add_argument(
+        "--size", type=Size, dest="size", choices=tuple(Size), metavar="SIZE", help=f"sizes to run: {', '.join(Size)}"
+    )
+    parser.add_argument(
+        "--sections",
+        type=_sections,
+        default=tuple(SECTIONS),
+        metavar="NAME,...",
+        help=f"sections to run, of {', '.join(SECTIONS)} (default: all)",
+    )
+    parser.add_argument("--resume", action="store_true", help="complete the report.json that is there")
+    parser.add_argument("--seed", type=int, default=1, help="seed of everything random (default %(default)s)")
+    parser.add_argument(
+        "--read", type=Path, dest="source", metavar="JSON", help="report.json to show, in place of a run"
+    )
+    parser.set_defaults(size=Size.DEFAULT)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, write, and return 0. Return 1 where files cannot be read or written."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.seed < 0:
+        parser.error("a seed of at least 0")
+    if options.resume and options.source is not None:
+        parser.error("--read runs nothing, --resume continues a run")
+    missing = [name for name in ("matplotlib", "scipy") if find_spec(name) is None]
+    if missing:
+        parser.exit(1, f"hopsum report: {' and '.join(missing)} not installed: pip install 'hopsum[demo,plot]'\n")
+    try:
+        if options.source is not None:
+            report = read_report(options.source)
+        else:
+            # Written and read again: pages show what the file has.
+            report = _run(options)
+            write_report(report, options.output_dir / JSON_NAME)
+            report = read_report(options.output_dir / JSON_NAME)
+        options.output_dir.mkdir(parents=True, exist_ok=True)
+        parts = {name: (SECTIONS[name][0], *shown(report, name)) for name in SECTIONS}
+        write_pages(report, parts, options.output_dir)
+    except (ReportError, OSError) as problem:
+        print(f"hopsum report: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        done = options.output_dir / JSON_NAME
+        print(f"hopsum report: stopped; {done} has the finished sections: --resume continues", file=sys.stderr)
+        return 130
+    for _, _, judged in parts.values():
+        for each in judged:
+            verdict, text, condition, ours, *_ = claim_cells(each)
+            print(f"{verdict:15} {text}: {condition}; measured {ours}")
+    print(options.output_dir / "results.md")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    settings, path = Settings(options.seed, options.size), options.output_dir / JSON_NAME
+    earlier = same_run(settings, path) if options.resume else None
+    options.output_dir.mkdir(parents=True, exist_ok=True)  # before anything is measured
+    return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path), earlier)
+
+
+def collect(
+    settings: Settings,
+    wanted: Sequence[str],
+    console: Console,
+    save: Callable[[dict[str, Any]], None] = lambda report: None,
+    earlier: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run the wanted sections in the order of SECTIONS, with a progress bar each. Return the report.
+
+    A section that cannot run has the reason in place of figures. The others continue.
+
+    Args:
+        settings: seed and size.
+        wanted: names of sections.
+        console: where progress is shown.
+        save: called with the report after each section, so that a run that is stopped loses one section at most.
+        earlier: a report of `same_run`, to complete: sections with figures are not run again.
+    """
+    report, tree = earlier or begin(settings), commit()
+    found = report["sections"]
+    missing = [name for name in SECTIONS if name in wanted and NOT_RUN in found.get(name, {NOT_RUN: ""})]
+    columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        tasks = {name: progress.add_task(name, total=1.0, now="", start=False) for name in missing}
+        for name, task in tasks.items():
+            progress.start_task(task)
+
+            plain = _lines(name, console)
+
+            def tell(done: float, now: str, task: Any = task, plain: Tell = plain) -> None:
+                progress.update(task, completed=done, now=now)
+                plain(done, now)
+
+            load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
+            result = _run_section(name, settings, tell)
+            found[name] = {
+                **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
+                "commit": tree, "machine": report["machine"], "versions": report["versions"],
+            }  # fmt: skip
+            report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
+            tell(1.0, "not run" if NOT_RUN in found[name] else "")
+            save(report)
+    return report
+
+
+def _lines(name: str, console: Console) -> Tell:
+    """Make a Tell that prints a line at each twentieth of a section, for a console that shows no bar: a file."""
+    printed = -1
+
+    def tell(done: float, now: str) -> None:
+        nonlocal printed
+        if not console.is_terminal and int(20 * done) > printed:
+            printed = int(20 * done)
+            console.print(f"{name:12} {done:4.0%}  {now}", highlight=False, markup=False)
+
+    return tell
+
+
+def begin(settings: Settings) -> dict[str, Any]:
+    """Make a report without sections: machine, versions and commit."""
+    return {
+        "format": FORMAT,
+        "begun": _now(),
+        "seconds": 0.0,
+        "seed": settings.seed,
+        "size": str(settings.size),
+        "sections": {},
+        "machine": machine(),
+        "versions": versions(*_PACKAGES),
+        "p4_manifest_sha256": manifest_hash(),
+        "commit": commit(),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
+    """Read a report to complete it, or return None where there is no file.
+
+    Raises:
+        ReportError: the file is no report, or one of another seed, size, P4 program, machine or software. Another
+            commit is no other run: each section has the commit that it was run with.
+    """
+    if not path.exists():
+        return None
+    earlier, now = read_report(path), begin(settings)
+    of = {"seed", "size", "p4_manifest_sha256", "versions"}
+    differ = sorted(name for name in of if earlier.get(name) != now[name])
+    if any(earlier.get("machine", {}).get(name) != now["machine"][name] for name in ("processor", "cores", "system")):
+        differ.append("machine")
+    if differ:
+        was = ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in differ)
+        raise ReportError(f"{path}: not of this run ({was}): leave --resume away, or choose another --output-dir")
+    return earlier
+
+
+def _run_section(name: str, settings: Settings, tell: Tell) -> Result:
+    try:
+        found: Result = SECTIONS[name][1].run(settings, tell)
+    except NotRunError as problem:
+        return {NOT_RUN: str(problem)}
+    except ModuleNotFoundError as problem:
+        # A module of ours that is missing is a fault of this program, not of the machine.
+        if (problem.name or "").split(".")[0].startswith("hopsum"):
+            raise
+        return {NOT_RUN: f"needs the module {problem.name}"}
+    except (HopsumError, OSError) as problem:
+        return {NOT_RUN: f"{type(problem).__name__}: {problem}"}
+    return found
+
+
+def manifest_hash() -> str | None:
+    """Compute the SHA-256 of the manifest of the compiled P4 program. None outside a source tree."""
+    path = Path(__file__).resolve().parents[3] / "p4" / "build" / "manifest.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read a report.json. Raises ReportError."""
+    try:
+        report = json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise ReportError(f"{path}: {problem}") from problem
+    if not isinstance(report, dict) or report.get("format") != FORMAT:
+        raise ReportError(f"{path}: not a report of format {FORMAT}; make one with `hopsum report`")
+    unknown = set(report["sections"]) - set(SECTIONS)
+    if unknown:
+        raise ReportError(f"{path}: sections {', '.join(sorted(unknown))}: this version has {', '.join(SECTIONS)}")
+    return report
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """Write a report as JSON, whole or not at all. Numbers that are not finite become null."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(_finite(report), indent=1) + "\n")
+    part.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:
+    """Make tables and plots of a section of the report, and judge its claims.
+
+    A section without figures shows nothing, and none of its claims is run.
+    """
+    module, result = SECTIONS[name][1], report["sections"].get(name)
+    if result is None or NOT_RUN in result:
+        reason = "not asked for" if result is None else result[NOT_RUN]
+        return Shown(), [judge(claim, (), reason) for claim in module.CLAIMS]
+    part: Shown = module.show(result)
+    judged = [
+        judge(claim, part.samples.get(claim.name, ()), part.reasons.get(claim.name, "")) for claim in module.CLAIMS
+    ]
+    return part, judged
+
+
+def _sections(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: of {', '.join(SECTIONS)}")
+    return names

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum selftest`: worker processes sum vectors through a switch, and numpy judges the sums. Needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hopsum.codec.interface import TABLE_NAMES
+from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.transport import Transport
+from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
+from hopsum_evaluation.command_options import add_link_options, check_link_options, view_of
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
+from hopsum_topologies.switch_testbed import SWITCH, Testbed, open_testbed
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
+from hopsum_wire import Op, pack_codes
+from hopsum_wire._layout import LANES_BYTES
+from hopsum_wire.payload import SHAPES, lanes
+
+SLOTS = 32
+DEADLINE_S = 60.0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum selftest",
+        description="Sum vectors of several worker processes through a switch; compare with numpy.",
+    )
+    parser.add_argument("--target", choices=("native", "bmv2"), default="native", help="switch (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 15 (default %(default)s)")
+    parser.add_argument(
+        "--elements", type=int, default=65536, help="number of elements of every vector (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    add_link_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command. Return 0 if every sum, every replica and every counter is right."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not 1 <= options.workers <= 15:
+        most = TABLES[Op.LOOKUP_ADD8][-1]
+        parser.error(f"--workers {options.workers}: 1 to 15, since 15 * {most} fills an 8-bit lane")
+    if options.elements < 1:
+        parser.error(f"--elements {options.elements}: at least 1")
+    check_link_options(parser, options)
+    console = Console(stderr=options.json)
+    report = SelftestReport(options.target, "", options.workers, options.elements, options.seed)
+    start = time.perf_counter()
+    try:
+        console.print(f"starting the {options.target} switch and {options.workers} workers ...")
+        with open_testbed(options.target, options.workers) as testbed:
+            report.where = testbed.where
+            perform(testbed, report, console, LinkPlan(options.link, options.pcap, options.show))
+    except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
+        print(f"hopsum selftest: {error}", file=sys.stderr)
+        return 1
+    report.seconds = time.perf_counter() - start
+    if options.json:
+        print(json.dumps(report.as_json()))
+    else:
+        report.print(console)
+    return 0 if report.good else 1
+
+
+def perform(testbed: Testbed, report: SelftestReport, console: Console, link: LinkPlan) -> None:
+    """Make the job, let the workers sum, and fill the report."""
+    controller = SwitchController(testbed.device, SWITCH)
+    drops_before = controller.drop_counters()
+    with WorkerPool(testbed.seats, work, link) as pool:
+        bound = pool.gather("bound")
+        endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(testbed.seats, bound, strict=True))
+        exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)
+        tables: dict[str, Any] = {TABLE_NAMES[e.op]: TABLES[e.op] for e in exercises if e.op in TABLES}
+        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, **tables))
+        plan = (job.generation, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
+        pool.send(Assignment(*plan, exercises))
+        collect(pool, report, console, exercises)
+    report.events = controller.job_counters(job)
+    drops = controller.drop_counters()
+    report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
+    controller.delete_job(job)
+
+
+def collect(pool: WorkerPool, report: SelftestReport, console: Console, exercises: Sequence[Exercise]) -> None:
+    """Take in progress, sums and statistics of all workers."""
+    label, unit = TextColumn("{task.description:12}"), TextColumn("chunks")
+    columns = (label, BarColumn(), MofNCompleteColumn(), unit, TimeElapsedColumn())
+    results: dict[Exercise, list[Any]] = {exercise: [None] * report.workers for exercise in exercises}
+    by_op = {exercise.op: exercise for exercise in exercises}
+    with Progress(*columns, console=console) as progress:
+        tasks = {e.op: progress.add_task(e.op.name, total=_chunks(e, report) * report.workers) for e in exercises}
+        finished = 0
+        while finished < report.workers:
+            rank, (kind, *rest) = pool.receive()
+            if kind == "progress":
+                progress.advance(TaskID(tasks[rest[0]]), rest[1])
+            elif kind == "sums":
+                results[by_op[rest[0]]][rank] = (rest[1], rest[2])
+            elif kind == "statistics":
+                _add_statistics(report, *rest)
+            else:
+                finished += 1
+    report.sums = [judge(exercise, done, report) for exercise, done in results.items()]
+
+
+def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestReport) -> Sum:
+    """Compare every worker's result with numpy's."""
+    vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
+    expected = exercise.expected(vectors)
+    first = exercise.sums(done[0][0], report.elements)
+    slowest_s = max(elapsed_s for _, elapsed_s in done)
+    return Sum(
+        exercise,
+        _chunks(exercise, report),
+        all(np.array_equal(exercise.sums(results, report.elements), expected) for results, _ in done),
+        all(np.array_equal(results, done[0][0]) for results, _ in done),
+        report.elements / slowest_s,
+        [_head(vector) for vector in (*vectors, first, expected)],
+    )
+
+
+def _head(vector: Any) -> Any:
+    head = np.zeros(SHOWN, np.uint32)
+    head[: len(vector[:SHOWN])] = vector[:SHOWN]
+    return head
+
+
+def _chunks(exercise: Exercise, report: SelftestReport) -> int:
+    return -(-report.elements // exercise.chunk_elements)
+
+
+def _add_statistics(report: SelftestReport, link: Any, worker: Any) -> None:
+    report.packets_up += link.datagrams_sent
+    report.packets_down += link.datagrams_received
+    report.bytes_up += link.bytes_sent
+    report.bytes_down += link.bytes_received
+    report.retransmits += worker.retransmits
+
+
+TABLE = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)
+"""The optimal table of granularity 17 for normally distributed values: 15 workers fit an 8-bit lane."""
+TABLE16 = tuple(range(0, 16 * 273, 273))
+"""Steps of 273 up to 4095: 15 workers fit a 16-bit lane."""
+TABLE6 = (0, 1, 2, 3, *12 * (4,))
+"""Codes of 4 and above stand for 4: 15 workers fit a packed result."""
+TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
+PIECE_CHUNKS = 32
+"""Chunks per all-reduce: progress is shown between all-reduces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """One kind of sum. An element is a code or a lane; of OR it is a byte."""
+
+    op: Op
+    title: str
+    shown_as: str = "uint32"
+    """numpy dtype, of 32 bits, in which people read the lanes."""
+
+    @property
+    def lane_bits(self) -> int:
+        """Return the width of a lane of the sum."""
+        return SHAPES[self.op].lane_bits
+
+    @property
+    def chunk_elements(self) -> int:
+        """Return how many elements one packet carries: one for each lane of its sum."""
+        return LANES_BYTES * 8 // self.lane_bits
+
+    def values(self, rank: int, elements: int, seed: int) -> NDArray[np.uint32]:
+        """Return this rank's vector, uint32[elements]: lanes, or codes for the lookups."""
+        rng = np.random.default_rng([seed, rank, self.op])
+        if SHAPES[self.op].has_codes:
+            return rng.integers(0, 16, elements, dtype=np.uint32)
+        if self.op == Op.MAX32:  # the bits of non-negative floats order like the floats
+            return np.abs(rng.standard_normal(elements, dtype=np.float32)).view(np.uint32)
+        if self.op == Op.OR:  # few bits, so that a union shows
+            return np.left_shift(np.uint32(1), rng.integers(0, 8, elements, dtype=np.uint32))
+        if self.op == Op.ADD32:
+            return rng.integers(-100_000, 100_000, elements, dtype=np.int32).view(np.uint32)
+        return rng.integers(0, 1 << self.lane_bits, elements, dtype=np.uint32)
+
+    def payloads(self, values: NDArray[np.uint32]) -> NDArray[np.uint8]:
+        """Return the UPDATE payloads of a vector, uint8[chunks, bytes], the last chunk padded with zeros."""
+        shape = SHAPES[self.op]
+        chunks = -(-len(values) // self.chunk_elements)
+        padded = np.zeros(chunks * self.chunk_elements, np.uint32)
+        padded[: len(values)] = values
+        if shape.has_codes:
+            return pack_codes(padded.astype(np.uint8).reshape(chunks, self.chunk_elements), self.lane_bits)
+        return padded.astype(shape.lane_dtype).view(np.uint8).reshape(chunks, shape.up_bytes)
+
+    def sums(self, results: NDArray[np.uint8], elements: int) -> NDArray[np.uint32]:
+        """Return the lanes of RESULT payloads, uint32[elements]."""
+        return lanes(self.op, results).reshape(-1)[:elements].astype(np.uint32)
+
+    def expected(self, vectors: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+        """Return what numpy makes of all ranks' vectors."""
+        stacked = np.stack(vectors)
+        if self.op == Op.MAX32:
+            return np.asarray(stacked.max(axis=0), np.uint32)
+        if self.op == Op.OR:
+            return np.asarray(np.bitwise_or.reduce(stacked), np.uint32)
+        if SHAPES[self.op].has_codes:
+            stacked = np.asarray(TABLES[self.op], np.uint32)[stacked]
+        return np.asarray(stacked.sum(axis=0, dtype=np.uint32) & np.uint32((1 << self.lane_bits) - 1), np.uint32)
+
+
+EXERCISES = (
+    Exercise(Op.ADD32, "32-bit integers, added", "int32"),
+    Exercise(Op.ADD16, "16-bit integers, added modulo 2^16"),
+    Exercise(Op.ADD8, "8-bit integers, added modulo 2^8"),
+    Exercise(Op.LOOKUP_ADD8, "4-bit codes, looked up in a table and added in 8-bit lanes"),
+    Exercise(Op.LOOKUP_ADD16, "4-bit codes, looked up in a finer table and added in 16-bit lanes"),
+    Exercise(Op.LOOKUP_ADD6, "4-bit codes, looked up and added; 6 bits of each sum come back"),
+    Exercise(Op.OR, "bitmaps, or-ed; shown as bytes"),
+    Exercise(Op.MAX32, "non-negative floats, maximum", "float32"),
+)
+
+
+def exercises_for(max_growth_bytes: int | None) -> tuple[Exercise, ...]:
+    """Return the exercises of a switch in which frames grow by at most so many bytes (None: by any number)."""
+    growth = {exercise: SHAPES[exercise.op].down_bytes - SHAPES[exercise.op].up_bytes for exercise in EXERCISES}
+    return tuple(e for e, more in growth.items() if max_growth_bytes is None or more <= max_growth_bytes)
+
+
+SHOWN = 5
+"""Elements printed of a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One exercise, done."""
+
+    exercise: Exercise
+    chunks: int
+    equal: bool
+    replicas_equal: bool
+    elements_per_s: float
+    first: list[NDArray[np.uint32]]
+    """The first elements of every rank's vector, then of the switch's sum, then of numpy's."""
+
+
+@dataclass(slots=True)
+class SelftestReport:
+    """Everything that is printed."""
+
+    target: str
+    where: str
+    workers: int
+    elements: int
+    seed: int
+    sums: list[Sum] = field(default_factory=list)
+    packets_up: int = 0
+    packets_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    retransmits: int = 0
+    events: dict[str, int] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """Whether every sum is numpy's."""
+        return bool(self.sums) and all(result.equal for result in self.sums)
+
+    @property
+    def replicas_equal(self) -> bool:
+        """Whether all workers hold the same bytes."""
+        return bool(self.sums) and all(result.replicas_equal for result in self.sums)
+
+    @property
+    def counters_agree(self) -> bool:
+        """Whether the switch counted what the workers did: every chunk once, every packet somewhere."""
+        chunks = sum(result.chunks for result in self.sums)
+        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale", "probed"))
+        return (
+            self.events["added"] == chunks * self.workers
+            and self.events["completed"] == chunks
+            and self.events["fault"] == 0
+            and arrived + sum(self.drops.values()) == self.packets_up
+        )
+
+    @property
+    def good(self) -> bool:
+        """Whether all of it is as it should be."""
+        return self.equal and self.replicas_equal and self.counters_agree
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that --json prints."""
+        return {
+            "target": self.target,
+            "workers": self.workers,
+            "elements": self.elements,
+            "seed": self.seed,
+            "equal": self.equal,
+            "replicas_equal": self.replicas_equal,
+            "counters_agree": self.counters_agree,
+            "ops": {
+                result.exercise.op.name: {
+                    "chunks": result.chunks,
+                    "equal": result.equal,
+                    "elements_per_s": round(result.elements_per_s),
+                }
+                for result in self.sums
+            },
+            "packets": self.packets_up + self.packets_down,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "retransmits": self.retransmits,
+            "switch_events": self.events,
+            "switch_drops": self.drops,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def print(self, console: Console) -> None:
+        """Print the tables."""
+        for result in self.sums:
+            console.print(self._numbers(result))
+        console.print(self._summary())
+        console.print(self._counters())
+        verdict = "[bold green]all sums equal numpy's, bit for bit" if self.good else "[bold red]something differs"
+        console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.1f} s)")
+
+    def _numbers(self, result: Sum) -> Table:
+        table = Table(title=f"{result.exercise.op.name}: {result.exercise.title}", title_justify="left")
+        table.add_column("")
+        for index in range(SHOWN):
+            table.add_column(f"[{index}]", justify="right")
+        labels = [*(f"worker {rank}" for rank in range(self.workers)), "switch", "numpy"]
+        for label, vector in zip(labels, result.first, strict=True):
+            numbers = vector.view(result.exercise.shown_as)
+            shown = [f"{v:,.4f}" if numbers.dtype == np.float32 else f"{v:,}" for v in numbers]
+            table.add_row(label, *shown, style="bold" if label == "switch" else None)
+            if label == f"worker {self.workers - 1}":
+                table.add_section()
+        return table
+
+    def _summary(self) -> Table:
+        table = Table(title=f"{self.workers} workers, {self.elements:,} elements each", title_justify="left")
+        table.add_column("op")
+        for name in ("chunks", "is numpy's", "same on all", "elements/s"):
+            table.add_column(name, justify="right")
+        for result in self.sums:
+            table.add_row(
+                result.exercise.op.name,
+                f"{result.chunks:,}",
+                _yes(result.equal),
+                _yes(result.replicas_equal),
+                f"{result.elements_per_s:,.0f}",
+            )
+        return table
+
+    def _counters(self) -> Table:
+        table = Table(title="what was counted", title_justify="left", show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        table.add_row("workers: packets sent", f"{self.packets_up:,}")
+        table.add_row("workers: of them retransmissions", f"{self.retransmits:,}")
+        table.add_section()
+        for name, words in _EVENT_WORDS.items():
+            table.add_row(f"switch: {words}", f"{self.events[name]:,}")
+        for name, count in self.drops.items():
+            table.add_row(f"switch: dropped, {name.replace('_', ' ')}", f"{count:,}")
+        table.add_section()
+        table.add_row("both agree", _yes(self.counters_agree))
+        return table
+
+
+_EVENT_WORDS = {
+    "added": "contributions added",
+    "completed": "rounds completed",
+    "duplicate": "duplicates of a round in progress",
+    "answered": "duplicates answered with the result",
+    "stale": "packets of an older round",
+}
+
+
+def _yes(value: bool) -> str:
+    return "[green]yes[/]" if value else "[red]NO[/]"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the controller allotted, and what to sum."""
+
+    generation: int
+    workers: int
+    slots: int
+    elements: int
+    seed: int
+    deadline_s: float
+    exercises: tuple[Exercise, ...]
+
+
+class LinkPlan(NamedTuple):
+    """The link of every worker, and where its packets are shown."""
+
+    kind: LinkKind
+    pcap: Path | None
+    """Folder for each worker's packets."""
+    show: bool
+    """Print every packet."""
+
+
+def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
+    """Be one worker, from its socket to its statistics."""
+    link = open_seat_link(seat, plan.kind, view_of(plan.pcap, seat.rank, show=plan.show))
+    pipe.send(("bound", link.local))
+    assignment: Assignment = pipe.recv()
+    switch = f"switch {seat.switch[0]}:{seat.switch[1]}"
+    membership = Membership(assignment.generation, seat.rank, assignment.workers, assignment.slots, switch)
+    with Transport(link, membership, Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s)) as transport:
+        for exercise in assignment.exercises:
+            _sum(exercise, seat.rank, assignment, transport, pipe)
+        statistics = transport.statistics
+        pipe.send(("statistics", statistics.link, statistics.worker))
+
+
+def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: Transport, pipe: Connection) -> None:
+    payloads = exercise.payloads(exercise.values(rank, plan.elements, plan.seed))
+    results = []
+    start = time.perf_counter()
+    for first in range(0, len(payloads), PIECE_CHUNKS):
+        piece = payloads[first : first + PIECE_CHUNKS]
+        results.append(transport.allreduce(exercise.op, piece).results)
+        pipe.send(("progress", exercise.op, len(piece)))
+    elapsed_s = time.perf_counter() - start
+    pipe.send(("sums", exercise.op, np.concatenate(results), elapsed_s))

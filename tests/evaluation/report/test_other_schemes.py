@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemes over gloo: software parameter servers, two-shot and top-k. Gloo is made up: ranks in one process."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from hopsum.codec import CodecError, make_codec
+from hopsum.codec.simulate import simulate_allreduce
+from hopsum_evaluation.baselines.two_shot import BLOCK, block_bytes, dequantise, padded, quantise
+from hopsum_evaluation.compare.methods import PowerSgdMethod, TwoShotMethod
+from hopsum_evaluation.report import other_schemes
+from hopsum_evaluation.report.other_schemes import (
+    SoftwareServers,
+    TopKState,
+    TwoShotExchange,
+    TwoShotState,
+    largest,
+    part_elements,
+    topk_hook,
+    two_shot_hook,
+)
+
+pytestmark = pytest.mark.system
+WORKERS = 3
+TIMEOUT_S = 60
+
+
+class Meeting:
+    """Collective operations of ranks that are threads; a rank's process group is its number."""
+
+    def __init__(self) -> None:
+        self.brought: list[torch.Tensor] = [torch.empty(0)] * WORKERS
+        self.ranks = iter(range(WORKERS))
+        self.all_here = threading.Barrier(WORKERS)
+
+    def all_to_all_single(self, got: torch.Tensor, sent: torch.Tensor, group: int) -> None:
+        for place, brought in zip(got, self.phase(sent, group), strict=True):
+            place.copy_(brought[group])
+
+    def all_gather(self, found: list[torch.Tensor], mine: torch.Tensor, group: int) -> None:
+        for place, brought in zip(found, self.phase(mine, group), strict=True):
+            place.copy_(brought)
+
+    def phase(self, mine: torch.Tensor, rank: int) -> list[torch.Tensor]:
+        self.brought[rank] = mine.clone()
+        self.all_here.wait(TIMEOUT_S)
+        found = list(self.brought)
+        self.all_here.wait(TIMEOUT_S)
+        return found
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Meeting:
+    made, numbers = Meeting(), iter(range(WORKERS))
+    monkeypatch.setattr(dist, "new_group", lambda **_: next(made.ranks))
+    monkeypatch.setattr(dist, "get_rank", lambda: next(numbers))
+    monkeypatch.setattr(dist, "all_to_all_single", made.all_to_all_single)
+    monkeypatch.setattr(dist, "all_gather", made.all_gather)
+    return made
+
+
+@pytest.mark.usefixtures("meeting")
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [("thc", {}), ("thc", {"lane_bits": 16}), ("uhc", {}), ("fixed", {}), ("lossless", {})],
+    ids=lambda each: str(each),
+)
+def test_means_are_those_of_a_switch(codec: str, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(5)
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(SoftwareServers(make_codec(codec, workers=WORKERS, backend="numpy", **options), seed=9))
+            for _ in range(WORKERS)
+        ]
+        for elements in (10, 5000):  # fewer chunks than servers, and chunks that servers share unequally
+            vectors = [rng.standard_normal(elements).astype(np.float32) for _ in ranks]
+            futures = [rank.submit(x.copy(), step=4) for rank, x in zip(ranks, vectors, strict=True)]
+            found = [each.result(TIMEOUT_S) for each in futures]
+            wanted = simulate_allreduce(
+                make_codec(codec, workers=WORKERS, backend="numpy", **options), vectors, seed=9, step=4
+            )
+            assert wanted is not None
+            for rank, result in enumerate(found):
+                assert result.mean.tobytes() == wanted[rank].tobytes()
+                assert set(result.contributors.tolist()) == {0b111}
+
+
+BITS = pytest.mark.parametrize("bits", [4, 8])
+
+
+def normal(elements: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(elements, dtype=np.float32)
+
+
+@BITS
+def test_a_block_errs_by_half_a_step_at_most(bits: int) -> None:
+    x = normal(7 * BLOCK)
+    x[BLOCK : 2 * BLOCK] = 0
+    x[2 * BLOCK : 3 * BLOCK] *= 1e-30
+    blocks = quantise(x, bits)
+    assert blocks.shape == (7, block_bytes(bits)) == (7, 4 + BLOCK * bits // 8)
+    steps = np.abs(x.reshape(-1, BLOCK)).max(axis=1) / ((1 << bits - 1) - 1)
+    error = np.abs(dequantise(blocks, bits) - x).reshape(-1, BLOCK).max(axis=1)
+    assert (error <= steps * 0.50001).all()
+    again = quantise(dequantise(blocks, bits), bits)
+    assert again[:, 4:].tobytes() == blocks[:, 4:].tobytes(), "codes are kept"
+
+
+def test_every_code_comes_back() -> None:
+    for bits in (4, 8):
+        most = (1 << bits - 1) - 1
+        x = np.resize(np.arange(-most, most + 1, dtype=np.float32), BLOCK)
+        assert np.array_equal(dequantise(quantise(x, bits), bits), x)
+
+
+def test_other_bits_are_refused() -> None:
+    with pytest.raises(CodecError, match="two-shot with codes of 2 bits: 4 or 8"):
+        block_bytes(2)
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Meeting:
+    made = Meeting()
+    monkeypatch.setattr(dist, "new_group", lambda **_: next(made.ranks))
+    monkeypatch.setattr(dist, "all_to_all_single", made.all_to_all_single)
+    monkeypatch.setattr(dist, "all_gather", made.all_gather)
+    return made
+
+
+@BITS
+@pytest.mark.usefixtures("group")
+def test_all_ranks_end_with_the_same_mean_and_nothing_is_lost(bits: int) -> None:
+    elements, steps = 5 * BLOCK + 9, 6
+    exchanges = [TwoShotExchange(bits, WORKERS) for _ in range(WORKERS)]
+    left = [np.zeros(part_elements(elements, WORKERS), np.float32) for _ in exchanges]
+    residuals = [np.zeros(elements, np.float32) for _ in exchanges]
+    put_in, came_out = np.zeros(elements), np.zeros(elements)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for step in range(steps):
+            vectors = [normal(elements, 10 * step + rank) for rank in range(WORKERS)]
+            whole = [x + residual for x, residual in zip(vectors, residuals, strict=True)]
+            found = [f.result(TIMEOUT_S) for f in [
+                pool.submit(each.mean, x, rest) for each, x, rest in zip(exchanges, whole, left, strict=True)
+            ]]  # fmt: skip
+            means = {mean.tobytes() for mean, _ in found}
+            assert len(means) == 1
+            residuals = [x - delivered for x, (_, delivered) in zip(whole, found, strict=True)]
+            put_in += np.mean(vectors, axis=0, dtype=np.float64)
+            came_out += found[0][0]
+    for each in exchanges:
+        each.close()
+    rest = np.mean(residuals, axis=0, dtype=np.float64) + np.concatenate(left)[:elements]
+    assert np.abs(put_in - came_out - rest).max() < 1e-5
+    assert np.linalg.norm(rest) < np.linalg.norm(put_in) * (0.5 if bits == 4 else 0.02)
+
+
+@BITS
+@pytest.mark.usefixtures("group")
+def test_the_comparison_is_the_same_arithmetic(bits: int) -> None:
+    vectors = [normal(3000, rank) for rank in range(WORKERS)]
+    exchanges = [TwoShotExchange(bits, WORKERS) for _ in range(WORKERS)]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        empty = [np.zeros(part_elements(3000, WORKERS), np.float32) for _ in exchanges]
+        futures = [pool.submit(each.mean, x, rest) for each, x, rest in zip(exchanges, vectors, empty, strict=True)]
+        mean = futures[0].result(TIMEOUT_S)[0]
+    for each in exchanges:
+        each.close()
+    compared = TwoShotMethod(WORKERS, bits).run(vectors, 1, 1)
+    assert compared.mean.tobytes() == mean.tobytes()
+    assert compared.bits.up == compared.bits.down == pytest.approx(2 * (2 / 3) * (bits + 32 / BLOCK))
+
+
+class Bucket:
+    """As much of DDP's bucket as the hook looks at."""
+
+    def __init__(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        self._parameters, self._buffer = parameters, torch.cat(gradients)
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._parameters
+
+    def index(self) -> int:
+        return 0
+
+
+@pytest.mark.usefixtures("group")
+def test_the_hook_keeps_residuals_by_parameter() -> None:
+    states = [TwoShotState(TwoShotExchange(4, WORKERS)) for _ in range(WORKERS)]
+    parameters = [[torch.zeros(700), torch.zeros(300)] for _ in states]
+    gradient = torch.from_numpy(normal(1000))
+    total = torch.zeros(1000)
+    steps = 40
+    for step in range(steps):
+        order = (0, 1) if step % 2 else (1, 0)  # DDP may put parameters into other buckets, in another order
+        parts = gradient.split([700, 300])
+        buckets = [Bucket([own[i] for i in order], [parts[i].clone() for i in order]) for own in parameters]
+        futures = [two_shot_hook(state, bucket) for state, bucket in zip(states, buckets, strict=True)]  # type: ignore[arg-type]
+        means = [future.wait() for future in futures]
+        assert len({mean.numpy().tobytes() for mean in means}) == 1
+        mean = means[0] if step % 2 else torch.cat(means[0].split([300, 700])[::-1])
+        total += mean
+    for state in states:
+        state.exchange.close()
+    assert float((total / steps - gradient).norm() / gradient.norm()) < 0.03, "without error feedback 0.1"
+
+
+def test_a_failed_exchange_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+
+    def gone(*_: object, **__: object) -> None:
+        raise RuntimeError("a peer is gone")
+
+    monkeypatch.setattr(dist, "all_to_all_single", gone)
+    state = TwoShotState(TwoShotExchange(8, 2))
+    future = two_shot_hook(state, Bucket([torch.zeros(10)], [torch.ones(10)]))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="a peer is gone"):
+        future.wait()
+    state.exchange.close()
+
+
+def test_power_sgd_finds_a_matrix_of_low_rank_and_needs_its_bits_only() -> None:
+    rng = np.random.default_rng(2)
+    exact = (rng.standard_normal((64, 2)) @ rng.standard_normal((2, 64))).astype(np.float32).reshape(-1)
+    method = PowerSgdMethod(4, 2)
+    outcome = method.run([exact] * 4, 1, 1)
+    assert np.linalg.norm(outcome.mean - exact) < 1e-4 * np.linalg.norm(exact)
+    assert outcome.bits.up == pytest.approx(2 * 0.75 * 32 * 2 * (64 + 64) / 4096)
+    noise = [normal(4096, rank) for rank in range(4)]
+    errors = []
+    for step in range(5):
+        mean = np.mean(noise, axis=0)
+        errors.append(np.linalg.norm(method.run(noise, 1, step).mean - mean) / np.linalg.norm(mean))
+    assert errors[-1] < errors[0], "Q is kept: a power iteration"
+
+
+def test_one_worker_has_nobody_to_exchange_with() -> None:
+    with pytest.raises(CodecError, match="two-shot: 1 worker has nobody"):
+        TwoShotMethod(1, 4)
+    with pytest.raises(CodecError, match="powersgd: 1 worker has nobody"):
+        PowerSgdMethod(1, 2)
+
+
+def test_padding_gives_every_worker_whole_blocks() -> None:
+    assert padded(normal(1), 3).size == 3 * BLOCK == 3 * part_elements(1, 3)
+    assert padded(normal(3 * BLOCK + 1), 3).size == 6 * BLOCK == 3 * part_elements(3 * BLOCK + 1, 3)
+
+
+@dataclass
+class TopKBucket:
+    """As DDP hands it out: the gradients of parameters, one after the other."""
+
+    of: list[torch.Tensor]
+    flat: torch.Tensor
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self.of
+
+    def buffer(self) -> torch.Tensor:
+        return self.flat
+
+
+class Gathered:
+    """An all-gather that is over; other ranks sent what was set before."""
+
+    others: list[torch.Tensor]
+
+    def __init__(self, found: list[torch.Tensor], sent: torch.Tensor, *, async_op: bool) -> None:
+        assert async_op
+        self.sent = sent
+        for place, message in zip(found, [sent, *self.others], strict=True):
+            place.copy_(message)
+
+    def get_future(self) -> torch.futures.Future[None]:
+        future: torch.futures.Future[None] = torch.futures.Future()
+        future.set_result(None)
+        return future
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> type[Gathered]:
+    """The other ranks; none until `others` is set."""
+    monkeypatch.setattr(Gathered, "others", [], raising=False)
+    monkeypatch.setattr(other_schemes.dist, "get_world_size", lambda: 1 + len(Gathered.others))
+    monkeypatch.setattr(other_schemes.dist, "all_gather", Gathered)
+    return Gathered
+
+
+def message(elements: dict[int, float]) -> torch.Tensor:
+    indices = torch.tensor(list(elements), dtype=torch.int32)
+    return torch.stack([indices, torch.tensor(list(elements.values())).view(torch.int32)])
+
+
+def mean(state: TopKState, *gradients: list[float], parameters: list[torch.Tensor]) -> list[list[float]]:
+    """Return what the hook makes of a bucket of these parameters' gradients."""
+    flat = torch.tensor([value for each in gradients for value in each])
+    found = topk_hook(state, TopKBucket(parameters, flat)).wait()
+    assert found is flat  # in place, as DDP expects
+    return [each.tolist() for each in found.split([len(each) for each in gradients])]
+
+
+def test_the_largest_are_sent_and_there_is_always_one() -> None:
+    x = torch.tensor([0.1, -7.0, 3.0, 0.0, -2.0])
+    assert sorted(largest(x, 0.4).tolist()) == [1, 2]
+    assert largest(x, 0.01).tolist() == [1]
+    assert len(largest(torch.randn(1000))) == 100
+
+
+def test_the_mean_is_that_of_what_all_ranks_sent(ranks: type[Gathered]) -> None:
+    ranks.others = [message({3: 6.0, 0: -3.0}), message({1: 9.0, 3: 1.0})]
+    parameters = [torch.zeros(4)]
+    state = TopKState(0.5)
+    assert mean(state, [3.0, -12.0, 1.0, 2.0], parameters=parameters) == [[0.0, -1.0, 0.0, pytest.approx(7 / 3)]]
+    assert state._residuals._residuals[parameters[0]].tolist() == [0.0, 0.0, 1.0, 2.0]
+
+
+@pytest.mark.usefixtures("ranks")
+def test_what_was_not_sent_follows_its_parameter_into_other_buckets() -> None:
+    first, second = torch.zeros(2), torch.zeros(2)
+    state = TopKState(0.5)
+    assert mean(state, [5.0, 1.0], [4.0, 2.0], parameters=[first, second]) == [[5.0, 0.0], [4.0, 0.0]]
+    assert mean(state, [0.0, 1.5], [0.0, 0.0], parameters=[second, first]) == [[0.0, 3.5], [0.0, 1.0]]
+    assert not any(each.any() for each in state._residuals._residuals.values())
+
+
+@pytest.mark.usefixtures("ranks")
+def test_nothing_is_lost_in_the_long_run() -> None:
+    """All means and the last residual are all gradients; without error feedback the small ones would never be sent."""
+    parameter, state = torch.zeros(50), TopKState(0.1)
+    generator = torch.Generator().manual_seed(3)
+    given, sent = torch.zeros(50), torch.zeros(50)
+    for _ in range(60):
+        gradient = torch.randn(50, generator=generator) + 0.2
+        given += gradient
+        sent += topk_hook(state, TopKBucket([parameter], gradient.clone())).wait()
+    torch.testing.assert_close(sent + state._residuals._residuals[parameter], given)
+    assert (sent != 0).all()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of a report: made-up trainings and claims, and the words, tables and files that follow from them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_evaluation.charts import BarChart, Plot, Series
+from hopsum_evaluation.report.claims import Basis, Claim, Relation, judge
+from hopsum_evaluation.report.experiment import Shown, ShownTable
+from hopsum_evaluation.report.pages import advice, claim_cells, claims_page, count_words, ratio_bars, stamp, write_pages
+from hopsum_evaluation.report.time_to_target import AnswerRow, Outcome, answer_rows, at_hosts
+
+
+def training(scheme: str, repeat: int, last_s: float, reaches: bool = True, **other: Any) -> dict[str, Any]:
+    """Make a training that reaches the target at step 40 after so many seconds, or never."""
+    points = [[step, step / 40 * last_s, 0.95 if reaches and step >= 40 else 0.5] for step in (20, 40, 60)]
+    return {"model": "cnn", "rate": "200mbit", "bits_per_s": 2e8, "scheme": scheme, "repeat": repeat, "points": points,
+            "step_s": last_s / 40, "compute_s": 0.02, "reduce_s": 0.06, **other}  # fmt: skip
+
+
+def trainings(seconds: dict[str, float], seeds: int = 3, missing: str = "", **other: Any) -> list[dict[str, Any]]:
+    """Make trainings of several schemes. Those of fp16 and fp32 vary a thousandth from seed to seed."""
+    return [
+        training(scheme, repeat, last_s * (1 + repeat / 1000 * ("fp" in scheme)), scheme != missing, **other)
+        for scheme, last_s in seconds.items() for repeat in range(seeds)
+    ]  # fmt: skip
+
+
+def report_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    found = {"runs": runs, "begun": "2026-02-03T01:00:00+00:00", "commit": "abcdef0123456789"}
+    return {"begun": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "machine": {"processor": "A chip", "cores": 2},
+            "sections": {"accuracy": found}}  # fmt: skip
+
+
+def row_of(runs: list[dict[str, Any]]) -> AnswerRow:
+    (row,) = answer_rows({"runs": runs})
+    return row
+
+
+@pytest.mark.parametrize(
+    ("seconds", "seeds", "missing", "outcome", "use", "counted"),
+    [
+        ({"fp32": 12, "fp16": 6, "thc": 4}, 3, "", Outcome.FASTER, "`thc`", "in 1."),
+        ({"fp32": 12, "fp16": 4, "thc": 6}, 3, "", Outcome.SLOWER, "`fp16`", "in 0, slower in 1."),
+        ({"fp16": 3.996, "thc": 4}, 3, "", Outcome.EQUAL, "either: `fp16` needs no switch",
+         "in 0, no different within the 95 % interval in 1."),
+        ({"fp16": 6, "thc": 4}, 1, "", Outcome.ONE_SEED, "`thc`, by one seed", "for want of seeds in 1."),
+        ({"fp16": 6, "thc": 4}, 3, "thc", Outcome.OURS_MISSED, "`fp16`", "short of the target in 1."),
+        ({"fp16": 6, "thc": 4}, 3, "fp16", Outcome.OTHERS_MISSED, "`thc`", "alone at the target in 1."),
+        ({"thc": 4}, 3, "", Outcome.ALONE, "nothing to choose from", "without a rival in 1."),
+    ],
+)  # fmt: skip
+def test_the_words_say_what_the_figures_say(
+    seconds: dict[str, float], seeds: int, missing: str, outcome: Outcome, use: str, counted: str
+) -> None:
+    row = row_of(trainings(seconds, seeds, missing))
+    assert (row.outcome, advice(row)) == (outcome, use)
+    assert count_words([row]).endswith(counted)
+
+
+def test_the_best_setting_is_the_fastest_that_always_reaches() -> None:
+    seconds = {"fp16": 6.0, "thc": 4.0, "thc:bits=2": 3.0, "thc:result_bits=6": 3.5}
+    assert row_of(trainings(seconds)).ours.scheme == "thc:bits=2"
+    row = row_of(trainings(seconds, missing="thc:bits=2"))
+    assert row.ours.scheme == "thc:result_bits=6"
+    assert row.best.mean == pytest.approx(6 * 1.001 / 3.5)
+
+
+def test_software_servers_and_rare_synchronisation_are_neither_side() -> None:
+    row = row_of(trainings({"fp16": 6.0, "thc": 4.0, "thc-ps": 1.0, "diloco-hopsum": 2.0}))
+    assert [each.scheme for each in row.others] == ["fp16"]
+    assert row.outcome is Outcome.FASTER
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_switches_on_the_hosts_have_a_row_of_their_own_beside_the_same_others(marked: bool) -> None:
+    scheme = at_hosts("thc") if marked else "thc"
+    placed: dict[str, Any] = {} if marked else {"placement": "hosts"}
+    rows = answer_rows({"runs": trainings({"fp16": 6, "thc": 4}) + trainings({scheme: 9}, **placed)})
+    assert [(row.placement, row.outcome) for row in rows] == [("fabric", Outcome.FASTER), ("hosts", Outcome.SLOWER)]
+
+
+def test_rates_stand_in_order_and_paced_trainings_are_about() -> None:
+    fast = trainings({"fp16": 1, "thc": 2}, 1, rate="1gbit", bits_per_s=1e9, paced=True)
+    slow, quick = answer_rows({"runs": fast + trainings({"fp16": 6, "thc": 4})})
+    assert (slow.links, quick.links) == ("200 Mbit/s", "1 Gbit/s")
+    assert (slow.ours.about, quick.ours.about) == (False, True)
+    assert quick.outcome is Outcome.ONE_SEED
+
+
+def test_the_share_of_a_step_is_of_fp32_and_of_parts_timed_alone() -> None:
+    assert row_of(trainings({"fp32": 12, "thc": 4})).share == pytest.approx(0.06 / (0.06 + 0.02))
+    assert row_of(trainings({"fp16": 12, "thc": 4})).share is None
+
+
+def test_bars_leave_out_what_has_no_ratio() -> None:
+    runs = trainings({"fp16": 6, "thc": 4}, missing="fp16")
+    assert ratio_bars(answer_rows({"runs": runs})) is None
+    runs += trainings({"fp16": 6, "thc": 4}, 1, rate="1gbit", bits_per_s=1e9)
+    bars = ratio_bars(answer_rows({"runs": runs}))
+    assert isinstance(bars, BarChart)
+    assert (list(bars.groups), bars.series[0].heights, bars.series[0].low) == (["1 Gbit/s"], [1.5], [None])
+
+
+def test_a_stamp_has_machine_date_commit_and_remark() -> None:
+    report = report_of([])
+    assert stamp(report, "accuracy") == "2026-02-03, A chip, 2 cores, commit abcdef01"
+    assert stamp(report, "error") == "2026-01-01, A chip, 2 cores, commit 00000000"
+    report["sections"]["accuracy"]["remark"] = "It rained."
+    assert stamp(report, "accuracy").endswith("commit abcdef01. It rained")
+
+
+def judged_claims() -> list[Any]:
+    claim = Claim("x", "seconds | of nothing", "Nobody (1900)", Basis.PUBLISHED, 2.0, Relation.AT_LEAST)
+    return [judge(claim, [3.0, 3.0]), judge(claim, [1.0, 4.0]), judge(claim, (), "no switch <here>")]
+
+
+def test_the_cells_of_a_claim_have_verdict_condition_interval_and_source() -> None:
+    held, open_, missing = map(claim_cells, judged_claims())
+    assert held == ("reproduced", "seconds | of nothing", "at least 2", "3.000 (3.000 to 3.000)", "2",
+                    "Nobody (1900) (published)")  # fmt: skip
+    assert open_[3] == "2.500 (-16.56 to 21.56): too few samples to tell"  # 12.706 * 1.5: the root of 2 cancels
+    assert missing[0] == "not run"
+    assert missing[3:5] == ("no switch <here>", "0")
+
+
+def test_the_page_of_claims_counts_them_and_no_cell_breaks_its_table() -> None:
+    page = claims_page(report_of([]), {"error": ("Errors", Shown(), judged_claims())})
+    assert "## Errors\n\n1 of 3 reproduced. 2026-01-01, A chip, 2 cores, commit 00000000.\n" in page
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {7}
+    assert "no switch &lt;here>" in page
+
+
+def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    plot = Plot("lines", "Lines", "x", "y", [Series.of("one", [(1, 2.0), (2, 1.0)])], log_x=True, log_y=True)
+    shown = Shown([ShownTable("figures", ("name", "value"), [["a, b", "1"]])], [plot])
+    parts = {"accuracy": ("Trainings", shown, judged_claims())}
+    write_pages(report_of(trainings({"fp32": 12, "fp16": 6, "thc": 4})), parts, tmp_path)
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
+    assert files == [
+        "claims.md", "csv/answers.csv", "csv/claims.csv", "csv/figures.csv", "images/lines.png", "images/lines.svg",
+        "images/report-ratio.png", "images/report-ratio.svg", "results.md",
+    ]  # fmt: skip
+    text = (tmp_path / "csv/figures.csv").read_text()
+    assert list(csv.reader(text.splitlines())) == [["name", "value"], ["a, b", "1"]]
+    page = (tmp_path / "results.md").read_text()
+    row = "|200 Mbit/s|`cnn`|75%|in the middle|`thc`|4.00|`fp16`|6.01|1.50 (1.50 to 1.51)|3.00 (3.00 to 3.01)|`thc`|"
+    assert row in page
+    assert "images/report-ratio.svg" in page
+    first = (tmp_path / "images/lines.svg").read_bytes()
+    write_pages(report_of([]), parts, tmp_path)
+    assert (tmp_path / "images/lines.svg").read_bytes() == first, "a drawing follows from its figures alone"
+    assert "were not run" in (tmp_path / "results.md").read_text()

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum report`: from arguments to files, and pages from the JSON alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hopsum_evaluation.report import reporting
+from hopsum_evaluation.report.claims import Verdict
+from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
+from hopsum_evaluation.report.reporting import SECTIONS
+
+pytestmark = pytest.mark.system
+
+
+class Calls:
+    """In the place of a section's `run`: counts, and does something else."""
+
+    def __init__(self, does: Callable[[], dict[str, Any]]) -> None:
+        self.does, self.count = does, 0
+
+    def __call__(self, settings: Settings, tell: object) -> dict[str, Any]:
+        self.count += 1
+        return self.does()
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, section: str, does: Callable[[], dict[str, Any]]) -> Calls:
+    calls = Calls(does)
+    monkeypatch.setattr(SECTIONS[section][1], "run", calls)
+    return calls
+
+
+def raise_(error: BaseException | type[BaseException]) -> Callable[[], dict[str, Any]]:
+    def does() -> dict[str, Any]:
+        raise error
+
+    return does
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of the cheapest section."""
+    folder = tmp_path_factory.mktemp("report")
+    assert reporting.main(["--size", "small", "--sections", "error", "--output-dir", str(folder), "--seed", "3"]) == 0
+    return folder
+
+
+@pytest.fixture
+def report(written: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((written / "report.json").read_text())
+    return found
+
+
+def test_a_report_says_what_made_it(report: dict[str, Any]) -> None:
+    assert (report["seed"], report["size"]) == (3, "small")
+    assert re.fullmatch("[0-9a-f]{64}", report["p4_manifest_sha256"])
+    assert report["versions"]["numpy"]
+    assert report["machine"]["cores"] >= 1
+    assert set(report["sections"]) == {"error"}
+
+
+def test_the_page_follows_from_the_json_alone(written: Path, tmp_path: Path) -> None:
+    assert reporting.main(["--read", str(written / "report.json"), "--output-dir", str(tmp_path)]) == 0
+    files = {path.relative_to(written) for path in written.rglob("*.*")}
+    assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")} == files - {Path("report.json")}
+    assert {Path("images/error-bits-gradient.svg"), Path("csv/claims.csv"), Path("claims.md")} <= files
+    for path in tmp_path.rglob("*.*"):
+        assert path.read_bytes() == (written / path.relative_to(tmp_path)).read_bytes(), path.name
+
+
+def test_a_changed_figure_changes_the_verdict(report: dict[str, Any]) -> None:
+    before = {each.claim.name: each.verdict for each in reporting.shown(report, "error")[1]}
+    assert before["homomorphic"] is Verdict.REPRODUCED
+    report["sections"]["error"]["homomorphic"] = [1e-3, 1.1e-3]
+    after = {each.claim.name: each.verdict for each in reporting.shown(report, "error")[1]}
+    assert after["homomorphic"] is Verdict.NOT_REPRODUCED
+    assert {name for name in after if after[name] is not before[name]} == {"homomorphic"}
+
+
+def test_claims_of_what_was_not_asked_for_are_not_run(report: dict[str, Any]) -> None:
+    part, judged = reporting.shown(report, "loss")
+    assert (part.tables, part.plots) == ((), ())
+    assert {each.reason for each in judged} == {"not asked for"}
+    assert {each.verdict for each in judged} == {Verdict.NOT_RUN}
+    assert len(judged) == len(SECTIONS["loss"][1].CLAIMS)
+
+
+def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(settings: Settings, tell: object) -> dict[str, Any]:
+        raise NotRunError("no such switch <here>")
+
+    monkeypatch.setattr(SECTIONS["dataplane"][1], "run", cannot)
+    monkeypatch.setattr(SECTIONS["lossless"][1], "run", lambda *_: {"speed": []})
+    made = reporting.collect(Settings(1, Size.SMALL), ("lossless", "dataplane"), Console(stderr=True, quiet=True))
+    assert made["sections"]["dataplane"]["not_run"] == "no such switch <here>"
+    assert made["sections"]["lossless"]["speed"] == []
+    judged = reporting.shown(made, "dataplane")[1]
+    assert [each.reason for each in judged] == ["no such switch <here>"]
+
+
+def test_a_run_that_was_stopped_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sections that are done are in the file and are not run again; those that could not run are."""
+    calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
+    cannot = count_calls(monkeypatch, "estimation", raise_(NotRunError("no package")))
+    stopped = count_calls(monkeypatch, "dataplane", raise_(KeyboardInterrupt))
+    arguments = ["--size", "small", "--sections", "error,estimation,dataplane", "--output-dir", str(tmp_path)]
+    assert reporting.main(arguments) == 130
+    assert "--resume" in capsys.readouterr().err
+    before = reporting.read_report(tmp_path / "report.json")
+    assert set(before["sections"]) == {"error", "estimation"}
+    monkeypatch.setattr(reporting, "write_pages", lambda *_: None)
+    monkeypatch.setattr(reporting, "shown", lambda *_: (None, []))
+    cannot.does = stopped.does = lambda: {"runs": []}
+    assert reporting.main([*arguments, "--resume"]) == 0
+    after = reporting.read_report(tmp_path / "report.json")
+    assert (calls.count, cannot.count, stopped.count) == (1, 2, 2)
+    assert after["sections"]["error"] == before["sections"]["error"]
+    assert after["begun"] == before["begun"]
+    assert after["sections"]["dataplane"]["load_1min"] >= 0
+    assert {each["commit"] for each in after["sections"].values()} == {after["commit"]}
+    assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
+
+
+def test_each_section_has_the_commit_that_it_was_run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("error", "dataplane"):
+        monkeypatch.setattr(SECTIONS[name][1], "run", lambda *_: {"nmse": [], "runs": []})
+    monkeypatch.setattr(reporting, "write_pages", lambda *_: None)
+    monkeypatch.setattr(reporting, "shown", lambda *_: (None, []))
+    arguments = ["--size", "small", "--output-dir", str(tmp_path), "--resume", "--sections"]
+    for made_with, name in (("a" * 40, "error"), ("b" * 40, "dataplane")):
+        monkeypatch.setattr(reporting, "commit", lambda made_with=made_with: made_with)
+        assert reporting.main([*arguments, name]) == 0
+    sections = reporting.read_report(tmp_path / "report.json")["sections"]
+    assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "dataplane": "b"}
+
+
+def test_a_file_in_place_of_a_terminal_gets_a_line_at_each_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: Settings, tell: Callable[[float, str], None]) -> dict[str, Any]:
+        for part in range(100):
+            tell(part / 100, f"part {part}")
+        return {"nmse": []}
+
+    monkeypatch.setattr(SECTIONS["error"][1], "run", run)
+    console = Console(file=StringIO(), width=200)
+    reporting.collect(Settings(1, Size.SMALL), ("error",), console)
+    lines = [line.split() for line in console.file.getvalue().splitlines() if "part" in line]  # type: ignore[attr-defined]
+    assert [line[1] for line in lines[:3]] == ["0%", "5%", "10%"]
+    assert len(lines) == 20
+
+
+def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").write_text((written / "report.json").read_text())
+    before = (tmp_path / "report.json").read_bytes()
+    assert reporting.main(["--size", "small", "--seed", "4", "--resume", "--output-dir", str(tmp_path)]) == 1
+    assert "seed 3, now 4" in capsys.readouterr().err
+    assert reporting.main(["--size", "full", "--seed", "3", "--resume", "--output-dir", str(tmp_path)]) == 1
+    assert "size small, now full" in capsys.readouterr().err
+    assert (tmp_path / "report.json").read_bytes() == before
+
+
+def test_infinity_becomes_null(tmp_path: Path) -> None:
+    reporting.write_report(
+        {"format": reporting.FORMAT, "sections": {}, "x": [1.5, float("nan"), {"y": float("inf")}]}, tmp_path / "r"
+    )
+    assert reporting.read_report(tmp_path / "r")["x"] == [1.5, None, {"y": None}]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "Expecting"),
+        ("[]", "format"),
+        ('{"format": 99}', "format"),
+        ('{"format": 1, "sections": {"x": {}}}', "sections x"),
+    ],
+)
+def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    assert reporting.main(["--read", str(tmp_path / "bad.json"), "--output-dir", str(tmp_path / "out")]) == 1
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--sections", "error,nonsense"], "nonsense"),
+        (["--seed", "-1"], "seed"),
+        (["--read", "x.json", "--resume"], "--read"),
+        (["--scale", "huge"], "huge"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        reporting.main(arguments)
+    assert says in capsys.readouterr().err
+
+
+def test_streams_differ_by_name_number_and_seed_and_nothing_else() -> None:
+    settings = Settings(1, Size.SMALL)
+    names = [("data",), ("loss",), ("batch",), ("codec",), ("data", 0), ("data", 1), ("data", 0, 1), ("data", 1, 0)]
+    seeds = [settings.stream(*name) for name in names] + [Settings(2, Size.SMALL).stream("data")]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds[0] == Settings(1, Size.FULL).stream("data")
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
