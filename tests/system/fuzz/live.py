@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hopsum_wire import Header, Kind, Op, up_bytes
@@ -70,11 +69,10 @@ def _mutated(rng: random.Random, rank: int, header: Header, valid: bytes) -> tup
 
 @dataclass
 class Siege:
-    """The switch under fire. `report` gets a line now and then."""
+    """The switch under fire."""
 
     stage: Bench
     rng: random.Random
-    report: Callable[[str], None] = lambda line: None
     sent: int = 0
     memory_kib: list[int] = field(default_factory=list)
     """Resident memory of the switch process, after every burst."""
@@ -86,14 +84,12 @@ class Siege:
             stranger.setblocking(False)
             stranger.connect(members[0].socket.getpeername())
             sockets = [*(member.socket for member in members), stranger]
-            for burst in range(-(-datagrams // BURST)):
+            for _ in range(-(-datagrams // BURST)):
                 for _ in range(BURST):
                     sender, data = datagram(self.rng, self.stage.job.generation, self.sent)
                     self.sent += _offer(sockets[sender], data)
                 self._await_taken()
                 self.memory_kib.append(resident_kib(pid))
-                if burst % 100 == 0:
-                    self.report(f"{self.sent:>9,} datagrams, switch {self.memory_kib[-1]:,} KiB")
 
     def received(self) -> int:
         """Return how many datagrams the switch has taken in."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -96,9 +96,7 @@ def reference() -> Iterator[Reference]:
         yield Reference(switch, device, P4Info.from_file(p4info))
 
 
-def compare(
-    beside: Reference, seed: int, frames: int, report: Callable[[str], None] = lambda line: None
-) -> tuple[Counter[str], Counter[Drop]]:
+def compare(beside: Reference, seed: int, frames: int) -> tuple[Counter[str], Counter[Drop]]:
     """Send frames through bmv2 and the oracle; return the numbers of frames, outputs and frames left out, and drops."""
     numbers, draws = np.random.default_rng(seed), random.Random(seed)
     bed = Bed.make(draws)
@@ -126,5 +124,4 @@ def compare(
         met["frames"] += count - int(left_out.sum())
         met["left out"] += int(left_out.sum())
         assert beside.counters() == bed.oracle_counters(), f"seed {seed}, after {first + count} frames"
-        report(f"{first + count:>9,} frames")
     return met, bed.oracle.drops

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated frames by the batch through native code, and tests of the comparison itself; rig.py says what is compared.
+"""Mutated frames by the batch through native code, and tests of the comparison itself, which rig.py describes.
 
-TEST_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.system.fuzz` shows progress.
+TEST_SCALE (make test SCALE=...) multiplies the number of frames.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_no_frame_does_what_it_should_not() -> None:
 
 @pytest.fixture(scope="module")
 def calm() -> Rig:
-    """A rig after one batch; who spoils something mends it."""
+    """A rig after one batch. A test that spoils its state mends it."""
     rig = Rig(3)
     rig.batch()
     return rig

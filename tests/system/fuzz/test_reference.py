@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated frames through bmv2, where it is installed: what it sends and counts is what the oracle says.
+"""Mutated frames through bmv2, where it is installed: its outputs and counts are those of the oracle.
 
-TEST_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.system.fuzz --bmv2 N` shows progress.
+TEST_SCALE (make test SCALE=...) multiplies the number of frames.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -88,7 +88,6 @@ class Soak:
     bench: Bench
     payloads: Payloads
     rng: random.Random
-    report: Callable[[str], None] = lambda line: None
     opened: int = 0
     """All-reduces that somebody has submitted."""
     settled: int = 0
@@ -117,7 +116,6 @@ class Soak:
                 select.select(members, [], [], max(0.0, min([*timers, now + LOOK_S]) - now))
             if sent >= updates * len(self.memory_kib) // 100 and len(self.memory_kib) < 100:
                 self.memory_kib.append(resident_kib(self.bench.switch.process.pid))
-                self.report(f"{sent:>9,} of {updates:,} sent, {self.settled * CHUNKS:,} rounds: {self._where()}")
         self.memory_kib.append(resident_kib(self.bench.switch.process.pid))
 
     def _sent(self) -> int:
@@ -178,6 +176,5 @@ def next_job(stage: Bench) -> Bench:
     return replace(stage, job=stage.controller.create_job(stage.job.spec))
 
 
-def make_soak(stage: Bench, seed: int, report: Callable[[str], None] = lambda line: None) -> Soak:
-    """Return a soak on a bench; `report` gets a line at every hundredth of it."""
-    return Soak(stage, Payloads(WORKERS, seed), random.Random(seed), report)
+def make_soak(stage: Bench, seed: int) -> Soak:
+    return Soak(stage, Payloads(WORKERS, seed), random.Random(seed))

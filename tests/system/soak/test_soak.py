@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short soak: 5 % loss each way over UDP sockets against the switch process, every result compared on every worker.
 
-TEST_SCALE (make test SCALE=...) multiplies its length; `python -m tests.system.soak` shows progress.
+TEST_SCALE (make test SCALE=...) multiplies its length.
 """
 
 from __future__ import annotations
