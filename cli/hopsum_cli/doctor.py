@@ -20,12 +20,10 @@ from hopsum.connection.controller_url import controller_at
 from hopsum.diagnosis import DiagnosisReport, ObserverIdentity, Patience, Status, examine
 from hopsum.diagnosis.joining_side import Admission, examine_admission, not_admitted
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import CALL_S, Channel
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.interfaces import source_towards
-from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import MemberClient
-from hopsum.rpc.source import leaf_of
+from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError
+from hopsum.rpc.controller_job import leaf_of, source_towards
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.membership import Endpoint
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.context import complete
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import read_token

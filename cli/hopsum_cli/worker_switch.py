@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopsum.errors import HopsumError
-from hopsum.hosts.address import address_towards
-from hopsum.hosts.worker_switch import SwitchPlace, run_worker_switch
+from hopsum.hosts.host_address import address_towards
+from hopsum.hosts.registered_switch import SwitchPlace, run_worker_switch
 from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of
 from hopsum_cli.operator_arguments import add_operator_arguments

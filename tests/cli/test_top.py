@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.main import INTERRUPTED
 from hopsum_cli.main import main as command_line
 from hopsum_cli.operator import take_snapshot

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from hopsum.errors import HopsumError
-from hopsum.rpc.errors import ControllerUnreachableError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import ControllerUnreachableError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.operator import operator, take_snapshot
 from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_cli.top.screen import screen

@@ -3,7 +3,7 @@
 
 An all-reduce is the phases that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
 All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
-whatever their timing (order.py).
+whatever their timing (`SubmissionOrder`).
 
     state    input                      next     also
     OPEN     seal                       SEALED   the generation is over; what is in progress waits, as what is submitted
@@ -12,7 +12,7 @@ whatever their timing (order.py).
     HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
     HALTED   seal                       SEALED   and HALTED again afterwards
     any      end                        FAILED   all futures have the error, mostly GenerationEndedError
-    other states and inputs: hopsum/communicator/base.py
+    other states and inputs: hopsum/communicator/communicator.py
 
 Only a controller's jobs go from generation to generation (hopsum.rpc). Else a generation that is over is the end of its
 agents.
@@ -31,20 +31,25 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.agent.engine import CLOSE, END_GROUP, AllReduceEngine
-from hopsum.agent.generations import Generations
-from hopsum.agent.network import Failed
+from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, AllReduceEngine
+from hopsum.agent.network_thread import Failed, ResumeCommand
 from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
 from hopsum.communicator import Communicator
-from hopsum.communicator.results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
+from hopsum.communicator.allreduce_results import (
+    AllReduceResult,
+    CommunicatorStatistics,
+    SocketTraffic,
+    Span,
+    unhandled,
+    why_unfinished,
+)
 from hopsum.communicator.task import Task
-from hopsum.communicator.unfinished import unhandled, why_unfinished
-from hopsum.errors import HopsumError
+from hopsum.errors import HopsumError, WorkersReplacedError
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
@@ -52,8 +57,8 @@ from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
 from hopsum.transport.sharded import shards_of
 from hopsum.transport.state_exchange import StateMovedError
-from hopsum_wire.generations import Sealed
-from hopsum_wire.membership import JobMembership, read_membership
+from hopsum_wire.generations import Resume, Sealed
+from hopsum_wire.membership import JobMembership, MembershipError, read_membership
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
@@ -324,3 +329,88 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
             f"takes groups of {membership.code_group}: give the codec's name, or make it with that code_group"
         )
     return made
+
+
+# An agent's view of its job's generations: whether the agent is new itself, and which ranks were replaced since.
+#
+#     state     input                                         next      also
+#     KNOWN     a generation whose newcomers it had not met   REPLACED
+#     REPLACED  another such generation                       REPLACED  ranks of both, start of the later one
+#     REPLACED  the program's answer                          KNOWN     ResumeCommand
+#     any       a generation without newcomers, or known ones same
+#
+# A newcomer is KNOWN from the generation in which it begins.
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Workers whose places others have, and where these begin."""
+
+    newcomers: dict[int, int]
+    """The generation in which each newcomer begins, by rank."""
+    start_generation: int
+    starts: tuple[int, ...]
+    """The starts by shard."""
+    allreduces: int
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return whose places they were."""
+        return tuple(sorted(self.newcomers))
+
+
+class Generations:
+    """The generations of one agent, from its first. Not thread-safe.
+
+    Raises:
+        MembershipError: the job goes on, but does not say that this rank is new.
+    """
+
+    def __init__(self, membership: JobMembership, rank: int) -> None:
+        resume = membership.resume
+        self._job = membership.job
+        self._latest = membership.generation
+        self.replaced: Replaced | None = None
+        """The workers replaced since the program's last answer."""
+        self.is_newcomer = resume is not None
+        self.start_generation = membership.generation
+        """The generation in which the newcomers begin that this agent met last. It is one of them at first."""
+        self.allreduces = 0
+        """The all-reduces of the job before this agent's first."""
+        if resume is not None:
+            new = resume.start_generation == membership.generation and rank in resume.replaced
+            if not new or resume.allreduces is None:
+                raise MembershipError(
+                    f"generation {membership.generation} of job {self._job!r} goes on from another one, with ranks "
+                    f"{list(resume.replaced)} as newcomers, but rank {rank} is new here: connect again"
+                )
+            self.allreduces = resume.allreduces
+
+    def enter(self, membership: JobMembership, resume: Resume) -> None:
+        """Note another generation."""
+        known, self._latest = self._latest, membership.generation
+        if resume.start is None or resume.allreduces is None or known >= resume.start_generation:
+            return
+        newcomers = {} if self.replaced is None else dict(self.replaced.newcomers)
+        newcomers |= dict.fromkeys(resume.replaced, resume.start_generation)
+        self.start_generation = resume.start_generation
+        starts = tuple(shard.resume.start or 0 for shard in membership.shards if shard.resume is not None)
+        self.replaced = Replaced(newcomers, resume.start_generation, starts, resume.allreduces)
+
+    def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
+        """Return what lets the stream go on, and with whom, None where nobody was replaced. They are known from now on.
+
+        Args:
+            only: the generation in which newcomers begin. Others are no matter.
+        """
+        replaced = self.replaced
+        if replaced is None or only not in (None, replaced.start_generation):
+            return None
+        self.replaced = None
+        ranks = ", ".join(map(str, replaced.ranks))
+        error = WorkersReplacedError(
+            f"ranks {ranks} of job {self._job!r} were replaced, and the all-reduce that this one promised to follow it "
+            "was not submitted before resume()",
+            replaced.ranks,
+        )
+        return ResumeCommand(replaced.start_generation, replaced.starts, replaced.allreduces, error), replaced

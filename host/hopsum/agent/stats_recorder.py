@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from hopsum.codec.interface import CollectivePhase
-from hopsum.communicator.results import CommunicatorStatistics
+from hopsum.communicator.allreduce_results import CommunicatorStatistics
 from hopsum.communicator.task import Task
 from hopsum_wire import Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name

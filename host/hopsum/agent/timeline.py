@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hopsum.communicator.results import Span
+from hopsum.communicator.allreduce_results import Span
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -16,8 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectiveError, CollectivePhase, ReductionContext
-from hopsum.communicator.base import Communicator
-from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics, SocketTraffic
+from hopsum.communicator.allreduce_results import (
+    AllReduceResult,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    SocketTraffic,
+)
+from hopsum.communicator.communicator import Communicator
 from hopsum.communicator.signature import MismatchError, digest_of
 from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import OnNonfinite, Reduction, Tensors
-from hopsum.communicator.results import AllReduceResult, SocketTraffic
+from hopsum.communicator.allreduce_results import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import CallSignature
 from hopsum.communicator.vector import Vector, host_vector
 from hopsum.protocol.worker_state import AllReduceDone, AllReducePart

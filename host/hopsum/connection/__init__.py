@@ -55,7 +55,7 @@ def connect(
         ConfigError: an unknown or unfit setting. UrlError for the URL.
         MembershipError: no membership file, a malformed one, of another job or switch, or no such rank, or the other
             ranks of a controller's job do not come.
-        ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.errors).
+        ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.channel).
         JoinError: memory:// or collective:// and the other ranks have other settings.
         CodecError: the codec's options do not fit it or the job.
         ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).

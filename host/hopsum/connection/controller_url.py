@@ -13,7 +13,7 @@ from hopsum.config import Config
 from hopsum.connection.open_agent import Hooks, codec_for_job, open_agent, record_settings
 from hopsum.connection.url import UrlError, on_or_off, query_of, split_url
 from hopsum.rpc.channel import ControllerAddress
-from hopsum.rpc.source import Factories, open_job, token_of
+from hopsum.rpc.controller_job import Factories, open_job, token_of
 
 
 def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:

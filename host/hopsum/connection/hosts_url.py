@@ -15,7 +15,7 @@ from hopsum.connection.rank_store import RankStore
 from hopsum.connection.url import UrlError, query_of
 from hopsum.hosts import Meeting, open_hosts
 from hopsum.rpc.channel import ControllerAddress
-from hopsum.rpc.source import Factories, open_job
+from hopsum.rpc.controller_job import Factories, open_job
 from hopsum_wire import MAX_WORKERS
 
 

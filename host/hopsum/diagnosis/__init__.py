@@ -4,7 +4,6 @@
 rows          the result of a check, and the report of several
 kernel        this machine's interfaces, routes, neighbours and sockets, by its kernel
 probe_client  PROBEs to a switch, from an address that it admits
-slots         the contents of a job's slot copies, in words
 worker_side   the checks of one worker, in their order
 joining_side  the checks of one worker of a controller's job, in their order
 """

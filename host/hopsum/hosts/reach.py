@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
-from hopsum.hosts.address import INTERFACE_VARIABLE
+from hopsum.hosts.host_address import INTERFACE_VARIABLE
 
 TRY_S: Final = 3.0
 """Seconds for all answers."""

@@ -34,10 +34,9 @@ from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.deadline_prober import name_ranks
-from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_acceptor import Events
-from hopsum.protocol.stream import Stream
+from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import AllReduce, AllReduceFailed, AllReducePart
 from hopsum_wire.datagrams import restamp_datagrams

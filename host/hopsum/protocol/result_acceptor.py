@@ -15,10 +15,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.batch import ResultRun
 from hopsum.protocol.repair import PeerRepair
+from hopsum.protocol.result_batch import ResultRun
 from hopsum.protocol.retransmit_queue import RetransmitQueue
-from hopsum.protocol.send_scheduler import SendScheduler
+from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import (
     AllReduce,
@@ -26,9 +26,81 @@ from hopsum.protocol.worker_state import (
     AllReduceFailed,
     AllReducePart,
     IgnoredPackets,
+    Membership,
     WorkerStatistics,
 )
-from hopsum_wire import Drop, Header
+from hopsum_wire import Drop, Header, Kind, WireError, down_bytes
+
+# The validation of replies from the switch.
+
+
+def validate_reply(header: Header, values: bytes | memoryview, own: Membership, stream: Stream) -> int:
+    """Return the stream position that a reply to this worker names.
+
+    Raises:
+        WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
+    """
+    if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
+        raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
+    if header.generation != own.generation:
+        raise WireError(Drop.UNKNOWN_GENERATION, f"{Kind(header.kind).name} of generation {header.generation}")
+    if header.worker != own.rank:
+        raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
+    if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
+        raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
+    least = 0 if header.kind == Kind.STATE else 1
+    if not least <= header.contributors < 1 << own.workers:
+        raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
+    if header.slot >= own.slots:
+        raise WireError(Drop.BAD_SLOT, f"slot {header.slot} of {own.slots}")
+    try:
+        return stream.position(header.slot, header.round)
+    except ValueError as outside:
+        raise WireError(Drop.BAD_ROUND, str(outside)) from outside
+
+
+# The scheduler of a worker's sends: it decides which stream positions enter the retransmission queue, and when.
+#
+# Rules
+#     W1  Of each slot only the lowest position that is not held, whatever all-reduce it belongs to (N3).
+#     R2  All-reduces begin in the order of the stream, the next one when those before it are proved as far as the
+#         policy asks for (repair.py), without peers at once. Chunks without a payload yet, and all behind them, wait
+#         for it.
+
+
+class SendScheduler:
+    """The only place that opens positions of a worker for sending."""
+
+    def __init__(self, state: StreamState, queue: RetransmitQueue, repair: PeerRepair | None) -> None:
+        self._state, self._queue, self._repair = state, queue, repair
+
+    def open_slot(self, slot: int) -> None:
+        """Open the position that a slot may send now, if there is one."""
+        position = self._state.next_open(slot)
+        if position is not None:
+            self._queue.open(position)
+
+    def open_slots(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> None:
+        """Open the positions that several slots, at least one, may send. `held` as for `StreamState.next_open_many`."""
+        self._queue.open_many(self._state.next_open_many(slots, held))
+
+    def release(self) -> None:
+        """Open what has payloads of the next all-reduces, as far as those before them are proved."""
+        state = self._state
+        if state.decided is not None and state.decided.end <= state.delivered_to:
+            state.decided = None
+        for before, reduce in enumerate(state.active):
+            begun, open_end = reduce.first < state.open_end, state.open_end
+            if not begun and self._repair is not None and not self._repair.may_open(before):
+                return
+            if open_end < reduce.filled_end:
+                state.open_end = reduce.filled_end
+                at_hand = (open_end <= state.open_position) & (state.open_position < state.open_end)
+                if at_hand.any():
+                    self.open_slots(np.flatnonzero(at_hand))
+            if reduce.filled_end < reduce.end:
+                return
+
 
 AllReduceEvent = AllReduceDone | AllReducePart | AllReduceFailed
 Events = deque[AllReduceEvent]

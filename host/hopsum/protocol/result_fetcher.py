@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.repair import AHEAD, PeerRepair
+from hopsum.protocol.stream import DecidedRanges
 
 AGAIN_S: Final = 0.1
 

@@ -5,8 +5,8 @@ Rules
     W1      The send scheduler opens positions: one per slot at most.
     window  A position is sent for the first time while fewer than the window are on the way, in the order of the
             stream. The oldest without a result is sent in any case: others may wait for just that one.
-    again   After a timeout (rtt.py), then `backoff` times as long, up to a maximum; a timeout shrinks the window. What
-            is due at once goes in the order in which it was due, then of the stream.
+    again   After a timeout (`RttEstimator`), then `backoff` times as long, up to a maximum; a timeout shrinks the
+            window. What is due at once goes in the order in which it was due, then of the stream.
     instant Of results that come at the same time, one is measured: the first whose chunk was sent once. A batch counts
             like its results one by one.
     S8      A position that has waited `flush_after_s` since it was first sent is sent at once, and from then on, with
@@ -31,9 +31,91 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.congestion_window import CongestionWindow
-from hopsum.protocol.rtt import RttEstimator
 from hopsum.protocol.worker_state import Timing, WorkerStatistics
+
+# The congestion window of a worker, in chunks on the way: additive increase, multiplicative decrease (RFC 5681).
+#
+# W1 allows one position per slot, so S in all. The window may only allow less.
+#
+#     state       input                                           window          next
+#     OPEN        as many results as the window is wide           + 1, to S       OPEN
+#     OPEN        a chunk's result did not come in time           halved, to 1    RECOVERING
+#     RECOVERING  the same                                        as it is        RECOVERING
+#     RECOVERING  the result of a chunk first sent after halving  as it is        OPEN
+#
+# So it halves once a round trip at most, and once only for a wait, however long, in which nothing comes at all: that is
+# a worker that has not come yet, not a full queue.
+
+
+class CongestionWindow:
+    """The congestion window of one worker, in chunks. It starts at `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.size = most
+        self._most = most
+        self.results = 0
+        """Results since the window last grew."""
+        self.halved_at: float | None = None
+        """The time at which it was halved, while RECOVERING."""
+
+    def on_ack(self, first_sent_at: float | None, results: int = 1) -> None:
+        """Take results that came at once. `first_sent_at` is the latest time of a chunk that was sent once, or None."""
+        if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
+            self.halved_at = None
+        self.results += results
+        while self.results >= self.size:
+            self.results -= self.size
+            if self.size == self._most:
+                self.results %= self.size
+            else:
+                self.size += 1
+
+    def on_loss(self, now: float) -> None:
+        """Take a timeout."""
+        if self.halved_at is None:
+            self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now
+
+
+# The retransmission timeout of a worker (RTO), estimated from smoothed round trips as in RFC 6298.
+#
+# A round trip is from a chunk's only transmission to its result: it contains the wait for the slowest worker of the
+# quorum, and that is meant: what another worker delays, a retransmission does not bring earlier.
+#
+# Rules
+#     Karn    Only chunks that were never sent again are measured: with others the answered one is unknown.
+#     first   srtt := R,  rttvar := R / 2
+#     later   rttvar := 3/4 rttvar + 1/4 |srtt - R|,  then srtt := 7/8 srtt + 1/8 R
+#     rto     clamp(srtt + 4 rttvar, least, most); before the first measurement the initial one
+
+
+_GAIN: Final = 1 / 8
+_GAIN_OF_VARIANCE: Final = 1 / 4
+_DEVIATIONS: Final = 4
+
+
+class RttEstimator:
+    """The round-trip estimate of one worker, all in seconds. `rto_s` is the retransmission timeout.
+
+    Args:
+        initial_s: the timeout before anything is measured.
+        least_s, most_s: bounds of the timeout afterwards.
+    """
+
+    def __init__(self, initial_s: float, least_s: float, most_s: float) -> None:
+        self.least_s, self.most_s = least_s, most_s
+        self.srtt_s: float | None = None
+        self.rttvar_s = 0.0
+        self.rto_s = initial_s
+
+    def update(self, round_trip_s: float) -> None:
+        """Take one round trip of a chunk that was sent once."""
+        if self.srtt_s is None:
+            self.srtt_s, self.rttvar_s = round_trip_s, round_trip_s / 2
+        else:
+            self.rttvar_s += _GAIN_OF_VARIANCE * (abs(self.srtt_s - round_trip_s) - self.rttvar_s)
+            self.srtt_s += _GAIN * (round_trip_s - self.srtt_s)
+        self.rto_s = min(max(self.srtt_s + _DEVIATIONS * self.rttvar_s, self.least_s), self.most_s)
+
 
 NO_POSITION: Final = (1 << 62) - 1
 """The mark of a slot without an open position. It is behind all positions."""

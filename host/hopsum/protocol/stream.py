@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import GenerationEndedError
 from hopsum_wire import MAX_SLOTS
+from hopsum_wire.generations import Decided
 
 NEW_GENERATION: Final = "Connect all ranks again; the job of a membership file has to be made again before that"
 """The remedy in messages where only a new generation helps."""
@@ -104,3 +106,39 @@ class Stream:
         self.require(count)
         first, self.end = self.end, self.end + count
         return first
+
+
+# Ranges of positions whose results a generation change has decided (committed), looked up in bulk.
+
+
+_BEHIND: Final = (1 << 62) - 1
+
+
+class DecidedRanges:
+    """The decided ranges of a generation, and the workers that hold their results.
+
+    Raises:
+        ValueError: a run is empty, has no ranks, or does not lie behind the one before it.
+    """
+
+    def __init__(self, runs: Sequence[Decided]) -> None:
+        last = 0
+        for run in runs:
+            if not last <= run.first < run.end or not run.ranks:
+                raise ValueError(f"decided runs are sorted, disjoint, not empty, and held by a rank, not {run}")
+            last = run.end
+        self.end = last
+        """The position behind the last of them, 0 if there is none."""
+        self._firsts = np.array([*(run.first for run in runs), _BEHIND], np.int64)
+        self._ends = np.array([*(run.end for run in runs), _BEHIND], np.int64)
+        self._named = [sum(1 << rank for rank in run.ranks) for run in runs]
+
+    def covers(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each position whether it is decided."""
+        at = self._firsts.searchsorted(positions, side="right") - 1
+        inside: NDArray[np.bool_] = (at >= 0) & (positions < self._ends[at])
+        return inside
+
+    def holders(self, position: int) -> int:
+        """Return the bitmap of the workers that hold a decided position."""
+        return self._named[int(self._firsts.searchsorted(position, side="right")) - 1]

@@ -13,9 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.result_store import StoredResult
-from hopsum.protocol.stream import Stream
+from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.worker_state import AllReduce
 from hopsum_wire import Header
 

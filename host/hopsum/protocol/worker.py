@@ -5,8 +5,8 @@ The caller owns sockets and clock. After every input (`submit`, `receive_datagra
 `handle_timer`) it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
 `next_event`, and waits for more or until `get_timer`.
 
-`receive_datagram` is the reference. `receive_rows` does by the batch what most datagrams need (batch.py) and leaves the
-worker as if they had come one by one at that time.
+`receive_datagram` is the reference. `receive_rows` does by the batch what most datagrams need (result_batch.py) and
+leaves the worker as if they had come one by one at that time.
 
 Rules
     N1-N4  One stream of positions. See stream.py.
@@ -49,29 +49,31 @@ Positions                                                   Worker
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceError, GenerationEndedError
-from hopsum.protocol.absence import Absence
-from hopsum.protocol.batch import ROWS_LEAST, plain_run, sort_out
-from hopsum.protocol.deadline_prober import DeadlineProber
-from hopsum.protocol.decided_ranges import DecidedRanges
-from hopsum.protocol.failures import finished_early, round_lost, switch_gone
+from hopsum.errors import AllReduceError, FellBehindError, GenerationEndedError
+from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
+from hopsum.protocol.failures import (
+    fell_behind,
+    finished_early,
+    held_back,
+    no_answer,
+    not_caught_up,
+    round_lost,
+    switch_gone,
+)
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
-from hopsum.protocol.peer_message_handler import PeerMessageHandler
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
-from hopsum.protocol.reply_validation import validate_reply
-from hopsum.protocol.result_acceptor import AllReduceEvent, Events, ResultAcceptor
+from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, as_result, peer_fault
+from hopsum.protocol.result_acceptor import AllReduceEvent, Events, ResultAcceptor, validate_reply
+from hopsum.protocol.result_batch import ROWS_LEAST, plain_run, segments_of, sort_out
 from hopsum.protocol.result_fetcher import ResultFetcher
 from hopsum.protocol.retransmit_queue import RetransmitQueue
-from hopsum.protocol.segments import segments_of
-from hopsum.protocol.stream import Stream
+from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.wait import Wait
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
@@ -490,3 +492,151 @@ class Worker:
         self.queue.clear()
         for pending in (self._state.active, self._state.early, self._prober.outgoing):
             pending.clear()
+
+
+# A switch that is not there: its host says so, again and again, and nothing else comes from it.
+#
+# Rules
+#     A1  An answer 'port unreachable' is a loss, as any datagram may be lost. A series of them is an absence: no two
+#         lie further apart than `gap_s`, and no datagram of the switch came since the first.
+#     A2  An absence that has lasted `unreachable_s`, from its first answer to its latest, ends the generation for this
+#         worker.
+#         So a single answer ends nothing, however long ago it was.
+
+
+GAP_LEAST_S = 5.0
+
+
+class Absence:
+    """The 'port unreachable' answers of the network about the switch of one worker: since when, and how many."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._limit_s = timing.unreachable_s
+        self._gap_s = max(GAP_LEAST_S, 3 * timing.retransmit_max_s)
+        self._first = self._last = 0.0
+        self.answers = 0
+        """The answers 'port unreachable' since the absence began, 0 without an absence."""
+
+    @property
+    def lasted_s(self) -> float:
+        """Return the seconds from the first answer to the latest."""
+        return self._last - self._first if self.answers else 0.0
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Say whether it has lasted too long (A2)."""
+        return self._limit_s is not None and self.answers > 1 and self.lasted_s >= self._limit_s
+
+    def note(self, now: float) -> None:
+        """Take an answer 'port unreachable'."""
+        if not self.answers or now - self._last > self._gap_s:
+            self.answers, self._first = 0, now
+        self.answers, self._last = self.answers + 1, now
+
+    def end(self) -> None:
+        """Take a datagram of the switch, or another generation: it begins anew."""
+        self.answers = 0
+
+
+# The wait of a worker: what it lacks, in words for a log, and as the error of an all-reduce past its deadline.
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The parts of a worker that know what it waits for, in one generation. It changes none of them."""
+
+    own: Membership
+    state: StreamState
+    queue: RetransmitQueue
+    prober: DeadlineProber
+    fetcher: ResultFetcher | None
+    repair: PeerRepair | None
+    ignored: IgnoredPackets
+
+    def text(self) -> str:
+        """Return in words what is awaited and from which ranks, as far as known."""
+        if (oldest := self.queue.oldest) is not None:
+            missing = sum(reduce.missing for reduce in self.state.active)
+            chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
+            finding = self.prober.finding(self.state.stream.place(oldest))
+            return f"the result of {chunks} from {self.own.switch}: {finding}"
+        if wanted := self._wanted:
+            return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
+        behind = self._unproved
+        return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
+
+    def error(self, reduce: AllReduce, now: float) -> AllReduceError:
+        """Return the error of an all-reduce past its deadline."""
+        waited_s, oldest, place = now - reduce.submitted_at, self.queue.oldest, self.state.stream.place
+        if oldest is not None:
+            asked = (self.ignored, self.prober)
+            return no_answer(self.own, reduce, place(oldest), self.queue.sent(oldest), waited_s, asked)
+        if wanted := self._wanted:
+            return not_caught_up(self.own, place(wanted[0]), len(wanted), waited_s)
+        return held_back(self.own, waited_s, self._unproved)
+
+    @property
+    def _wanted(self) -> list[int]:
+        """Positions that a generation change decided and that lack here."""
+        return [] if self.fetcher is None else self.fetcher.lacking
+
+    @property
+    def _unproved(self) -> list[int]:
+        """Ranks that did not say to hold an earlier all-reduce."""
+        return [] if self.repair is None else self.repair.store.unproved()
+
+
+# The handler of messages from peers, by the worker's phase.
+#
+# message              RUN                                 SEALED, OVER
+# FETCH                answered: FOUND, NOTYET or GONE     the same (E2)
+# FOUND                accepted like a RESULT (W3)         nothing
+# NOTYET               nothing: it is asked for again      nothing
+# GONE                 another peer is asked; none left:   nothing
+#                      FellBehindError
+# DONE,                see repair.py                       the same
+# PROGRESS_QUERY,
+# LEAVE
+
+
+class PeerMessageHandler:
+    """The handler of one worker's peer messages in one generation."""
+
+    def __init__(
+        self,
+        own: Membership,
+        state: StreamState,
+        repair: PeerRepair,
+        catching_up: ResultFetcher,
+        accepting: ResultAcceptor,
+        statistics: WorkerStatistics,
+    ) -> None:
+        self._own, self._state, self._stream = own, state, state.stream
+        self._repair, self._fetcher, self._acceptor = repair, catching_up, accepting
+        self._statistics = statistics
+
+    def handle(self, message: PeerMessage, now: float, *, runs: bool) -> FellBehindError | None:
+        """Handle a message from a peer of this generation. Return the error that ends the generation here, or None."""
+        if message.kind is PeerKind.FETCH:
+            held = self._state.in_progress(self._stream.position(message.slot, message.round))
+            self._repair.answer(message, held)
+        elif message.kind is PeerKind.FOUND and runs:
+            self._accept(message, now)
+        elif message.kind is PeerKind.GONE and runs:
+            position = self._stream.position(message.slot, message.round)
+            if self._repair.note_gone(position, message.sender, now):
+                return fell_behind(self._own, self._stream.place(position))
+        else:
+            self._repair.take(message)
+        return None
+
+    def _accept(self, found: PeerMessage, now: float) -> None:
+        """Accept what a peer sends as if the switch had sent it (W3)."""
+        header = as_result(found, self._own.rank)
+        try:
+            position = validate_reply(header, found.payload, self._own, self._stream)
+        except WireError as refused:
+            self._statistics.peers_ignored[refused.reason.name.lower()] += 1
+            return
+        self._acceptor.accept(header, found.payload, position, now, from_peer=True)
+        self._fetcher.note(position, now)

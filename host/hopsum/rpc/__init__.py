@@ -2,9 +2,12 @@
 """The clients of the controller for workers and operators, over gRPC.
 
 channel         calls with deadlines, and their errors
-jobs            the operator's calls    member        one worker's calls: join, heartbeats, leave
-source          hopsum:// URLs          lease         the thread that keeps a worker's place
-job_agent       the agent under a lease change        from one generation to the next
+jobs_client     the operator's calls
+member_client   one worker's calls: join, heartbeats, leave
+controller_job  hopsum:// URLs: the steps from a token to an agent
+lease           the thread that keeps a worker's place
+job_agent       the agent under a lease
+change          from one generation to the next
 
 The messages are those of `hopsum_wire.control`. Importing this package imports neither grpc nor protobuf. Its modules
 do.

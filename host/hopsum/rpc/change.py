@@ -24,9 +24,9 @@ from functools import partial
 from typing import Final, Protocol
 
 from hopsum.errors import GenerationEndedError, HopsumError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError
 

@@ -13,9 +13,23 @@ from typing import Any, Final, Self
 import grpc
 
 from hopsum.errors import HopsumError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire.control.places import is_local
 from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
+
+# The errors of calls to the controller: a refusal, or a controller that cannot be reached.
+
+
+class ControllerError(HopsumError):
+    """The controller refused a call. `code` is gRPC's name of the kind: NOT_FOUND, UNAUTHENTICATED, ..."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ControllerUnreachableError(ControllerError):
+    """No answer: whether the call was served is not known. To repeat any call of hopsum's is harmless."""
+
 
 CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from hopsum.agent import Agent
 from hopsum.agent.stats_recorder import heartbeat_counts
-from hopsum.communicator.unfinished import why_unfinished
+from hopsum.communicator.allreduce_results import why_unfinished
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.change import GenerationChange
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
 

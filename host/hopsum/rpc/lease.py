@@ -35,9 +35,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hopsum.rpc.channel import CALL_S, Replies
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import CALL_S, ControllerError, ControllerUnreachableError, Replies
+from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
 

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
-from hopsum.communicator.unfinished import unhandled
+from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender

@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from hopsum.errors import HopsumError
-from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics
-from hopsum.transport.outage import Outage
+from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage
 from hopsum.transport.packet_socket import (
     attach,
     find_hop,

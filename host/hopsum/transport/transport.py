@@ -6,7 +6,7 @@ batch where the link can, and on a UDP socket by a compiled loop as long as noth
 (worker_loop.py). Without peers there is no thread. With peers a side channel's thread answers them, between
 all-reduces too. Any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
 these threads apart in the worker. The compiled loop alone waits for the network while holding it, and whoever wants the
-lock wakes that loop (step_lock.py). What `step` has on its way out when
+lock wakes that loop (`StepLock`). What `step` has on its way out when
 the generation is sealed is as if it had been sent before.
 """
 
@@ -16,11 +16,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,9 +34,75 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, T
 from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.state_exchange import StateExchange
-from hopsum.transport.step_lock import StepLock
 from hopsum.transport.worker_loop import worker_loop
 from hopsum_wire.generations import Resume, Sealed
+
+# A lock whose holder may wait for the network: whoever wants the lock wakes the holder, who then lets go of it.
+
+
+class StepLock:
+    """A reentrant lock for `threading.Condition`.
+
+    Args:
+        wake: called by a thread that finds the lock taken. Ends the holder's wait. Any thread may call it.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake: Final = wake
+        self._lock: Final[Any] = threading.RLock()
+        self._guard: Final = threading.Lock()
+        self._waiting = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Say whether a thread waits for the lock: its holder must not wait for the network again."""
+        return self._waiting > 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, as `threading.RLock.acquire`."""
+        if self._lock.acquire(blocking=False):
+            return True
+        if not blocking:
+            return False
+        self._want(1)
+        try:
+            return bool(self._lock.acquire(timeout=timeout))
+        finally:
+            self._want(-1)
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _want(self, change: int) -> None:
+        with self._guard:
+            self._waiting += change
+        if change > 0:
+            self._wake()
+
+    # What threading.Condition asks of a reentrant lock.
+
+    def _is_owned(self) -> bool:
+        return bool(self._lock._is_owned())
+
+    def _release_save(self) -> Any:
+        return self._lock._release_save()
+
+    def _acquire_restore(self, state: Any) -> None:
+        self._want(1)
+        try:
+            self._lock._acquire_restore(state)
+        finally:
+            self._want(-1)
+
 
 _log: Final = logging.getLogger(__name__)
 _STEP_S: Final = 1.0

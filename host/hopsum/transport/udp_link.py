@@ -25,6 +25,7 @@ from hopsum.transport.link import (
     RECEIVE_BUFFER_BYTES,
     RECEIVE_BYTES,
     LinkStatistics,
+    Outage,
 )
 from hopsum.transport.offload import (
     ANCILLARY_BYTES,
@@ -40,7 +41,6 @@ from hopsum.transport.offload import (
     set_option,
     udp_socket,
 )
-from hopsum.transport.outage import Outage
 
 
 class SegmentRun(NamedTuple):

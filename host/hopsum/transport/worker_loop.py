@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
-from hopsum.protocol.batch import result_pattern
+from hopsum.protocol.result_batch import result_pattern, segments_of
 from hopsum.protocol.retransmit_queue import Transmissions
-from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
 from hopsum.transport import worker_layout as at

@@ -17,9 +17,8 @@ import numpy as np
 import hopsum
 from hopsum.communicator import Communicator
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.worker_pool import WorkerPool

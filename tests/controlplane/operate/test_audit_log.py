@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import UnknownJobError
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service import jobs as jobs_service

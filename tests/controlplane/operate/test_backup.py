@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller import main
 from hopsum_controlplane.service.descriptors import ENOUGH, raise_limit
 from hopsum_controlplane.service.pulse import Pulse

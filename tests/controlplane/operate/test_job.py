@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
-from hopsum.plan import slots_for
+from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.job import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen

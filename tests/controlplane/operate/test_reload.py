@@ -16,9 +16,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller import main
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum.rpc.member_client import MemberClient
 
 from .test_controller import START_S, start, start_native, write_config
 

@@ -22,7 +22,7 @@ import pytest
 import hopsum
 from hopsum.communicator import Communicator
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.job import main as job
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.audit import read_installed

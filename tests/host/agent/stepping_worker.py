@@ -16,7 +16,7 @@ import numpy as np
 
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.communicator.results import AllReduceResult
+from hopsum.communicator.allreduce_results import AllReduceResult
 from hopsum.protocol.worker import Timing
 from hopsum_wire import Op
 from hopsum_wire.membership import read_membership

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hopsum.agent.order import append, end_group, next_in_stream
+from hopsum.agent.allreduce_engine import append, end_group, next_in_stream
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator.task import Task
 from hopsum.communicator.vector import HostVector

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from hopsum.agent.engine import CLOSE, AllReduceEngine
-from hopsum.agent.network import Failed, ResumeCommand, ShardContinuation, StallDetector
+from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
+from hopsum.agent.network_thread import Failed, ResumeCommand, ShardContinuation, StallDetector
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
-from hopsum.communicator.results import CommunicatorClosedError
+from hopsum.communicator.allreduce_results import CommunicatorClosedError
 from hopsum.communicator.task import Task
 from hopsum.communicator.vector import HostVector
 from hopsum.errors import GenerationEndedError, WorkersReplacedError
@@ -239,7 +239,7 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
 
 def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, transport = [100.0], StageTransport()
-    monkeypatch.setattr("hopsum.agent.network.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("hopsum.agent.network_thread.time.monotonic", lambda: clock[0])
     silence, counts = StallDetector(transport), transport.counts
     clock[0] += 5
     assert not silence.lasts(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"

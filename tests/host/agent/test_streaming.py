@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hopsum.agent.engine import CLOSE, AllReduceEngine
+from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
-from hopsum.communicator.results import CommunicatorClosedError, Span
+from hopsum.communicator.allreduce_results import CommunicatorClosedError, Span
 from hopsum.communicator.task import Task
 from hopsum.communicator.vector import HostVector
 from hopsum.errors import WorkersReplacedError
@@ -69,7 +69,7 @@ class Stage:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr("hopsum.agent.engine.PART_CHUNKS", 2)
+    monkeypatch.setattr("hopsum.agent.allreduce_engine.PART_CHUNKS", 2)
     stage = Stage()
     yield stage
     stage.stop()

@@ -16,13 +16,12 @@ import pytest
 
 from hopsum.codec import make_codec
 from hopsum.config import Config, ConfigError
-from hopsum.hosts import opening
-from hopsum.hosts.address import choose_address
-from hopsum.hosts.children import ChildError, Children
-from hopsum.hosts.embedded_switch import EmbeddedSwitch
+from hopsum.hosts import job_over_hosts
+from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
+from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
-from hopsum.plan import slots_for
+from hopsum.protocol.slot_count import slots_for
 
 
 class Store:
@@ -70,18 +69,18 @@ def test_ranks_that_do_not_fit_together_start_nothing(
 ) -> None:
     names = iter(("one", "other"))
     if difference == "host":
-        monkeypatch.setattr(opening, "host_name", lambda: next(names))
+        monkeypatch.setattr(job_over_hosts, "host_name", lambda: next(names))
 
     def nothing(*_: object) -> Any:
         raise AssertionError("something was started")
 
-    monkeypatch.setattr(opening, "start_switch", nothing)
+    monkeypatch.setattr(job_over_hosts, "start_switch", nothing)
 
     def what(meeting: Meeting) -> Any:
         own = Config(codec="fixed", ip="127.0.0.1", seed=1 + meeting.rank * (difference == "seed"))
         codec = make_codec("fixed", workers=2, backend="numpy")
         slots = 16 + meeting.rank * (difference == "slots")
-        return opening.open_hosts(own, meeting, codec, slots=slots, open_job=nothing)
+        return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, open_job=nothing)
 
     first, second = meet(2, what)
     assert str(first) == str(second)
@@ -208,17 +207,17 @@ def test_the_round_trip_is_that_of_the_farthest_rank(delay_s: float) -> None:
 
 def test_a_job_has_the_slots_that_the_longest_way_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = iter((0.001, 0.02))
-    monkeypatch.setattr(opening, "require_reachable", lambda *_: next(ways))
-    monkeypatch.setattr(opening, "start_switch", lambda *_: EmbeddedSwitch("127.0.0.1", "127.0.0.1:1", 1))
+    monkeypatch.setattr(job_over_hosts, "require_reachable", lambda *_: next(ways))
+    monkeypatch.setattr(job_over_hosts, "start_switch", lambda *_: EmbeddedSwitch("127.0.0.1", "127.0.0.1:1", 1))
 
     def start_job(*arguments: Any) -> Any:
         raise ConfigError(f"made with {arguments[-1]} slots")
 
-    monkeypatch.setattr(opening, "_start_job", start_job)
+    monkeypatch.setattr(job_over_hosts, "_start_job", start_job)
 
     def what(meeting: Meeting) -> Any:
         codec = make_codec("fixed", workers=2, backend="numpy")
-        return opening.open_hosts(
+        return job_over_hosts.open_hosts(
             Config(codec="fixed", ip="127.0.0.1"), meeting, codec, slots=None, open_job=lambda *_: None
         )
 

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 

@@ -19,10 +19,10 @@ import hopsum
 from hopsum.codec import ErrorFeedback, NonFiniteError, make_codec
 from hopsum.communicator import Communicator, CommunicatorClosedError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, RankLeftError
-from hopsum.local_group.group import LocalGroup
-from hopsum.local_group.leader import LocalGroupLeader
-from hopsum.local_group.member import LocalGroupMember
-from hopsum.local_group.messages import Connection
+from hopsum.local_group.group_leader import LocalGroupLeader
+from hopsum.local_group.group_member import LocalGroupMember
+from hopsum.local_group.host_ranks import LocalGroup
+from hopsum.local_group.member_messages import Connection
 
 HOSTS = ((0, 2), (1, 3, 4))
 """Two hosts of different sizes, whose ranks do not follow each other."""

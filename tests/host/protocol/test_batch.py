@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.protocol.batch import ResultRun, plain_run
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.result_batch import ResultRun, plain_run
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
 from hopsum.protocol.worker_state import AllReducePart, WorkerPhase

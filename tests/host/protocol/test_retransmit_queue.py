@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.protocol.congestion_window import CongestionWindow
-from hopsum.protocol.retransmit_queue import RetransmitQueue
+from hopsum.protocol.retransmit_queue import CongestionWindow, RetransmitQueue
 from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum.protocol.worker_state import WorkerStatistics
 from hopsum_wire import Flag, Header, Kind, Op, split_datagram

@@ -6,8 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.protocol.congestion_window import CongestionWindow
-from hopsum.protocol.rtt import RttEstimator
+from hopsum.protocol.retransmit_queue import CongestionWindow, RttEstimator
 
 
 @given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))

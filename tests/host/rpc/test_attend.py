@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress, Replies
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError, ControllerUnreachableError, Replies
+from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice

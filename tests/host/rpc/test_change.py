@@ -12,7 +12,7 @@ import pytest
 
 from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum.rpc.change import GenerationChange
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
 from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, RankEndpoint
 

@@ -20,9 +20,8 @@ import hopsum
 from hopsum.codec import job_tables, make_codec
 from hopsum.communicator import Communicator
 from hopsum.errors import GenerationEndedError
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.top import main as top
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig

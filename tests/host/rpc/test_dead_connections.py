@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerUnreachableError
+from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress, ControllerUnreachableError
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 

@@ -13,9 +13,8 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice

@@ -12,10 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.service import gate, handlers, workers
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import HEARTBEAT_GAP_S, Lease
-from hopsum.rpc.member import Registration
+from hopsum.rpc.member_client import Registration
 from hopsum_wire.control import control_pb2 as pb
 
 WAIT_S = 60

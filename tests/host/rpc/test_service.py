@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError, ControllerUnreachableError
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import AdminToken, read_admin_tokens
 from hopsum_controlplane.service.server import Service

@@ -21,10 +21,9 @@ from hopsum.communicator import Communicator
 from hopsum.config import ConfigError, resolve
 from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
-from hopsum.rpc.channel import TlsError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.member import Leaf, Location
-from hopsum.rpc.source import leaf_of, token_of
+from hopsum.rpc.channel import ControllerError, ControllerUnreachableError, TlsError
+from hopsum.rpc.controller_job import leaf_of, token_of
+from hopsum.rpc.member_client import Leaf, Location
 from hopsum_controlplane.service.server import Service
 from hopsum_wire.membership import MembershipError
 

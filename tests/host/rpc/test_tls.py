@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, ControllerAddress, TlsError
-from hopsum.rpc.errors import ControllerUnreachableError
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError, TlsError
+from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service, Tls
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.communicator import AllReduceResult
-from hopsum.communicator.results import SocketTraffic
+from hopsum.communicator.allreduce_results import SocketTraffic
 from hopsum.config import ConfigError
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.method import SETTLING_STEPS, MethodTrial, steps_to_compare

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.protocol.worker import Membership, Timing
-from hopsum.transport.link import DatagramLink
-from hopsum.transport.outage import CALM_S, PASSING, Outage
+from hopsum.transport.link import CALM_S, PASSING, DatagramLink, Outage
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator

@@ -25,7 +25,7 @@ import pytest
 pytest.importorskip("numba")
 
 from hopsum.codec.backends.jit import inner
-from hopsum.protocol.congestion_window import CongestionWindow
+from hopsum.protocol.retransmit_queue import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
 from hopsum.transport import worker_kernel, worker_layout, worker_loop
 from hopsum.transport.link import RECEIVE_BYTES

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.channel import ControllerError
 from hopsum_topologies.free_port import free_port
 
 from .controller_probe import SLOTS, Probe, beats, edit, refusal

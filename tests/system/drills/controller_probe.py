@@ -9,9 +9,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.member_client import MemberClient
 
 from .drill import PATIENCE_S, DrillError, await_that
 from .drill_testbed import DrillTestbed

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE, methods
 
 from .controller_probe import Probe

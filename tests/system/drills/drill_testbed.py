@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.codec import job_tables, make_codec
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.process import ManagedProcess
 
 from .drill_training import DrillPlan

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.channel import ControllerError
 from hopsum_controlplane import SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.cluster import ClusterConfig, JobRequest, JobState, PortRule, SwitchConfig
 from hopsum_controlplane.cluster.records import JobRecord, Member, MemberPhase
@@ -58,7 +58,7 @@ def write(training: TrainingJob, rank: int, kind: str, **fields: object) -> None
 
 @pytest.mark.parametrize("text", ["rank 2: generation 7 is over: rank 1 left", "ranks 1 have not joined", "ranks 0, 1"])
 def test_others_know_by_their_log_or_an_error(training: TrainingJob, text: str) -> None:
-    write(training, 0, "log", text=text, logger="hopsum.agent.progress")
+    write(training, 0, "log", text=text, logger="hopsum.agent.network_thread")
     write(training, 0, "log", text=text, logger="hopsum.rpc.change")
     write(training, 2, "failed", text=text)
     took_s = training.others_know(1, 0.0, 1e12)

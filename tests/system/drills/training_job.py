@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.codec import job_tables, make_codec
-from hopsum.rpc.errors import ControllerUnreachableError
+from hopsum.rpc.channel import ControllerUnreachableError
 from hopsum_topologies.process import ManagedProcess
 
 from .drill import PATIENCE_S, Check, DrillError, await_that, first_sign, require_within

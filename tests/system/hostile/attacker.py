@@ -26,7 +26,7 @@ import grpc
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_wire import WIRE_VERSION, Kind, Op
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods

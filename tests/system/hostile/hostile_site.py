@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import MemberClient
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum.rpc.member_client import MemberClient
 from hopsum_topologies.process import ManagedProcess
 
 from ..drills.plain_training import PlainTraining

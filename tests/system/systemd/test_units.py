@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.free_port import free_port
 
 from ..drills.plain_training import PlainTraining

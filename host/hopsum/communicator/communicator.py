@@ -26,9 +26,13 @@ from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.interface import OnNonfinite, Tensors, require_on_nonfinite
-from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics
+from hopsum.communicator.allreduce_results import (
+    AllReduceResult,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    why_unfinished,
+)
 from hopsum.communicator.task import Task
-from hopsum.communicator.unfinished import why_unfinished
 from hopsum.communicator.vector import HostVector, Vector, host_vector
 from hopsum.errors import HopsumError
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hopsum.notice import AFTER_S, WaitNotice
-from hopsum.rpc.channel import CALL_S, Channel, Replies
-from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError, Replies
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE

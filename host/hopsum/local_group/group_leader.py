@@ -43,9 +43,8 @@ from hopsum.errors import (
     RankLeftError,
     WorkersReplacedError,
 )
-from hopsum.local_group.group import LocalGroup, call_facts, ranks_in_words
-from hopsum.local_group.messages import Connection, Wakeup, error_of, over, told_error
-from hopsum.local_group.segments import SharedVector
+from hopsum.local_group.host_ranks import LocalGroup, call_facts, ranks_in_words
+from hopsum.local_group.member_messages import Connection, SharedVector, Wakeup, error_of, over, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 _END_GROUP: Final = object()

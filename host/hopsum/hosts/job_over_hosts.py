@@ -26,14 +26,13 @@ from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, job_tables
 from hopsum.communicator import Communicator
 from hopsum.config import Config
-from hopsum.hosts.address import choose_address, host_name
-from hopsum.hosts.children import Children
-from hopsum.hosts.embedded_switch import EmbeddedSwitch, start_switch
+from hopsum.hosts.children import Children, EmbeddedSwitch, start_switch
+from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
-from hopsum.plan import slots_for
+from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.jobs_client import JobsClient
 
 LINKS_BITS_PER_S: Final = 1e9
 """The rate for which slots are chosen: faster links have shorter ways."""

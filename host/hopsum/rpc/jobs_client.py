@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hopsum.rpc.channel import CALL_S, Channel
-from hopsum.rpc.errors import ControllerUnreachableError
+from hopsum.rpc.channel import CALL_S, Channel, ControllerUnreachableError
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import JOB_SERVICE
 

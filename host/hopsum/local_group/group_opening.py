@@ -24,12 +24,12 @@ from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec
 from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError
-from hopsum.hosts.address import host_name
+from hopsum.hosts.host_address import host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.local_group.group import LocalGroup, ranks_in_words
-from hopsum.local_group.leader import LocalGroupLeader
-from hopsum.local_group.member import LocalGroupMember
-from hopsum.local_group.messages import Connection
+from hopsum.local_group.group_leader import LocalGroupLeader
+from hopsum.local_group.group_member import LocalGroupMember
+from hopsum.local_group.host_ranks import LocalGroup, ranks_in_words
+from hopsum.local_group.member_messages import Connection
 
 AUTO: Final = "auto"
 """The setting by which the ranks of one host are a group. Any other text is the name of a group of such ranks."""

@@ -2,7 +2,7 @@
 """Batches of datagrams of one size, sorted: plain RESULTs are taken together, without a look at each.
 
     row                                                                         goes to
-    RESULT for this worker (reply_validation.py), lacking, of an all-reduce in
+    RESULT for this worker (result_acceptor.py), lacking, of an all-reduce in
     progress and with its op: the first of its position                         `taken`
     ... another of that position, or one that is held                           `copies`: counted as duplicate
     anything else: early, another op, refused, STALE, STATE                     `single`: `Worker.receive_datagram`
@@ -16,16 +16,17 @@ this first: RESULTs of one all-reduce in the order of the stream, each the one t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.protocol.retransmit_queue import Transmissions
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker_state import AllReduce, Membership
-from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
+from hopsum.protocol.worker_state import AllReduce, Membership, is_run
+from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Flag, Kind, Op, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
 
 ROWS_LEAST: Final = 4
@@ -138,7 +139,7 @@ def sort_out(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> Re
 
 
 def _is_result(headers: NDArray[Any], payload_bytes: int, own: Membership) -> NDArray[np.bool_]:
-    """Return [n]: `split_datagram` and `validate_reply` (reply_validation.py) take it as a RESULT."""
+    """Return [n]: `split_datagram` and `validate_reply` (result_acceptor.py) take it as a RESULT."""
     everybody = np.uint64((1 << own.workers) - 1)
     contributors = headers["contributors"]
     valid: NDArray[np.bool_] = (
@@ -182,3 +183,45 @@ def _pattern(generation: int, rank: int, op: int) -> NDArray[np.uint64]:
 @cache
 def _record(datagram_bytes: int) -> np.dtype[Any]:
     return np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (datagram_bytes - HOPSUM_BYTES,))])
+
+
+# UPDATEs as GSO segments: datagrams of equal size, one a row, which a link sends in one call.
+#
+# Rows
+#     positions                                     rows
+#     consecutive, of one all-reduce                a part of its datagrams as they were stamped, no copy
+#     of one all-reduce, with gaps (after losses)   a copy
+#     with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
+
+
+_FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
+
+
+def segments_of(transmissions: Transmissions, active: Sequence[AllReduce]) -> Iterator[NDArray[np.uint8]]:
+    """Yield read-only uint8[n, bytes], one datagram a row, in the order of `transmissions`.
+
+    Args:
+        transmissions: at least one, positions of all-reduces in `active`.
+        active: all-reduces in progress, in the order of the stream.
+    """
+    positions, flush = transmissions
+    first, last = int(positions.min()), int(positions.max())
+    reduce = next(each for each in active if first < each.end)
+    if last < reduce.end and not flush.any():
+        yield _rows(reduce.datagrams, positions - reduce.first, flush=False)
+        return
+    owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1
+    cuts = np.flatnonzero((owner[1:] != owner[:-1]) | (flush[1:] != flush[:-1])) + 1
+    for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
+        reduce = active[owner[start]]
+        yield _rows(reduce.datagrams, positions[start:stop] - reduce.first, flush=bool(flush[start]))
+
+
+def _rows(datagrams: NDArray[np.uint8], index: NDArray[np.int64], *, flush: bool) -> NDArray[np.uint8]:
+    if is_run(index) and not flush:
+        return datagrams[index[0] : index[-1] + 1]
+    rows = datagrams[index]
+    if flush:
+        rows[:, _FLAGS_AT] |= np.uint8(Flag.FLUSH)
+    rows.flags.writeable = False
+    return rows

@@ -29,9 +29,8 @@ from hopsum.communicator import (
 )
 from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceError, AllReduceTimeoutError, HopsumError, RankLeftError
-from hopsum.local_group.group import LocalGroup, call_facts
-from hopsum.local_group.messages import Connection, Wakeup, error_of, over
-from hopsum.local_group.segments import SegmentPool, SharedVector
+from hopsum.local_group.host_ranks import LocalGroup, call_facts
+from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, Wakeup, error_of, over
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
