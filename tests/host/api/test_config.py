@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hopsum.config import Config, ConfigError, describe, resolve
+from hopsum.config import Config, ConfigError, resolve
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
 
@@ -179,13 +178,3 @@ def test_what_does_not_fit_in_the_file(tmp_path: Path, text: str, message: str) 
 def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
         resolve(environment={"HOPSUM_CONFIG": str(tmp_path / "none.toml")})
-
-
-def test_the_docs_have_every_setting() -> None:
-    """`make generate` writes the rows."""
-    rows = [f"| `{each.name}` | {each.kind} | {each.default} | {each.meaning} |" for each in describe()]
-    lines = DOCS.read_text(encoding="utf-8").splitlines()
-    first = lines.index("| setting | kind | default | meaning |") + 2
-    assert lines[first : first + len(rows)] == rows
-    assert not lines[first + len(rows)].startswith("|")
-    assert [each.environment for each in describe()] == [f"HOPSUM_{each.name.upper()}" for each in fields(Config)]
