@@ -29,7 +29,7 @@ from math import log10
 from typing import Final
 
 from hopsum.codec import Codec
-from hopsum.codec.lossless.index import expected_union
+from hopsum.codec.lossless.sketch_plan import expected_union
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan.costs import Costs
 from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S, PlanError, PlannedJob

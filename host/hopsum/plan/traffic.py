@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 from hopsum.codec import Codec
 from hopsum.codec.interface import blocks_of
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.index import choose_index, expected_union, index_bits
-from hopsum.codec.lossless.kernels import RANGE_BLOCK
-from hopsum.codec.lossless.sizing import GAMMA
+from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK
+from hopsum.codec.lossless.sketch_plan import GAMMA, choose_index, expected_union, index_bits
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan.setting import PlanError
 from hopsum_wire import MAX_SLOTS, Op

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.estimation.rotated import padded
+from hopsum.codec.estimation.quantizers import padded
 
 SVK_EXTRA_BITS: Final = 160
 """The O(1) of `bits_bound_svk`: 96 bits of side information, and two words in which the range coder ends."""

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, bounds
-from hopsum.codec.estimation.entropy import EntropyCoder
-from hopsum.codec.estimation.rotated import padded
+from hopsum.codec.estimation.quantizers import EntropyCoder, padded
 from hopsum.codec.interface import ReductionContext
 from hopsum_evaluation.baselines.estimators import make_estimator
 

@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec.estimation.base import RUN, Message
-from hopsum.codec.estimation.entropy import EntropyCoder
-from hopsum.codec.estimation.levels import pack, packed_bytes, unpack
-from hopsum.codec.estimation.rng import signs, uniforms
-from hopsum.codec.estimation.rotated import hadamard
+from hopsum.codec.estimation.estimator import RUN, Message, pack, packed_bytes, signs, uniforms, unpack
+from hopsum.codec.estimation.quantizers import EntropyCoder, hadamard
 from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum_evaluation.baselines.estimators import make_estimator
 

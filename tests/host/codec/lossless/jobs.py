@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hopsum.codec import CollectiveError, CollectivePhase, ErrorFeedback, ReductionContext
 from hopsum.codec.fixed import fixed_exponents
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.reduction import LosslessReduction
+from hopsum.codec.lossless.lossless_codec import LosslessReduction
 from hopsum.codec.simulate import simulate_switch
 
 from .supports import Floats

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec.lossless.kernels import SketchKernels
-from hopsum.codec.lossless.reference import NumpySketch
+from hopsum.codec.lossless.sketch_kernels import NumpySketch, SketchKernels
 
 Floats = NDArray[np.float32]
 Members = NDArray[np.uint32]
@@ -18,7 +17,7 @@ def sketch_kernels(backend: str) -> SketchKernels:
     if backend == "numpy":
         return NumpySketch()
     pytest.importorskip("numba")
-    from hopsum.codec.lossless.compiled import NumbaSketch
+    from hopsum.codec.lossless.sketch_numba import NumbaSketch
 
     return NumbaSketch()
 

@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.codec import CodecError
-from hopsum.codec.lossless.index import CHUNK_BITS, choose_index, expected_union, index_bits, require_kind
-from hopsum.codec.lossless.parallel_kernels import ParallelKernels
+from hopsum.codec.lossless.sketch_plan import (
+    CHUNK_BITS,
+    ParallelKernels,
+    choose_index,
+    expected_union,
+    index_bits,
+    require_kind,
+)
 
 from .supports import random_members, sketch_kernels
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec.lossless.kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom, SketchKernels
-from hopsum.codec.lossless.layout import SketchLayout, places
+from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout, places
 
 from .supports import Floats, random_members, sketch_kernels, sparse
 

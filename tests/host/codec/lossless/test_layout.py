@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hopsum.codec.hashing import block_keys
-from hopsum.codec.lossless.layout import SketchLayout
-from hopsum.codec.lossless.sizing import unpeeled
+from hopsum.codec.lossless.sketch_kernels import SketchLayout
+from hopsum.codec.lossless.sketch_plan import unpeeled
 
 from .supports import Members, dense_blocks, one_column, random_members, sketch_kernels
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.reduction import LosslessReduction
+from hopsum.codec.lossless.lossless_codec import LosslessReduction
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.vector_reduction import ReductionState
 from hopsum_wire import Op

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.codec import CodecError
-from hopsum.codec.lossless.sizing import Sizing, SketchPlan, make_plan, unpeeled
+from hopsum.codec.lossless.sketch_plan import Sizing, SketchPlan, make_plan, unpeeled
 
 from .supports import Members, random_members, sketch_kernels
 

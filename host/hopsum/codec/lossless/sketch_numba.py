@@ -2,7 +2,7 @@
 """The numba backend: peeling in linear time with a queue, one word per cell for its number of edges and their sum.
 
 The queue is `order` itself: an edge leaves its cells when it is appended, and when its turn comes its cells are
-looked at, where others may be alone by then. A sketch of 65 536 to 131 072 edges (see sizing.py) has at most 1.4 MB
+looked at, where others may be alone by then. A sketch of 65 536 to 131 072 edges (sketch_plan.py) has at most 1.4 MB
 of such words, which stay in the second-level cache. Every access to them is at random.
 """
 
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
-from hopsum.codec.lossless.kernels import Bloom
-from hopsum.codec.lossless.layout import SketchLayout
+from hopsum.codec.lossless.sketch_kernels import Bloom, SketchLayout
 
 i32, i64, u8, u32, u64, f32, f64 = np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64
 _U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int64, types.uint64
@@ -308,8 +307,3 @@ class NumbaSketch:
         out: NDArray[np.float32],
     ) -> None:
         _spread(values, members, divisors, out)
-
-
-def make_kernels() -> NumbaSketch:
-    """Return the backend."""
-    return NumbaSketch()

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of an estimator: a vector into one message, and a message into an estimate of the vector.
+
+Laws, held by tests: decode needs the payload and what all ranks know (elements, context, parameters) and nothing
+else. Equal arguments give equal bytes. Estimates are finite. `bits` is the payload's length up to the zero bits
+that fill its last byte.
+
+Random numbers are counter-based: they follow from key and place, in blocks of 1024, whatever the order of work.
+
+Equidistant levels: an element at p levels above the lowest becomes floor(p + u), u uniform: the upper neighbour with
+probability p - floor(p), so the expectation is p (to 2^-33 of a level: u has 32 random bits). Its variance is
+(upper - p)(p - lower) <= 1/4 level squared. Arithmetic is in float64, which holds the difference of any float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.hashing import ROTATION, ROUNDING, block_keys, derive_key, lane_bits
+from hopsum.codec.interface import CodecError, ReductionContext, blocks_of, require_vector
+
+RUN: Final = 1 << 16
+"""Elements that are worked on together: a multiple of 8 (whole bytes of any width) and of 1024 (whole keys)."""
+LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+class Message(NamedTuple):
+    """The message of a worker."""
+
+    payload: bytes
+    bits: int
+    """The bits in use, side information included. The payload has them rounded up to whole bytes."""
+
+
+class Estimate(NamedTuple):
+    """The receiver's estimate after all messages."""
+
+    mean: NDArray[np.float32]
+    bits: int
+    """The bits of all messages together."""
+
+
+class Estimator(Protocol):
+    """Turns a vector into a message and back. Holds parameters only: any thread may use it."""
+
+    name: str
+    unbiased: bool
+    """True where the expectation of decode(encode(x)) is x."""
+
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+        """Return the message of one worker.
+
+        Args:
+            x: float32[elements], contiguous and finite. It is only read.
+            context: randomness of this worker in this step. Decode takes the same.
+
+        Raises:
+            CodecError: not such a vector, or one that this estimator cannot carry.
+        """
+
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+        """Return the estimate of the worker's vector, float32[elements], a new array.
+
+        Raises:
+            CodecError: the payload is not one of `elements` elements by this estimator.
+        """
+
+
+def estimate_mean(estimator: Estimator, vectors: Sequence[NDArray[np.float32]], seed: int, step: int) -> Estimate:
+    """Encode the vector of each rank, decode all messages, and return their mean and what they cost.
+
+    Args:
+        vectors: float32[elements] per rank, all of one length.
+
+    Raises:
+        CodecError: no vectors, or vectors of several lengths.
+    """
+    lengths = sorted({len(x) for x in vectors})
+    if len(lengths) != 1:
+        raise CodecError(f"{len(vectors)} vectors of lengths {lengths}: a mean takes vectors of one length")
+    total = np.zeros(lengths[0])
+    bits = 0
+    for rank, x in enumerate(vectors):
+        context = ReductionContext(seed, step, rank)
+        message = estimator.encode(x, context)
+        total += estimator.decode(message, x.size, context)
+        bits += message.bits
+    total /= len(vectors)
+    return Estimate(total.astype(np.float32), bits)
+
+
+def runs(elements: int) -> Iterator[slice]:
+    """Return slices of RUN elements, the last one shorter."""
+    for start in range(0, elements, RUN):
+        yield slice(start, min(start + RUN, elements))
+
+
+def require_finite_vector(x: NDArray[Any]) -> None:
+    """Raise CodecError unless x is a vector for an estimator. Says how many elements are not finite."""
+    require_vector(x)
+    bad = np.flatnonzero(~np.isfinite(x))
+    if bad.size:
+        raise CodecError(
+            f"{bad.size} of {x.size} elements are not finite, the first is element {int(bad[0])}: skip this vector"
+        )
+
+
+def require_payload(payload: bytes, expected: int, name: str, elements: int) -> None:
+    """Raise CodecError unless the payload has the bytes that `elements` elements take."""
+    if elements < 1 or len(payload) != expected:
+        raise CodecError(f"{name}: {len(payload)} bytes for {elements} elements, which take {expected}")
+
+
+def finite_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return values as float32. What rounding carried beyond the largest float32 becomes the largest one."""
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
+
+
+# ---- random numbers ----------------------------------------------------------------------------------------
+
+_BLOCK: Final = 1024
+
+
+def rounding_key(context: ReductionContext) -> int:
+    """Return the key of roundings: another one for each rank."""
+    return derive_key(context.seed, context.step, ROUNDING, context.rank)
+
+
+def rotation_key(context: ReductionContext) -> int:
+    """Return the key of signs: the same on all ranks."""
+    return derive_key(context.seed, context.step, ROTATION)
+
+
+def uniforms(key: int, run: slice) -> NDArray[np.float64]:
+    """Return one number in (0, 1) for each element of a run that starts at a multiple of 1024.
+
+    They are odd multiples of 2^-33: the mean is exactly 1/2, and neither 0 nor 1 occurs.
+    """
+    bits = lane_bits(_keys(key, run), _BLOCK).reshape(-1)[: run.stop - run.start]
+    return (bits.astype(np.float64) + 0.5) * 2.0**-32
+
+
+def signs(key: int, run: slice) -> NDArray[np.float32]:
+    """Return +1 or -1 for each element of a run that starts at a multiple of 1024."""
+    bits = lane_bits(_keys(key, run), _BLOCK // 32).astype("<u4").view(np.uint8)
+    single = np.unpackbits(bits, axis=1, bitorder="little").reshape(-1)[: run.stop - run.start]
+    return np.float32(1) - 2 * single.astype(np.float32)
+
+
+def _keys(key: int, run: slice) -> NDArray[np.uint64]:
+    return block_keys(key, run.start // _BLOCK, blocks_of(run.stop - run.start, _BLOCK))
+
+
+# ---- equidistant levels ------------------------------------------------------------------------------------
+
+MAX_LEVELS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The levels low, low + step, ..., `count` of them. Step 0 where all elements are equal."""
+
+    low: float
+    step: float
+    count: int
+
+    def round(self, x: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.uint16]:
+        """Return codes, uint16[n], of elements between the lowest and the highest level. For u see `uniforms`."""
+        if not self.step:
+            return np.zeros(x.shape, np.uint16)
+        place = (x.astype(np.float64) - self.low) / self.step
+        return np.clip(np.floor(place + u), 0, self.count - 1).astype(np.uint16)
+
+    def values(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+        """Return the values of codes."""
+        return self.low + codes.astype(np.float64) * self.step
+
+
+def require_levels(levels: int) -> None:
+    """Raise CodecError unless an estimator can have this many levels."""
+    if not 2 <= levels <= MAX_LEVELS:
+        raise CodecError(f"{levels} levels: an estimator has 2 to {MAX_LEVELS}")
+
+
+def packed_bytes(elements: int, width: int) -> int:
+    """Return the bytes of so many codes."""
+    return -(-elements * width // 8)
+
+
+def pack(codes: NDArray[Any], width: int) -> bytes:
+    """Return codes of `width` bits each (0 to 32), most significant bit first. Zero bits fill the last byte."""
+    kind = _holder(width)
+    parts = []
+    for run in runs(codes.size):
+        bits = np.unpackbits(codes[run].astype(kind).view(np.uint8).reshape(-1, kind.itemsize), axis=1)
+        parts.append(np.packbits(bits[:, kind.itemsize * 8 - width :]).tobytes())
+    return b"".join(parts)
+
+
+def unpack(data: bytes, elements: int, width: int) -> NDArray[np.uint32]:
+    """Return codes, uint32[elements], from `packed_bytes` bytes."""
+    kind = _holder(width)
+    out = np.empty(elements, np.uint32)
+    for run in runs(elements):
+        count = run.stop - run.start
+        part = np.frombuffer(data, np.uint8, packed_bytes(count, width), packed_bytes(run.start, width))
+        bits = np.zeros((count, kind.itemsize * 8), np.uint8)
+        bits[:, kind.itemsize * 8 - width :] = np.unpackbits(part, count=count * width).reshape(count, width)
+        out[run] = np.packbits(bits, axis=1).view(kind).reshape(-1)
+    return out
+
+
+def pack_rounded(x: NDArray[np.float32], levels: Levels, key: int) -> bytes:
+    """Return the codes of x, rounded with the numbers of this key, packed in the fewest bits that hold a code."""
+    width = code_bits(levels.count)
+    return b"".join(pack(levels.round(x[run], uniforms(key, run)), width) for run in runs(x.size))
+
+
+def unpack_values(data: bytes, levels: Levels, run: slice) -> NDArray[np.float64]:
+    """Return the values of one run out of packed codes.
+
+    Raises:
+        CodecError: a code beyond the highest level.
+    """
+    width = code_bits(levels.count)
+    first = run.start * width // 8
+    codes = unpack(data[first : first + packed_bytes(RUN, width)], run.stop - run.start, width)
+    if codes.max() >= levels.count:
+        raise CodecError(f"code {int(codes.max())} of {levels.count} levels in elements {run.start} to {run.stop - 1}")
+    return levels.values(codes.astype(np.uint16))
+
+
+def code_bits(levels: int) -> int:
+    """Return ceil(log2(levels)): the width of a code."""
+    return (levels - 1).bit_length()
+
+
+def _holder(width: int) -> np.dtype[Any]:
+    """Return the smallest unsigned type, most significant byte first, that holds so many bits."""
+    return np.dtype(">u1" if width <= 8 else ">u2" if width <= 16 else ">u4")

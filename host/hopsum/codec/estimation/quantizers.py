@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimators `sb`, `sk`, `srk` and `svk` (Suresh et al., ICML 2017).
+
+`sb` and `sk`: levels from the smallest to the largest element (pi_sb and pi_sk).
+
+A worker sends its smallest and largest element as float32, and ceil(log2 levels) bits for each element.
+
+Error: an element between two levels h apart has variance (upper - x)(x - lower) <= h^2 / 4, and workers are
+independent, so the mean has MSE <= 1/n^2 sum_i d s_i^2 / (4 (k - 1)^2) with s = max - min. Two different elements
+give s^2 <= 2 max^2 + 2 min^2 <= 2 |X|^2: MSE <= d / (2 n (k - 1)^2) F. `sb` is k = 2, where the first step is
+exact: MSE = 1/n^2 sum_i sum_j (max - X_j)(X_j - min).
+
+`srk`: `sk` after a random rotation of the whole vector (pi_srk).
+
+The vector, padded with zeros to D elements, a power of two, is rotated by R = H diag(signs) / sqrt(D), H the
+Hadamard matrix, signs shared by all ranks. The receiver rotates back. A worker sends, besides the codes, the
+smallest and largest coordinate as float32 and an exponent of 16 bits.
+
+Error: a coordinate of R X is a sum of X_j with random signs / sqrt(D), so P(it exceeds t) <= exp(-t^2 D / 2 |X|^2),
+and by the union bound the expected square of the positive part of the largest is at most (2 ln D + 2) |X|^2 / D.
+The same holds for the smallest. Hence E (max - min)^2 <= 4 (2 ln D + 2) |X|^2 / D, and with the error of `sk` on D
+coordinates MSE <= (2 ln D + 2) / (n (k - 1)^2) F. Dropping the padding makes it no larger.
+
+The rotation is float32, left unnormalised and made in a fixed order of additions, hence equal on all machines.
+Before it the vector is divided by a power of two, so that nothing overflows and subnormal numbers keep their bits.
+
+`svk`: levels as wide as the norm, codes entropy coded by their frequencies (pi_svk).
+
+The levels go from the smallest element X_min to X_min + s with s = sqrt(2) |X|, which is at least max - min. A
+worker sends X_min as float32, s as float64, and a range-coded stream.
+
+Error: as for `sk`, of which only s^2 <= 2 |X|^2 was used: MSE <= d / (2 n (k - 1)^2) F.
+
+Bits: the entropy of the frequencies is at most sum_j -log2 p(code_j) / d for any distribution p. With h = s / (k - 1)
+the distance of levels and Y_j the level of element j, take p proportional to 1 / (1 + (level / h)^2): the sum of these
+over all levels is at most pi coth(pi) < 4, so a code costs at most 2 + log2(1 + (Y_j / h)^2). The logarithm is concave,
+so the mean over elements is at most that of the mean square of Y, whose expectation is at most
+|X|^2 / d + h^2 / 4. Together E bits <= d (2 + log2((k - 1)^2 / (2 d) + 5/4)), and the histogram besides. The range
+coder's own loss, below 0.01 bits an element, is less than what 4 instead of pi coth(pi) leaves: 0.34 bits.
+
+With k = sqrt(d) + 1 levels that is less than 2.81 bits an element, and MSE <= F / (2 n).
+
+The stream of `svk`: one range-coded stream of a histogram, then of codes by the histogram's frequencies.
+
+Histogram: d codes as d zeros, with a one between levels: k - 1 ones among d + k - 1 bits, each coded with the
+frequencies (d, k - 1), which both sides know. By the entropy of such a string that costs at most
+(k - 1) log2((d + k - 1) e / (k - 1)) < k log2((d + k) e / k) bits, whatever the histogram is.
+
+Codes: each with the frequencies h_r / d, together d H(h / d) bits.
+
+The two sides have equal models because both make them from the same integers: counts as float64, which hold them
+exactly. constriction (`Categorical` with perfect=False) adds these counts, exactly again, and maps the sums to
+its 24-bit integers by one division and one multiplication of float64, which every IEEE 754 machine rounds alike.
+It keeps at least 2^-24 for every level.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.estimation.estimator import (
+    RUN,
+    Levels,
+    Message,
+    code_bits,
+    finite_float32,
+    pack_rounded,
+    packed_bytes,
+    require_finite_vector,
+    require_levels,
+    require_payload,
+    rotation_key,
+    rounding_key,
+    runs,
+    signs,
+    uniforms,
+    unpack_values,
+)
+from hopsum.codec.interface import CodecError, ReductionContext
+
+# ---- the stream of svk -------------------------------------------------------------------------------------
+
+
+class EntropyCoder:
+    """Streams of codes by their own histogram."""
+
+    def __init__(self) -> None:
+        """Import the range coder.
+
+        Raises:
+            CodecError: constriction is not installed.
+        """
+        try:
+            stream = import_module("constriction").stream
+        except ModuleNotFoundError as error:
+            raise CodecError(
+                f"svk needs the package {error.name}, which is not installed: pip install 'hopsum[estimation]'"
+            ) from error
+        self._queue: Any = stream.queue
+        self._categorical: Any = stream.model.Categorical
+
+    def compress(self, codes: NDArray[np.uint16], levels: int) -> bytes:
+        """Return the stream of codes below `levels`: whole 32-bit words, least significant byte first."""
+        counts = np.zeros(levels, np.int64)
+        for run in runs(codes.size):
+            counts += np.bincount(codes[run], minlength=levels)
+        encoder = self._queue.RangeEncoder()
+        model = self._model(np.array([codes.size, levels - 1]))
+        for part in _separators(counts):
+            encoder.encode(part, model)
+        model = self._model(counts)
+        for run in runs(codes.size):
+            encoder.encode(codes[run].astype(np.int32), model)
+        words: NDArray[np.uint32] = encoder.get_compressed()
+        return words.astype("<u4").tobytes()
+
+    def expand(self, data: bytes, elements: int, levels: int) -> NDArray[np.uint16]:
+        """Return the codes of a stream, uint16[elements].
+
+        Raises:
+            CodecError: not a stream of so many codes and levels.
+        """
+        if len(data) % 4:
+            raise CodecError(f"svk: a stream of {len(data)} bytes, which is no multiple of 4")
+        decoder = self._queue.RangeDecoder(np.frombuffer(data, "<u4").astype(np.uint32))
+        try:
+            counts = self._counts(decoder, elements, levels)
+            codes = np.empty(elements, np.uint16)
+            model = self._model(counts)
+            for run in runs(elements):
+                codes[run] = decoder.decode(model, run.stop - run.start)
+        except AssertionError as error:  # what constriction raises for bytes that no encoder makes
+            raise CodecError(f"svk: not a stream of {elements} elements and {levels} levels: {error}") from error
+        if not decoder.maybe_exhausted() or (np.bincount(codes, minlength=levels) != counts).any():
+            raise CodecError(f"svk: the stream does not end with element {elements - 1}, or codes belie the histogram")
+        return codes
+
+    def _counts(self, decoder: Any, elements: int, levels: int) -> NDArray[np.int64]:
+        """Read the histogram."""
+        length = elements + levels - 1
+        model = self._model(np.array([elements, levels - 1]))
+        places = [run.start + np.flatnonzero(decoder.decode(model, run.stop - run.start)) for run in runs(length)]
+        bounds = np.concatenate(([-1], *places, [length]))
+        if len(bounds) != levels + 1:
+            raise CodecError(f"svk: a histogram of {len(bounds) - 1} levels, where {levels} are expected")
+        return np.diff(bounds) - 1
+
+    def _model(self, counts: NDArray[Any]) -> Any:
+        return self._categorical(counts.astype(np.float64), perfect=False)
+
+
+def _separators(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
+    """Return, in runs, the string of a histogram: for each level its count in zeros, with ones between levels."""
+    places = np.cumsum(counts[:-1] + 1) - 1
+    for run in runs(int(counts.sum()) + len(places)):
+        part = np.zeros(run.stop - run.start, np.int32)
+        inside = slice(*np.searchsorted(places, (run.start, run.stop)))
+        part[places[inside] - run.start] = 1
+        yield part
+
+
+# ---- sb and sk ---------------------------------------------------------------------------------------------
+
+_SK_SIDE: Final = struct.Struct("<ff")
+
+
+class Sk:
+    """See the module. The contract is `hopsum.codec.estimation.estimator.Estimator`."""
+
+    name = "sk"
+    unbiased = True
+
+    def __init__(self, levels: int = 16) -> None:
+        """Make the estimator with 2 to 65536 levels.
+
+        Raises:
+            CodecError: another number of levels.
+        """
+        require_levels(levels)
+        self.levels = levels
+
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+        """Return smallest, largest and packed codes. See `Estimator`."""
+        require_finite_vector(x)
+        side = _SK_SIDE.pack(x.min(), x.max())
+        codes = pack_rounded(x, self._grid(side), rounding_key(context))
+        return Message(side + codes, _SK_SIDE.size * 8 + x.size * code_bits(self.levels))
+
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+        """Return the levels of the codes. See `Estimator`. The context is not needed."""
+        size = _SK_SIDE.size + packed_bytes(elements, code_bits(self.levels))
+        require_payload(message.payload, size, self.name, elements)
+        grid = self._grid(message.payload)
+        codes = message.payload[_SK_SIDE.size :]
+        out = np.empty(elements, np.float32)
+        for run in runs(elements):
+            out[run] = finite_float32(unpack_values(codes, grid, run))
+        return out
+
+    def _grid(self, payload: bytes) -> Levels:
+        """Both sides make the levels from the bytes that are sent."""
+        low, high = _SK_SIDE.unpack_from(payload)
+        if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+            raise CodecError(f"{self.name}: levels from {low} to {high}")
+        return Levels(low, (high - low) / (self.levels - 1), self.levels)
+
+
+class Sb(Sk):
+    """`Sk` with two levels, one bit for each element: each is rounded to the smallest or to the largest."""
+
+    name = "sb"
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
+# ---- srk ---------------------------------------------------------------------------------------------------
+
+_SRK_SIDE: Final = struct.Struct("<hff")
+_EXPONENTS: Final = range(-148, 129)
+"""The exponents of float32: the largest element is below 2^exponent, and not below half of it."""
+
+
+class Srk:
+    """See the module. The contract is `hopsum.codec.estimation.estimator.Estimator`."""
+
+    name = "srk"
+    unbiased = True
+
+    def __init__(self, levels: int = 16) -> None:
+        """Make the estimator with 2 to 65536 levels.
+
+        Raises:
+            CodecError: another number of levels.
+        """
+        require_levels(levels)
+        self.levels = levels
+
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+        """Return exponent, smallest, largest and packed codes of the rotated vector. See `Estimator`."""
+        require_finite_vector(x)
+        exponent = int(np.frexp(max(x.max(), -x.min()))[1])
+        v = np.zeros(padded(x.size), np.float32)
+        key = rotation_key(context)
+        for run in runs(x.size):
+            v[run] = np.ldexp(x[run], -exponent) * signs(key, run)
+        hadamard(v)
+        side = _SRK_SIDE.pack(exponent, v.min(), v.max())
+        codes = pack_rounded(v, self._grid(side), rounding_key(context))
+        return Message(side + codes, _SRK_SIDE.size * 8 + v.size * code_bits(self.levels))
+
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+        """Return the levels of the codes, rotated back. See `Estimator`."""
+        coordinates = padded(elements)
+        size = _SRK_SIDE.size + packed_bytes(coordinates, code_bits(self.levels))
+        require_payload(message.payload, size, self.name, elements)
+        grid = self._grid(message.payload)
+        codes = message.payload[_SRK_SIDE.size :]
+        v = np.empty(coordinates, np.float32)
+        for run in runs(coordinates):
+            v[run] = unpack_values(codes, grid, run)
+        hadamard(v)
+        scale = 2.0 ** _SRK_SIDE.unpack_from(message.payload)[0] / coordinates
+        out = np.empty(elements, np.float32)
+        key = rotation_key(context)
+        for run in runs(elements):
+            out[run] = finite_float32(v[run].astype(np.float64) * (signs(key, run) * scale))
+        return out
+
+    def _grid(self, payload: bytes) -> Levels:
+        """Both sides make the levels from the bytes that are sent."""
+        exponent, low, high = _SRK_SIDE.unpack_from(payload)
+        if exponent not in _EXPONENTS or not (np.isfinite(low) and np.isfinite(high) and low <= high):
+            raise CodecError(f"{self.name}: levels from {low} to {high} times 2^{exponent}")
+        return Levels(low, (high - low) / (self.levels - 1), self.levels)
+
+
+def padded(elements: int) -> int:
+    """Return the smallest power of two that is not below `elements`."""
+    return 1 << max(elements - 1, 0).bit_length()
+
+
+def hadamard(v: NDArray[np.float32]) -> None:
+    """Replace v, float32[power of two], by H v in the natural (Sylvester) order. Needs a run of memory besides."""
+    stride = 1
+    while stride < v.size:
+        pairs = v.reshape(-1, 2, stride)
+        for rows, columns in _tiles(len(pairs), stride):
+            first, second = pairs[rows, 0, columns], pairs[rows, 1, columns]
+            difference = first - second
+            first += second
+            second[...] = difference
+        stride *= 2
+
+
+def _tiles(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Cut a matrix into tiles of at most RUN elements. Powers of two fit without a rest."""
+    height, width = max(RUN // columns, 1), min(columns, RUN)
+    for row in range(0, rows, height):
+        for column in range(0, columns, width):
+            yield slice(row, row + height), slice(column, column + width)
+
+
+# ---- svk ---------------------------------------------------------------------------------------------------
+
+_SVK_SIDE: Final = struct.Struct("<fd")
+
+
+class Svk:
+    """See the module. The contract is `hopsum.codec.estimation.estimator.Estimator`."""
+
+    name = "svk"
+    unbiased = True
+
+    def __init__(self, levels: int | None = None) -> None:
+        """Make the estimator with 2 to 65536 levels. None takes ceil(sqrt(elements)) + 1 for each vector.
+
+        Raises:
+            CodecError: another number of levels, or constriction is not installed.
+        """
+        if levels is not None:
+            require_levels(levels)
+        self.levels = levels
+        self._coder = EntropyCoder()
+
+    def levels_of(self, elements: int) -> int:
+        """Return the levels for a vector of so many elements.
+
+        Raises:
+            CodecError: more elements than the square of the largest number of levels.
+        """
+        levels = self.levels or math.isqrt(elements - 1) + 2
+        require_levels(levels)
+        return levels
+
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+        """Return smallest element, width, and the stream of codes. See `Estimator`."""
+        require_finite_vector(x)
+        levels = self.levels_of(x.size)
+        low, high = float(x.min()), float(x.max())
+        energy = sum(float(np.square(x[run], dtype=np.float64).sum()) for run in runs(x.size))
+        side = _SVK_SIDE.pack(low, max(math.sqrt(2 * energy), high - low))
+        grid = self._grid(side, levels)
+        codes = np.empty(x.size, np.uint16)
+        key = rounding_key(context)
+        for run in runs(x.size):
+            codes[run] = grid.round(x[run], uniforms(key, run))
+        payload = side + self._coder.compress(codes, levels)
+        return Message(payload, len(payload) * 8)
+
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+        """Return the levels of the codes. See `Estimator`. The context is not needed."""
+        if elements < 1 or len(message.payload) < _SVK_SIDE.size:
+            raise CodecError(f"{self.name}: {len(message.payload)} bytes for {elements} elements")
+        levels = self.levels_of(elements)
+        grid = self._grid(message.payload, levels)
+        codes = self._coder.expand(message.payload[_SVK_SIDE.size :], elements, levels)
+        out = np.empty(elements, np.float32)
+        for run in runs(elements):
+            out[run] = finite_float32(grid.values(codes[run]))
+        return out
+
+    def _grid(self, payload: bytes, levels: int) -> Levels:
+        """Both sides make the levels from the bytes that are sent."""
+        low, width = _SVK_SIDE.unpack_from(payload)
+        if not (math.isfinite(low) and math.isfinite(width) and width >= 0):
+            raise CodecError(f"{self.name}: levels of width {width} from {low}")
+        return Levels(low, width / (levels - 1), levels)

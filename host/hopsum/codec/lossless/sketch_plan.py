@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lossless` sends for a vector: the index, the sizes of the sketches, and the kernels over whole vectors.
+
+The index says which elements are not zero on some worker. The switch ORs it.
+A bitmap has one bit per element. A Bloom filter is smaller below about 8 % density. Each of its false positives
+is an element that everybody counts in and nobody sends, which costs the cells of one element. To look up all elements
+in it takes longer than all other work on a thin vector, so "auto" wants an eighth of the bytes for it: it takes a
+filter below about 4 % density.
+
+All ranks must choose alike, so the choice follows from shared numbers by additions, multiplications and divisions of
+float64 alone, which every machine rounds alike.
+
+Sizes of the sketches are decided by all ranks alike before anything is sent.
+Whether a sketch peels follows from the support and the hash functions alone, never from values. So every rank peels
+the support that the index phase gave, grows a sketch that fails, and gives up on it after some attempts:
+
+    1. The members are cut into segments of 65 536 to 131 071, or one smaller one. Each has a sketch of its own.
+    2. Attempt t has ceil(gamma * members * (16 + t) / 16 / 3) cells per third, and hash functions of its own.
+    3. At most a 64th of the members is left: these travel as they are ("packed"), behind all sketches.
+    4. All attempts fail: the segment has no sketch, and all its members are packed.
+
+gamma = 0 packs everything, which needs the fewest bytes of all: see docs/lossless.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.backends.threads import run_parallel
+from hopsum.codec.hashing import derive_key
+from hopsum.codec.interface import CodecError, blocks_of
+from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, MAX_EDGES, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
+
+CHUNK_BITS: Final = SHAPES[Op.OR].elements
+KINDS: Final = ("auto", "bitmap", "bloom")
+_LANE_BITS: Final = 32
+_WORTHWHILE: Final = 0.875
+_MOST_HASHES: Final = 24
+_MOST_BITS: Final = 1 << 32
+_INVERSE_LN2: Final = 1.4426950408889634
+
+
+def require_kind(kind: str) -> None:
+    """Raise CodecError for an unknown kind of index."""
+    if kind not in KINDS:
+        raise CodecError(f"index {kind!r}: one of {', '.join(KINDS)}")
+
+
+def expected_union(elements: int, nonzero: int, workers: int) -> float:
+    """Return how many elements are expected in the union of `workers` independent supports of `nonzero` elements."""
+    empty, share = 1.0, 1.0 - nonzero / elements
+    for _ in range(workers):
+        empty *= share
+    return elements * (1.0 - empty)
+
+
+def choose_index(kind: str, elements: int, union: float, gamma: float, key: int) -> Bloom | None:
+    """Return the filter to use, or None: a bitmap.
+
+    Args:
+        kind: "bitmap", "bloom", the best filter, or "auto", which is the filter where it saves an eighth of all bytes.
+        elements: of the vector.
+        union: elements to expect in the index, more than 0.
+        gamma: cells that an element costs.
+        key: of the filter's hash functions.
+    """
+    if kind == "bitmap":
+        return None
+    costs = [_bloom_bits(elements, union, gamma, hashes) for hashes in range(1, _MOST_HASHES + 1)]
+    hashes = 1 + costs.index(min(costs))
+    cells = _LANE_BITS * gamma * union
+    if kind == "auto" and min(costs) + cells > _WORTHWHILE * (CHUNK_BITS * blocks_of(elements, CHUNK_BITS) + cells):
+        return None
+    return Bloom(_filter_bits(union, hashes), hashes, key)
+
+
+def index_bits(elements: int, bloom: Bloom | None) -> int:
+    """Return the bits of an index."""
+    return elements if bloom is None else bloom.bits
+
+
+def _filter_bits(union: float, hashes: int) -> int:
+    """Return the size at which half of the bits are set, in whole chunks."""
+    bits = CHUNK_BITS * blocks_of(int(hashes * union * _INVERSE_LN2) + 1, CHUNK_BITS)
+    return min(bits, _MOST_BITS)
+
+
+def _bloom_bits(elements: int, union: float, gamma: float, hashes: int) -> float:
+    """Return the bits that a filter and its false positives cost. Each probe halves these."""
+    false = (elements - union) / (1 << hashes)
+    return _filter_bits(union, hashes) + _LANE_BITS * gamma * false
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------
+
+GAMMA: Final = 1.25
+BLOCK_ELEMENTS: Final = 1024
+ATTEMPTS: Final = 4
+SEGMENT_MEMBERS: Final = 1 << 16
+MOST_BLOCK_ELEMENTS: Final = 1 << 16
+_GROWTH: Final = 16
+_PACKED_SHARE: Final = 64
+_MOST_GAMMA: Final = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Options of the sketches. They are the same on all ranks."""
+
+    gamma: float = GAMMA
+    """Cells per member of the first attempt. 0 packs everything."""
+    block_elements: int = BLOCK_ELEMENTS
+    """Consecutive elements that share their hashes, a power of two. It is smaller in small sketches."""
+    attempts: int = ATTEMPTS
+    """Sizes to try per segment."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= _MOST_GAMMA:
+            raise CodecError(f"gamma {self.gamma}: 0, or cells per non-zero element up to {_MOST_GAMMA}")
+        if self.block_elements not in {1 << shift for shift in range(MOST_BLOCK_ELEMENTS.bit_length())}:
+            raise CodecError(f"blocks of {self.block_elements} elements: a power of two up to {MOST_BLOCK_ELEMENTS}")
+        if self.attempts < 1:
+            raise CodecError(f"{self.attempts} attempts to size a sketch: at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of members and their sketch."""
+
+    members: slice
+    """The place of its members in the list of all members."""
+    layout: SketchLayout | None
+    """None: no sketch, all members are packed."""
+    order: NDArray[np.uint32]
+    """The peeling order of its sketch, in the form of the backend that peeled it."""
+    rest: NDArray[np.uint32]
+    """Members that are packed, counted from the segment's first, ascending."""
+    first_cell: int
+    """The first cell of its sketch, in the lanes of the phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchPlan:
+    """The lanes of the sum phase: `cells` cells of all sketches, then the packed members."""
+
+    segments: list[Segment]
+    cells: int
+    packed: NDArray[np.uint32]
+    """Places in the list of members, ascending."""
+
+    @property
+    def lanes(self) -> int:
+        """In use."""
+        return self.cells + self.packed.size
+
+
+def make_plan(
+    kernels: SketchKernels, members: NDArray[np.uint32], sizing: Sizing, key: int, threads: int = 1
+) -> SketchPlan:
+    """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same."""
+    bounds = _bounds(members.size)
+    found: list[Segment | None] = [None] * len(bounds)
+
+    def size(place: int) -> None:
+        found[place] = _size_segment(kernels, members, bounds[place], sizing, key)
+
+    run_parallel([partial(size, place) for place in range(len(bounds))], threads)
+    return _lay_out([segment for segment in found if segment is not None])
+
+
+def unpeeled(
+    kernels: SketchKernels, members: NDArray[np.uint32], gamma: float, *, block_elements: int = 1024, key: int = 0
+) -> int:
+    """Return how many members do not peel in one sketch of gamma cells per member.
+
+    This is what becomes of a sketch whose size is fixed beforehand: below about 1.22 cells per member most of the
+    members stay, all at once. `make_plan` finds that out in time. This function is for measuring it.
+
+    Args:
+        members: uint32[members], ascending, at most 2^24.
+        gamma: more than 0.
+        block_elements: a power of two.
+        key: of the hash functions.
+    """
+    if members.size > MAX_EDGES:
+        raise CodecError(f"{members.size} members in one sketch: at most {MAX_EDGES}")
+    layout = SketchLayout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
+    return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
+
+
+def _bounds(members: int) -> list[slice]:
+    segments = max(1, members // SEGMENT_MEMBERS)
+    ends = [members * segment // segments for segment in range(segments + 1)]
+    return [slice(ends[segment], ends[segment + 1]) for segment in range(segments)]
+
+
+def _size_segment(kernels: SketchKernels, members: NDArray[np.uint32], run: slice, sizing: Sizing, key: int) -> Segment:
+    part = members[run]
+    order = np.empty(part.size, np.uint32)
+    attempts = sizing.attempts if sizing.gamma and part.size else 0
+    for attempt in range(attempts):
+        third = ceil(sizing.gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
+        layout = SketchLayout.of(third, sizing.block_elements, derive_key(key, attempt))
+        peeled = kernels.peel(part, layout, order)
+        if part.size - peeled <= part.size // _PACKED_SHARE:
+            return Segment(run, layout, order[:peeled], order[peeled:] >> np.uint32(EDGE_SHIFT), 0)
+    return Segment(run, None, order[:0], np.arange(part.size, dtype=np.uint32), 0)
+
+
+def _lay_out(segments: list[Segment]) -> SketchPlan:
+    placed, cell = [], 0
+    for segment in segments:
+        placed.append(Segment(segment.members, segment.layout, segment.order, segment.rest, cell))
+        cell += 0 if segment.layout is None else segment.layout.cells
+    packed = np.concatenate([segment.rest + np.uint32(segment.members.start) for segment in placed])
+    return SketchPlan(placed, cell, packed)
+
+
+# ---- whole vectors, in runs that several threads take ------------------------------------------------------
+
+_RUN: Final = 1 << 20
+"""Elements, or members, of a job, a multiple of RANGE_BLOCK."""
+_ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+
+
+class ParallelKernels:
+    """Kernels over whole vectors, run by several threads. Returned arrays are new."""
+
+    def __init__(self, kernels: SketchKernels, threads: int) -> None:
+        self.kernels = kernels
+        self.threads = threads
+
+    def scan(self, x: NDArray[np.float32]) -> tuple[NDArray[np.uint32], int]:
+        """Return the bits of the largest magnitude per run of 1024 elements, and how many elements are not zero."""
+        peaks = np.empty(blocks_of(x.size, RANGE_BLOCK), np.uint32)
+        counts: list[int] = []
+
+        def scan(run: slice) -> None:
+            counts.append(self.kernels.scan(x[run], peaks[_scaled(run, RANGE_BLOCK)]))
+
+        self._each(x.size, scan)
+        return peaks, sum(counts)
+
+    def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return the bitmap of the elements that are sent, uint8[ceil(elements / 8)]."""
+        bits = np.empty(blocks_of(x.size, 8), np.uint8)
+
+        def mark(run: slice) -> None:
+            self.kernels.mark(x[run], scales[_scaled(run, RANGE_BLOCK)], bits[_scaled(run, 8)])
+
+        self._each(x.size, mark)
+        return bits
+
+    def query(self, elements: int, bloom: Bloom, held: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the bitmap of the elements that a filter holds."""
+        bits = np.empty(blocks_of(elements, 8), np.uint8)
+
+        def query(run: slice) -> None:
+            self.kernels.bloom_query(run.start, run.stop - run.start, bloom, held, bits[_scaled(run, 8)])
+
+        self._each(elements, query)
+        return bits
+
+    def select(self, bits: NDArray[np.uint8]) -> NDArray[np.uint32]:
+        """Return the numbers of the bits that are set, ascending."""
+        runs = [_scaled(run, 8) for run in _runs(8 * bits.size)]
+        counts = np.zeros(len(runs), np.int64)
+
+        def count(place: int) -> None:
+            counts[place] = _ONES[bits[runs[place]]].sum(dtype=np.int64)
+
+        run_parallel([partial(count, place) for place in range(len(runs))], self.threads)
+        ends = [0, *np.cumsum(counts).tolist()]
+        members = np.empty(ends[-1], np.uint32)
+
+        def select(place: int) -> None:
+            self.kernels.select(bits[runs[place]], 8 * runs[place].start, members[ends[place] : ends[place + 1]])
+
+        run_parallel([partial(select, place) for place in range(len(runs))], self.threads)
+        return members
+
+    def quantise(
+        self, x: NDArray[np.float32], scales: NDArray[np.float32], members: NDArray[np.uint32]
+    ) -> NDArray[np.int32]:
+        """Return the integers of members."""
+        values = np.empty(members.size, np.int32)
+        self._each(members.size, lambda run: self.kernels.quantise(x, scales, members[run], values[run]))
+        return values
+
+    def spread(
+        self,
+        values: NDArray[np.int32],
+        members: NDArray[np.uint32],
+        divisors: NDArray[np.float64],
+        out: NDArray[np.float32],
+    ) -> None:
+        """Set members of a vector to value / divisor."""
+        self._each(members.size, lambda run: self.kernels.spread(values[run], members[run], divisors, out))
+
+    def add(
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: SketchPlan, lanes: NDArray[np.uint32]
+    ) -> None:
+        """Add the values of all members to the lanes of a plan, which are 0: sketches, then packed members."""
+        lanes[plan.cells :] = values[plan.packed].view(np.uint32)
+
+        def add(place: int) -> None:
+            segment = plan.segments[place]
+            if segment.layout is None:
+                return
+            part = values[segment.members]
+            if segment.rest.size:
+                part = part.copy()
+                part[segment.rest] = 0
+            cells = lanes[segment.first_cell : segment.first_cell + segment.layout.cells]
+            self.kernels.add(part, members[segment.members], segment.layout, cells)
+
+        run_parallel([partial(add, place) for place in range(len(plan.segments))], self.threads)
+
+    def solve(
+        self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: SketchPlan
+    ) -> NDArray[np.int32] | None:
+        """Return the values of all members, or None: the lanes contradict each other. Lanes are used up."""
+        values = np.empty(members.size, np.int32)
+        values[plan.packed] = lanes[plan.cells :].view(np.int32)
+
+        def solve(place: int) -> None:
+            segment = plan.segments[place]
+            if segment.layout is None:
+                return
+            cells = lanes[segment.first_cell : segment.first_cell + segment.layout.cells]
+            part = members[segment.members]
+            self.kernels.solve(cells, part, segment.layout, segment.order, values[segment.members])
+
+        run_parallel([partial(solve, place) for place in range(len(plan.segments))], self.threads)
+        return None if lanes[: plan.cells].any() else values
+
+    def _each(self, size: int, work: Callable[[slice], None]) -> None:
+        run_parallel([partial(work, run) for run in _runs(size)], self.threads)
+
+
+def _runs(size: int) -> list[slice]:
+    return [slice(start, min(start + _RUN, size)) for start in range(0, size, _RUN)]
+
+
+def _scaled(run: slice, unit: int) -> slice:
+    """Return the run in units. Runs begin at whole ones."""
+    return slice(run.start // unit, blocks_of(run.stop, unit))
