@@ -263,7 +263,7 @@ def _on_device(tensor: Any, comm: Communicator | str | None, out: Any) -> _Call 
     codec_on = settings_of(joined).codec_on
     if codec_on == "host" or (codec_on == "auto" and tensor.device.type == "cpu"):
         return None
-    from hopsum.torch.device.tensors import device_call
+    from hopsum.torch.tensors import device_call
 
     return device_call(joined, codec_on, tensor, out)
 

@@ -35,14 +35,10 @@ from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
-from hopsum.torch.codec.codec import TorchThc
-from hopsum.torch.codec.feedback import TorchFeedback
-from hopsum.torch.codec.launch import WARPS, TritonKernels
-from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
-from hopsum.torch.device import DeviceFeedback
-from hopsum.torch.device.reduction import DeviceReduction
-from hopsum.torch.device.staging import Staging
-from hopsum.torch.device.streams import streams_of
+from hopsum.torch.codec.torch_kernels import WARPS, TorchReferenceKernels, TritonKernels
+from hopsum.torch.codec.torch_thc import TorchThc
+from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
+from hopsum.torch.streams import Staging, streams_of
 
 CUDA_ELEMENTS: Final = 1 << 28
 CPU_ELEMENTS: Final = 1 << 19
@@ -184,12 +180,13 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
     counts, factors = codec.counts_and_factors(inputs.contributors, inputs.shared)
     keys: BlockKeys = codec.keys(context, 0)
     kernels, table, granularity, shared = codec.kernels, codec.device_table, codec.table.granularity, inputs.shared
-    feedback = TorchFeedback(x.numel(), codec.device)
+    feedback = DeviceFeedback(x.numel(), codec.device)
 
     def with_feedback() -> None:
         own = feedback.compensate(codec, x)
         sent = codec.encode(feedback.pending, own, own, context)
-        feedback.commit(codec, sent, own, context)
+        codec.subtract_contribution(sent, own, context, feedback.pending)
+        feedback.commit()
 
     decoded = (inputs.sums, counts, factors, granularity, keys, out)
     return [

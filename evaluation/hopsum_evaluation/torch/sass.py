@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.codec.interface import CodecError
-from hopsum.torch.codec.launch import WARPS, options
+from hopsum.torch.codec.torch_kernels import WARPS, options
 
 THREAD_ELEMENTS: Final = 32
 MULTIPROCESSORS: Final = 132

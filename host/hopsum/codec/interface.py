@@ -342,48 +342,81 @@ _SPARES: Final[WeakValueDictionary[int, SpareVectors]] = WeakValueDictionary()
 
 
 class ErrorFeedback:
-    """The undelivered part of one vector's all-reduces. One all-reduce at a time."""
+    """The undelivered part of one vector's all-reduces, in the host's memory. One all-reduce at a time.
 
-    def __init__(self, elements: int) -> None:
+    An all-reduce is a transaction. `compensate` begins it, `commit` keeps what was not delivered, and `give_back`
+    withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
+    residual + x - delivered. It changes at no other time.
+
+    Memory: a residual, and a second vector for each all-reduce in progress. Error feedbacks of one length share the
+    second vectors, unless they are revocable.
+
+    Args:
+        elements: of the vector.
+        revocable: the last commit can be given back until the next all-reduce begins. The residual from before it stays
+            in memory so long.
+    """
+
+    def __init__(self, elements: int, *, revocable: bool = False) -> None:
         self.residual = np.zeros(elements, np.float32)
         """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
         the old one serves other error feedbacks: copy what is to be kept."""
         self._pending: NDArray[np.float32] | None = None
+        self._revocable = revocable
+        self._before: NDArray[np.float32] | None = None
         self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
 
     def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return x + residual, which is to be sent. This object's, valid until it is committed.
+        """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
 
         Raises:
-            CodecError: another length, or an earlier vector is neither committed nor rolled back.
+            CodecError: another length, or an earlier vector is neither committed nor given back.
         """
         require_vector(x)
         if x.shape != self.residual.shape:
             raise CodecError(f"vector of {x.size} elements for an error feedback of {self.residual.size}")
         if self._pending is not None:
-            raise CodecError("the vector before is neither committed nor rolled back; finish its all-reduce first")
+            raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
+        self._forget()
         with np.errstate(over="ignore", invalid="ignore"):
             self._pending = np.add(x, self.residual, out=self._spares.take())
         return self._pending
 
-    def commit(self, delivered: NDArray[np.float32] | None) -> None:
-        """Keep of the compensated vector what was not delivered.
+    def commit(self, delivered: NDArray[np.float32] | None = None) -> None:
+        """End the all-reduce: keep of the compensated vector what was not delivered. None stands for nothing.
 
-        None stands for nothing. Raises CodecError without one.
+        Raises:
+            CodecError: no vector was compensated.
         """
         if self._pending is None:
             raise CodecError("nothing to commit: no vector was compensated")
         if delivered is not None:
             np.subtract(self._pending, delivered, out=self._pending)
-        before, self.residual, self._pending = self.residual, self._pending, None
-        self._let_go(before)
+        before = self.residual
+        self.residual, self._pending = self._pending, None
+        if self._revocable:
+            self._before = before
+        else:
+            self._spares.give(before)
 
-    def rollback(self) -> None:
-        """Drop the compensated vector: the residual stays as it was."""
+    def give_back(self, committed: slice | None = None) -> None:
+        """Withdraw the vector in progress, if there is one: the residual stays as it was.
+
+        Args:
+            committed: elements of the last committed vector, to be withdrawn instead: they have the residual from
+                before that all-reduce again. Without effect once another all-reduce has begun. Needs `revocable`.
+        """
+        if committed is not None:
+            if self._before is not None:
+                self.residual[committed] = self._before[committed]
+            return
         if self._pending is not None:
             self._spares.give(self._pending)
         self._pending = None
+        self._forget()
 
-    def _let_go(self, before: NDArray[np.float32]) -> None:
-        """Let go of the residual from before a commit."""
-        self._spares.give(before)
+    def _forget(self) -> None:
+        """Let other error feedbacks have the residual from before the last commit."""
+        if self._before is not None:
+            self._spares.give(self._before)
+        self._before = None

@@ -161,7 +161,7 @@ class VectorReduction(ABC):
 
     def _rollback(self) -> None:
         if self._feedback is not None:
-            self._feedback.rollback()
+            self._feedback.give_back()
 
     def _end(self, state: ReductionState) -> None:
         self.state, self.phase = state, None

@@ -87,9 +87,9 @@ class HostVector:
         """Put the vector into the error feedback. See `Vector`."""
         if self.feedback is None:
             return
-        self.feedback.rollback()
+        self.feedback.give_back()
         finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
-        self.feedback.commit(None) if finite else self.feedback.rollback()
+        self.feedback.commit(None) if finite else self.feedback.give_back()
 
     def squares(self) -> tuple[float, float]:
         """Return the squares of the sample. See `Vector`."""

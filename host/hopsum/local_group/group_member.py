@@ -54,7 +54,7 @@ class _Call:
     def withdraw(self) -> None:
         """Let the error feedback be as it was before."""
         if self.compensated is not None and self.task.feedback is not None:
-            self.task.feedback.rollback()
+            self.task.feedback.give_back()
 
 
 class LocalGroupMember(Communicator):
@@ -188,7 +188,7 @@ class LocalGroupMember(Communicator):
     def _compensate(task: Task) -> NDArray[np.float32] | None:
         if task.feedback is None:
             return None
-        task.feedback.rollback()
+        task.feedback.give_back()
         return task.feedback.compensate(task.x) if task.feedback.residual.any() else None
 
     def _hear(self) -> None:

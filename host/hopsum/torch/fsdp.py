@@ -20,7 +20,7 @@ from torch import nn
 from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
-from hopsum.torch.device import DeviceCodecs
+from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import within_range
 

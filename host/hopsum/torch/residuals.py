@@ -18,52 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback
-from hopsum.torch.device import DeviceFeedback
+from hopsum.torch.device_reduction import DeviceFeedback
 
 Layout = tuple[str, ...]
-Kept = TypeVar("Kept", "StepFeedback", DeviceFeedback)
-
-
-class StepFeedback(ErrorFeedback):
-    """Error feedback whose last all-reduce can be undone until the next one begins. Devices have `DeviceFeedback`."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, elements: int) -> None:
-        super().__init__(elements)
-        self._before = self.residual
-
-    @property
-    def values(self) -> torch.Tensor:
-        """Return the residual's own memory as a tensor, until the next all-reduce."""
-        return torch.from_numpy(self.residual)
-
-    def queue(self) -> AbstractContextManager[None]:
-        """Return a context for operations on the residual, which are done at once."""
-        return nullcontext()
-
-    def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Begin an all-reduce; the one before it can no longer be undone."""
-        self._forget()
-        return super().compensate(x)
-
-    def rollback(self) -> None:
-        """Withdraw: there is nothing to undo."""
-        super().rollback()
-        self._forget()
-
-    def undo(self, elements: slice = slice(None)) -> None:
-        """Put these elements of the residual back to what they were before the last all-reduce."""
-        self.residual[elements] = self._before[elements]
-
-    def _let_go(self, before: NDArray[np.float32]) -> None:
-        """Keep the residual from before, for `undo`."""
-        self._before = before
-
-    def _forget(self) -> None:
-        if self._before is not self.residual:
-            self._spares.give(self._before)
-        self._before = self.residual
+Kept = TypeVar("Kept", ErrorFeedback, DeviceFeedback)
 
 
 class _Place(NamedTuple):
@@ -77,13 +35,13 @@ class Residuals:
     """The undelivered part of each parameter's all-reduces. Between all-reduces only."""
 
     def __init__(self) -> None:
-        self._feedback: dict[Layout, StepFeedback | DeviceFeedback] = {}
+        self._feedback: dict[Layout, ErrorFeedback | DeviceFeedback] = {}
         self._places: dict[str, _Place] = {}
 
-    def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> StepFeedback:
+    def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> ErrorFeedback:
         """Return the error feedback of these parameters, one after the other; it is theirs until the next call."""
         here = self._here(tuple(names))
-        return here if isinstance(here, StepFeedback) else self._move(tuple(names), sizes, StepFeedback)
+        return here if isinstance(here, ErrorFeedback) else self._move(tuple(names), sizes, _on_host)
 
     def device_feedback(self, names: Sequence[str], sizes: Sequence[int], device: torch.device) -> DeviceFeedback:
         """Return the same on a device."""
@@ -106,23 +64,23 @@ class Residuals:
         if name in self._places:
             place = self._places[name]
             feedback = self._feedback[place.layout]
-            with feedback.queue():
-                feedback.values[place.elements] = 0
+            with _queue(feedback):
+                _values(feedback)[place.elements] = 0
 
     def scale(self, factor: float) -> None:
         """Multiply all residuals: the unit of gradients has changed."""
         for feedback in self._feedback.values():
-            with feedback.queue():
-                feedback.values.mul_(factor)
+            with _queue(feedback):
+                _values(feedback).mul_(factor)
 
     def load(self, residuals: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace everything by these residuals, float32[elements] each; they are copied."""
         self._feedback.clear()
         self._places.clear()
         for name, residual in residuals.items():
-            self._move((name,), (residual.size,), StepFeedback).residual[:] = residual
+            self._move((name,), (residual.size,), _on_host).residual[:] = residual
 
-    def _here(self, layout: Layout) -> StepFeedback | DeviceFeedback | None:
+    def _here(self, layout: Layout) -> ErrorFeedback | DeviceFeedback | None:
         """Return the error feedback of this layout, if all residuals of its parameters are in it."""
         found = all(name in self._places and self._places[name].layout == layout for name in layout)
         return self._feedback[layout] if found else None
@@ -130,8 +88,8 @@ class Residuals:
     def _copy(self, name: str) -> NDArray[np.float32]:
         place = self._places[name]
         feedback = self._feedback[place.layout]
-        with feedback.queue():
-            copied: NDArray[np.float32] = feedback.values[place.elements].to("cpu", copy=True).numpy()
+        with _queue(feedback):
+            copied: NDArray[np.float32] = _values(feedback)[place.elements].to("cpu", copy=True).numpy()
         return copied
 
     def _move(self, layout: Layout, sizes: Sequence[int], make: Callable[[int], Kept]) -> Kept:
@@ -143,10 +101,25 @@ class Residuals:
             if name in self._places:
                 before = self._places[name]
                 kept = self._feedback[before.layout]
-                with kept.queue(), made.queue():  # on one device in one order; else the copy waits
-                    made.values[places[name].elements].copy_(kept.values[before.elements])
+                with _queue(kept), _queue(made):  # on one device in one order; else the copy waits
+                    _values(made)[places[name].elements].copy_(_values(kept)[before.elements])
         self._places.update(places)
         self._feedback[layout] = made
         inhabited = {place.layout for place in self._places.values()}
         self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
         return made
+
+
+def _on_host(elements: int) -> ErrorFeedback:
+    # Hooks drop whole steps, also the means of buckets that were committed already.
+    return ErrorFeedback(elements, revocable=True)
+
+
+def _values(feedback: ErrorFeedback | DeviceFeedback) -> torch.Tensor:
+    """Return the residual's own memory as a tensor, valid until the next commit."""
+    return torch.from_numpy(feedback.residual) if isinstance(feedback, ErrorFeedback) else feedback.residual
+
+
+def _queue(feedback: ErrorFeedback | DeviceFeedback) -> AbstractContextManager[None]:
+    """Return a context that keeps operations on a residual in order. Those on the host are done at once."""
+    return nullcontext() if isinstance(feedback, ErrorFeedback) else feedback.queue()

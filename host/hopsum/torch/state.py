@@ -31,14 +31,20 @@ from hopsum.communicator import Communicator
 from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
-from hopsum.torch.buckets import Bucket, Sender
-from hopsum.torch.device import DeviceCodecs
-from hopsum.torch.fall_back import ON_SWITCH_LOST, FallBack, OnSwitchLost
-from hopsum.torch.method import COMPARE_VARIABLE, COUNTED_STEPS, METHODS, Method, MethodTrial, steps_to_compare
+from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of
+from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import PortionSum, Step
-from hopsum.torch.step_times import StepTimes, tell
-from hopsum.torch.uncompressed import GroupSums, drops_unused, group_of, names_of
+from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, PortionSum, Step
+from hopsum.torch.step_times import (
+    COMPARE_VARIABLE,
+    COUNTED_STEPS,
+    METHODS,
+    Method,
+    MethodTrial,
+    StepTimes,
+    steps_to_compare,
+    tell,
+)
 
 _VERSION: Final = 2
 _OPTIONS: Final = (

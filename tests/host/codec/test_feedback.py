@@ -165,9 +165,9 @@ def test_one_all_reduce_at_a_time() -> None:
     with pytest.raises(CodecError, match="nothing to commit"):
         feedback.commit(None)
     feedback.compensate(normal(10))
-    with pytest.raises(CodecError, match="neither committed nor rolled back"):
+    with pytest.raises(CodecError, match="neither committed nor given back"):
         feedback.compensate(normal(10))
-    feedback.rollback()
+    feedback.give_back()
     assert not feedback.residual.any()
     with pytest.raises(CodecError, match="11 elements for an error feedback of 10"):
         feedback.compensate(normal(11))

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from hopsum.torch.fragments import Fragment, make_fragments
+from hopsum.torch.diloco import Fragment, make_fragments
 
 
 def model() -> nn.Module:

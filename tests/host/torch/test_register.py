@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from hopsum.torch import HopsumState, register_comm_hook
-from hopsum.torch.method import COUNTED_STEPS, SETTLING_STEPS
+from hopsum.torch.step_times import COUNTED_STEPS, SETTLING_STEPS
 
 from ..agent.cluster import Cluster
 from .job import run_ranks

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum.torch.residuals import Residuals, StepFeedback
+from hopsum.codec import ErrorFeedback
+from hopsum.torch.residuals import Residuals
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
 
@@ -71,30 +72,30 @@ def test_the_last_allreduce_can_be_undone() -> None:
     sent = feedback.compensate(np.full(4, 10, np.float32))
     assert sent.tolist() == [11, 12, 13, 14]
     feedback.commit(np.full(4, 9, np.float32))
-    feedback.undo(slice(1, 3))
+    feedback.give_back(slice(1, 3))
     assert feedback.residual.tolist() == [2, 2, 3, 5]
-    feedback.undo()
+    feedback.give_back(slice(None))
     assert feedback.residual.tolist() == [1, 2, 3, 4]
     feedback.compensate(np.full(4, 10, np.float32))
-    feedback.rollback()
-    feedback.undo()
+    feedback.give_back()
+    feedback.give_back(slice(None))
     assert feedback.residual.tolist() == [1, 2, 3, 4]
 
 
 def test_what_can_be_undone_is_nobody_elses() -> None:
     """Error feedbacks of one length share vectors, but not the one that an undo needs."""
-    first, second = StepFeedback(4), StepFeedback(4)
+    first, second = ErrorFeedback(4, revocable=True), ErrorFeedback(4, revocable=True)
     for value in (1, 2):
         for feedback in (first, second):
             feedback.compensate(np.full(4, value, np.float32))
             feedback.commit(None)
-    first.undo()
+    first.give_back(slice(None))
     assert first.residual.tolist() == [1.0] * 4
     second.compensate(np.full(4, 5, np.float32))
-    second.rollback()
-    second.undo()  # nothing is left to undo
+    second.give_back()
+    second.give_back(slice(None))  # nothing is left to undo
     assert second.residual.tolist() == [3.0] * 4
-    third = StepFeedback(4)
+    third = ErrorFeedback(4, revocable=True)
     third.compensate(np.full(4, 9, np.float32))
     assert (first.residual.tolist(), second.residual.tolist()) == ([1.0] * 4, [3.0] * 4)
 

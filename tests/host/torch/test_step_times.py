@@ -20,8 +20,7 @@ from hopsum.communicator import AllReduceResult
 from hopsum.communicator.allreduce_results import SocketTraffic
 from hopsum.config import ConfigError
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum.torch.method import SETTLING_STEPS, MethodTrial, steps_to_compare
-from hopsum.torch.step_times import StepTimes
+from hopsum.torch.step_times import SETTLING_STEPS, MethodTrial, StepTimes, steps_to_compare
 from hopsum_wire.watch.heartbeat import wait_share
 
 from ...support.clock import FakeClock
@@ -97,7 +96,8 @@ def test_before_there_is_anything_to_tell() -> None:
 def test_a_comparison_tells_both_times_and_leaves_the_method(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "hopsum.torch.method")  # an earlier test may have set the level of all of hopsum
+    # An earlier test may have set the level of all of hopsum.
+    caplog.set_level(logging.WARNING, "hopsum.torch.step_times")
     clock = FakeClock()
     trial = MethodTrial(lambda own: own, counted_steps=2, decides=False, tells=True, clock=clock)
     ways = []

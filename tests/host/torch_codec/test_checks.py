@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hopsum.codec import CodecError, LookupTable, ReductionContext
-from hopsum.torch.codec import TorchFeedback, TorchThc, read_ranges
-from hopsum.torch.codec.kernels import DeviceTable
+from hopsum.torch.codec import TorchThc, read_ranges
+from hopsum.torch.codec.torch_kernels import DeviceTable
+from hopsum.torch.device_reduction import DeviceFeedback
 
 pytestmark = pytest.mark.system
 CONTEXT = ReductionContext(1, 2, 0)
@@ -118,22 +119,22 @@ def test_a_short_table_is_padded_with_its_last_value() -> None:
 
 
 def test_feedback_that_is_busy_or_of_another_vector(codec: TorchThc) -> None:
-    feedback = TorchFeedback(ELEMENTS)
+    feedback = DeviceFeedback(ELEMENTS)
     x, own, payloads = encoded(codec)
     with pytest.raises(CodecError, match="no vector was compensated"):
-        feedback.commit(codec, payloads, own, CONTEXT)
+        feedback.commit()
     with pytest.raises(CodecError, match="vector of 10 elements for an error feedback of 2000"):
         feedback.compensate(codec, torch.zeros(10))
     feedback.compensate(codec, x)
-    with pytest.raises(CodecError, match="neither committed nor rolled back"):
+    with pytest.raises(CodecError, match="neither committed nor given back"):
         feedback.compensate(codec, x)
     with pytest.raises(CodecError, match="payloads: expected"):
-        feedback.commit(codec, payloads[:1], own, CONTEXT)
+        codec.subtract_contribution(payloads[:1], own, CONTEXT, feedback.pending)
     assert torch.equal(feedback.pending, x)
-    feedback.rollback()
+    feedback.give_back()
     assert not feedback.residual.any()
     feedback.compensate(codec, x)
-    feedback.commit(codec, None, own, CONTEXT)
+    feedback.commit()
     assert torch.equal(feedback.residual, x)
 
 

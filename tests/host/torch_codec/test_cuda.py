@@ -14,8 +14,9 @@ from hopsum.codec import LookupTable, ReductionContext
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
-from hopsum.torch.codec import TorchFeedback, TorchThc
-from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
+from hopsum.torch.codec import TorchThc
+from hopsum.torch.codec.torch_kernels import TorchReferenceKernels
+from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum_evaluation.torch.bench import Inputs, compare_sample
 
 pytestmark = [
@@ -73,11 +74,12 @@ def test_equals_numpy(table: LookupTable | None, stretch: float) -> None:
 
 def test_error_feedback_keeps_what_is_not_delivered(codec: TorchThc) -> None:
     x = torch.randn(1 << 20, device="cuda")
-    feedback = TorchFeedback(x.numel(), "cuda")
+    feedback = DeviceFeedback(x.numel(), "cuda")
     for step in range(3):
         context, before = ReductionContext(1, step, 0), feedback.residual.clone()
         own = feedback.compensate(codec, x)
         payloads = codec.encode(feedback.pending, own, own, context)
-        feedback.commit(codec, payloads, own, context)
+        codec.subtract_contribution(payloads, own, context, feedback.pending)
+        feedback.commit()
         delivered = codec.contribution(payloads, own, x.numel(), context)
         assert torch.equal(feedback.residual, (x + before) - delivered)

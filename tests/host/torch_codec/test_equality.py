@@ -19,9 +19,9 @@ from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
 from hopsum.codec.vector_reduction import pack_ranges as pack_numpy
 from hopsum.codec.vector_reduction import read_ranges as read_numpy
-from hopsum.torch.codec import TorchFeedback, TorchThc, pack_ranges, read_ranges
-from hopsum.torch.codec.kernels import FLOAT_LIMIT, DeviceTable
-from hopsum.torch.codec.launch import TritonKernels
+from hopsum.torch.codec import TorchThc, pack_ranges, read_ranges
+from hopsum.torch.codec.torch_kernels import FLOAT_LIMIT, DeviceTable, TritonKernels
+from hopsum.torch.device_reduction import DeviceFeedback
 
 pytestmark = pytest.mark.system
 Floats = NDArray[np.float32]
@@ -145,7 +145,7 @@ def test_error_feedback_equals_numpy(backend: str) -> None:
     """Residuals of three steps, with blocks that miss their sum."""
     numpy, tensors = pair(8, backend)
     elements = 3 * 1024 + 100
-    right, found = ErrorFeedback(elements), TorchFeedback(elements)
+    right, found = ErrorFeedback(elements), DeviceFeedback(elements)
     for step in range(3):
         x = vector(elements, seed=step)
         context = ReductionContext(5, step, 2)
@@ -159,7 +159,8 @@ def test_error_feedback_equals_numpy(backend: str) -> None:
         sent = numpy.encode(pending, own, SharedRanges(shared.numpy()), context)
         delivered = numpy.contribution(sent, SharedRanges(shared.numpy()), elements, context, included)
         right.commit(delivered)
-        found.commit(tensors, payloads, shared, context, torch.from_numpy(included))
+        tensors.subtract_contribution(payloads, shared, context, found.pending, torch.from_numpy(included))
+        found.commit()
         assert found.residual.numpy().tobytes() == right.residual.tobytes()
 
 

@@ -22,8 +22,8 @@ from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import HostVector
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum.torch.device import DeviceFeedback, device_codec
-from hopsum.torch.device.reduction import PIECE_ELEMENTS, DeviceReduction
+from hopsum.torch.device_codec import device_codec
+from hopsum.torch.device_reduction import PIECE_ELEMENTS, DeviceFeedback, DeviceReduction
 
 from ..torch.test_hook import Bucket
 

@@ -21,7 +21,7 @@ from hopsum.codec import CodecError
 from hopsum.communicator import AllReduceResult
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum.torch.device import DeviceFeedback
+from hopsum.torch.device_reduction import DeviceFeedback
 
 from ..torch.test_hook import FIRST, LAST, Bucket, gradients
 

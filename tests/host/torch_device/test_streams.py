@@ -16,10 +16,10 @@ import torch
 
 from hopsum.codec import CodecError, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.torch.device import DeviceFeedback, device_codec, feedback
-from hopsum.torch.device.reduction import DeviceReduction
-from hopsum.torch.device.staging import Staging
-from hopsum.torch.device.streams import CudaStreams, NoStreams, Streams, streams_of
+from hopsum.torch import device_reduction
+from hopsum.torch.device_codec import device_codec
+from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
+from hopsum.torch.streams import CudaStreams, NoStreams, Staging, Streams, streams_of
 
 from .checked_streams import CheckedStreams
 
@@ -51,7 +51,7 @@ class Forgetful(CheckedStreams):
 
 def train(streams: CheckedStreams, monkeypatch: pytest.MonkeyPatch, form: str = "thc", *, keeps: bool = True) -> int:
     """Run some all-reduces, as a communicator does, of gradients that the program's stream makes. Return the waits."""
-    monkeypatch.setattr(feedback, "streams_of", lambda _: streams)
+    monkeypatch.setattr(device_reduction, "streams_of", lambda _: streams)
     host = make_codec(form, workers=1, backend="numpy")
     codec, staging = device_codec(host, CPU).codec, Staging(streams)
     with streams.watch():
@@ -71,7 +71,7 @@ def train(streams: CheckedStreams, monkeypatch: pytest.MonkeyPatch, form: str = 
             assert streams.is_idle
             total += x
             if held is not None and step == 1:
-                held.undo(slice(0, 1000))
+                held.give_back(slice(0, 1000))
         waits = staging.waits - before
     return waits
 
@@ -99,7 +99,7 @@ def test_the_bytes_do_not_depend_on_the_streams(monkeypatch: pytest.MonkeyPatch)
     """The checked streams run what the CPU runs."""
     found: list[torch.Tensor] = []
     for streams in (CheckedStreams(), NoStreams()):
-        monkeypatch.setattr(feedback, "streams_of", lambda _, chosen=streams: chosen)
+        monkeypatch.setattr(device_reduction, "streams_of", lambda _, chosen=streams: chosen)
         host = make_codec("thc", workers=1, backend="numpy")
         held, x = DeviceFeedback(ELEMENTS, CPU), torch.linspace(-1, 1, ELEMENTS)
         staging = Staging(streams)

@@ -14,7 +14,7 @@ from hopsum.codec import CodecError
 from hopsum.communicator import Communicator
 from hopsum.config import Config
 from hopsum.connection.open_agent import record_settings
-from hopsum.torch.device.tensors import _codecs
+from hopsum.torch.tensors import _codecs
 
 from ..api.ranks import run_ranks
 

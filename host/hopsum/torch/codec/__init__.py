@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codec thc on torch tensors, CPU and CUDA.
 
-    codec           `TorchThc`: payloads and means from and to tensors, the same bytes as those of hopsum.codec
-    feedback        error feedback on the vector's device
-    forms           paired codes and packed results
-    ranges          ranges as MAX32 payloads
-    kernels         the interface of a backend; tables on a device
-    reference_kernels   the backend in plain torch operations, on any device
-    launch          the backend in Triton
-    triton_kernels  its kernels
-    sass            what the compiler makes of them, without a GPU
-    bench           throughput, beside a plain copy of the same bytes
+    torch_thc        `TorchThc`: payloads and means from and to tensors, the same bytes as those of hopsum.codec
+    torch_kernels    the interface of a backend, tables on a device; plain torch operations on any device, and the
+                     launches of
+    triton_kernels   the kernels in Triton
 
 triton is imported when a codec first uses it, not before.
 """
 
 from __future__ import annotations
 
-from hopsum.torch.codec.codec import TorchThc
-from hopsum.torch.codec.feedback import TorchFeedback
-from hopsum.torch.codec.ranges import pack_ranges, read_ranges
+from hopsum.torch.codec.torch_thc import TorchThc, pack_ranges, read_ranges
 
-__all__ = ["TorchFeedback", "TorchThc", "pack_ranges", "read_ranges"]
+__all__ = ["TorchThc", "pack_ranges", "read_ranges"]

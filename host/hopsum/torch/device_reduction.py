@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import (
+    Codec,
     CodecError,
     CollectivePhase,
     OnNonfinite,
@@ -48,10 +49,8 @@ from hopsum.codec.vector_reduction import (
     require_ranges,
 )
 from hopsum.communicator.vector import RUN_ELEMENTS, RUNS, sample_place
-from hopsum.torch.codec import TorchThc
-from hopsum.torch.device.feedback import DeviceFeedback
-from hopsum.torch.device.staging import Staging
-from hopsum.torch.device.streams import Mark
+from hopsum.torch.codec.torch_thc import TorchThc, bounded, require_device, require_tensor_vector
+from hopsum.torch.streams import Mark, Staging, streams_of
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -59,6 +58,95 @@ PIECE_ELEMENTS: Final = 1 << 23
 """The elements of a piece: 4 MiB of codes, 8 MiB of sums. On an H200 a DDP bucket of 25 MiB took 4.0 ms, 4.9 ms in
 pieces of half the size; larger pieces were as fast."""
 _LARGE: Final = 2.0**100
+
+
+class DeviceFeedback:
+    """The undelivered part of one vector's all-reduces, on the device of the vector. One all-reduce at a time.
+
+    The verbs are those of `hopsum.codec.ErrorFeedback`, always revocable. `compensate` measures the ranges in the same
+    pass over the vector:
+
+        own      = feedback.compensate(codec, x)                      x + residual, and its ranges
+        payloads = codec.encode(feedback.pending, own, shared, context)
+        codec.subtract_contribution(payloads, shared, context, feedback.pending, included)
+        feedback.commit()                                             what is left is the residual
+
+    Every operation on a residual is queued in the device's stream of kernels, by whatever thread: that is their order.
+    Memory: 8 bytes for each element on the device, the residual and the one before it, which is the next vector's room.
+
+    Args:
+        elements: of the vector.
+        device: where the vector and the residual are.
+    """
+
+    def __init__(self, elements: int, device: torch.device | str = "cpu") -> None:
+        self._streams = streams_of(torch.empty(0, device=device).device)
+        with self.queue():
+            self.residual = torch.zeros(elements, dtype=torch.float32, device=device)
+            """float32[elements]. Set it to restore a checkpoint, between all-reduces."""
+            self._spare = torch.empty_like(self.residual)
+        self._streams.wait()  # so that callers may use the residual in a stream of their own
+        self._pending: torch.Tensor | None = None
+        self._before: torch.Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the residual is."""
+        return self._streams.device
+
+    @property
+    def pending(self) -> torch.Tensor:
+        """Return the compensated vector, float32[elements], which is to be encoded; this object's.
+
+        Raises:
+            CodecError: no vector was compensated.
+        """
+        if self._pending is None:
+            raise CodecError("nothing to encode or commit: no vector was compensated")
+        return self._pending
+
+    def queue(self) -> Any:
+        """Return a context in which operations on the residual keep their order."""
+        return self._streams.on_kernels()
+
+    def compensate(self, codec: TorchThc, x: torch.Tensor) -> torch.Tensor:
+        """Begin an all-reduce of x, float32[elements]. Return the ranges of x + residual, float32[blocks].
+
+        Raises:
+            CodecError: another length or device, or an earlier vector is neither committed nor given back.
+        """
+        require_tensor_vector(x, codec.device)
+        require_device(self.residual, codec.device, "the error feedback")
+        if x.shape != self.residual.shape:
+            raise CodecError(f"vector of {x.numel()} elements for an error feedback of {self.residual.numel()}")
+        if self._pending is not None:
+            raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
+        self._before = None
+        whole, rest = divmod(x.numel(), codec.block_elements)
+        rows = [
+            each[: whole * codec.block_elements].view(whole, codec.block_elements)
+            for each in (x, self.residual, self._spare)
+        ]
+        parts = [codec.kernels.compensate(*rows)]
+        if rest:
+            torch.add(x[-rest:], self.residual[-rest:], out=self._spare[-rest:])
+            parts.append(codec.ranges(self._spare[-rest:]))
+        self._pending = self._spare
+        return bounded(torch.cat(parts))
+
+    def commit(self) -> None:
+        """End the all-reduce: what is left of the compensated vector is the residual. Raises CodecError without one."""
+        before = self.residual
+        self.residual = self.pending
+        self._spare, self._before, self._pending = before, before, None
+
+    def give_back(self, committed: slice | None = None) -> None:
+        """Withdraw the vector in progress, or elements of the last committed one. See `hopsum.codec.ErrorFeedback`."""
+        if committed is None:
+            self._pending = None
+        elif self._before is not None:
+            with self.queue():
+                self.residual[committed] = self._before[committed]
 
 
 class _Piece(NamedTuple):
@@ -149,7 +237,7 @@ class DeviceReduction:
         if self._feedback is not None:
             with self._staging.on_kernels():
                 finite = bool(torch.isfinite(self._x).all())
-            self._feedback.keep() if finite else self._rollback()
+            self._feedback.commit() if finite else self._rollback()
         self._staging.wait()  # the caller may use x and out again
         self._end(ReductionState.GONE)
 
@@ -243,7 +331,7 @@ class DeviceReduction:
         if int(flag):
             self._refuse_sums(results, counts)
         if self._feedback is not None:
-            self._feedback.keep()
+            self._feedback.commit()
         self.mean, self.contributors = self._out, by_block
         self._end(ReductionState.DONE)
 
@@ -308,7 +396,97 @@ class DeviceReduction:
 
     def _rollback(self) -> None:
         if self._feedback is not None:
-            self._feedback.rollback()
+            self._feedback.give_back()
 
     def _end(self, state: ReductionState) -> None:
         self.state, self.phase = state, None
+
+
+# ---- a tensor as a communicator is handed it ---------------------------------------------------------------
+
+
+class DeviceVector:
+    """A tensor on its device. The contract is `hopsum.communicator.vector.Vector`.
+
+    Made in the thread, and with the current stream, in which x was made: what that stream has queued until then is
+    waited for on the device.
+
+    Args:
+        x: contiguous float32[elements]. Do not change it before the future is done.
+        codec: for its device, with the bytes of the communicator's codec.
+        staging: of its device.
+        feedback: on its device, as for `Communicator.submit`.
+        out: becomes the mean, contiguous float32[elements]; may be x itself.
+
+    Raises:
+        CodecError: x, out or feedback do not fit.
+    """
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        codec: TorchThc,
+        staging: Staging,
+        feedback: DeviceFeedback | None = None,
+        *,
+        out: torch.Tensor,
+    ) -> None:
+        for tensor in (x, out):
+            require_tensor_vector(tensor, codec.device)
+        kept = x.numel() if feedback is None else feedback.residual.numel()
+        if not x.numel() == out.numel() == kept:
+            raise CodecError(
+                f"vector of {x.numel()} elements with an out of {out.numel()}, an error feedback of {kept}"
+            )
+        self.elements = x.numel()
+        self.feedback = feedback
+        self._x, self._out = x.detach(), out.detach()
+        self._codec, self._staging = codec, staging
+        self._number = 0
+        self._reduction: DeviceReduction | None = None
+        self._ready = staging.streams.mark()
+        for tensor in (x, out):
+            staging.streams.adopt(tensor)
+
+    def note_number(self, number: int) -> None:
+        """Take the number of the all-reduce. See `Vector`."""
+        self._number = number
+
+    def start(
+        self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
+    ) -> DeviceReduction:
+        """Begin the all-reduce on the device. See `Vector`."""
+        self._reduction = DeviceReduction(
+            self._codec,
+            self._staging,
+            self._x,
+            context,
+            self.feedback,
+            out=self._out,
+            ready=self._ready,
+            number=self._number,
+            tensors=tensors,
+            on_nonfinite=on_nonfinite,
+        )
+        return self._reduction
+
+    def give_back(self) -> None:
+        """Put the vector into the error feedback. See `Vector`."""
+        with self._staging.on_kernels(self._ready):
+            if self.feedback is not None:
+                self.feedback.give_back()
+                self.feedback.compensate(self._codec, self._x)
+                finite = bool(torch.isfinite(self.feedback.pending).all())
+                self.feedback.commit() if finite else self.feedback.give_back()
+        self._staging.wait()  # the caller may use x again
+
+    def squares(self) -> tuple[float, float]:
+        """Return the squares of the sample. See `Vector`."""
+        if self._reduction is None or len(self._reduction.squares) < 2:
+            return 0.0, 0.0
+        before, after = self._reduction.squares
+        return float(after), float(before)
+
+    def all_nan(self) -> torch.Tensor:
+        """Return a vector of NaN, which takes the memory of one element."""
+        return torch.full((1,), torch.nan, device=self._codec.device).expand(self.elements)

@@ -15,10 +15,8 @@ from hopsum.codec.thc import Thc
 from hopsum.communicator import Communicator
 from hopsum.config import CODEC_ON, CodecOn
 from hopsum.torch.codec import TorchThc
-from hopsum.torch.device.feedback import DeviceFeedback
-from hopsum.torch.device.staging import Staging
-from hopsum.torch.device.streams import streams_of
-from hopsum.torch.device.vector import DeviceVector
+from hopsum.torch.device_reduction import DeviceFeedback, DeviceVector
+from hopsum.torch.streams import Staging, streams_of
 from hopsum_wire import LANE_GROUP_CODES, Op
 
 _CHECKED_ELEMENTS: Final = 5 * 1024 + 5

@@ -10,7 +10,8 @@ tensor here, and +inf says that a block must not be summed.
     payloads = codec.encode(x, own, shared, context)
     mean     = codec.decode(results, contributors, shared, elements, context)
 
-With error feedback `TorchFeedback` (feedback.py) takes the place of `ranges`, and is committed at the end.
+With error feedback `hopsum.torch.device_reduction.DeviceFeedback` takes the place of `ranges`, and is committed at
+the end.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.interface import CodecError, ReductionContext, blocks_of
-from hopsum.codec.lookup_table import LookupTable
+from hopsum.codec.lookup_table import PAIRED_BITS, PAIRED_SUM_BITS, LookupTable
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.thc import HUGE, TINY, Thc
-from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
-from hopsum.torch.codec.forms import pair_payloads, split_payloads, split_sums, unpack_sums
-from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
-from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
+from hopsum.codec.thc import HUGE, PAIR_BLOCKS, PAIR_LOW_BITS, TINY, Thc
+from hopsum.codec.vector_reduction import INFINITE, RANGE_LANES
+from hopsum.torch.codec.torch_kernels import DeviceTable, TorchKernels, TorchReferenceKernels, load_torch_kernels
 from hopsum_wire import Op
+from hopsum_wire._layout import LANES_BYTES, PACKED_BYTES, PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
 
 _UP_BYTES: Final = SHAPES[Op.LOOKUP_ADD8].up_bytes
@@ -87,12 +87,12 @@ class TorchThc:
 
     def prepare(self, x: torch.Tensor, context: ReductionContext) -> torch.Tensor:
         """Return the vector to encode: x, since blocks are rotated one by one."""
-        require_vector(x, self.device)
+        require_tensor_vector(x, self.device)
         return x
 
     def ranges(self, x: torch.Tensor) -> torch.Tensor:
         """Return the root mean square of each block, float32[blocks]; +inf where one is not finite or too large."""
-        require_vector(x, self.device)
+        require_tensor_vector(x, self.device)
         parts: list[torch.Tensor] = []
         self.by_rows(lambda _, rows: parts.append(self.kernels.root_mean_square(rows)), x)
         return bounded(torch.cat(parts))
@@ -113,7 +113,7 @@ class TorchThc:
         Raises:
             CodecError: tensors of another type, shape or device, or ranges of a bucket that must be skipped.
         """
-        require_vector(x, self.device)
+        require_tensor_vector(x, self.device)
         blocks = blocks_of(x.numel(), self.block_elements)
         require_tensor(own, torch.float32, (blocks,), self.device, "own ranges")
         self._require_shared(shared, blocks)
@@ -245,7 +245,7 @@ class TorchThc:
         included: torch.Tensor | None = None,
     ) -> None:
         """Subtract from pending, float32[elements], what payloads add to the sum: in one pass."""
-        require_vector(pending, self.device)
+        require_tensor_vector(pending, self.device)
         factors = self.contribution_factors(payloads, shared, pending.numel(), included)
         self.subtract_blocks(payloads, factors, context, pending)
 
@@ -416,3 +416,117 @@ def _phases(codec: TorchThc, x: torch.Tensor, context: ReductionContext) -> dict
         "residuals": left,
         "means": codec.decode(torch.from_numpy(results).to(codec.device), everybody, shared, x.numel(), context),
     }
+
+
+# ---- paired codes and packed results -----------------------------------------------------------------------
+
+_PARTS = 3
+_SUM_MASK = (1 << PACKED_LANE_BITS) - 1
+
+
+def pair_payloads(packed: torch.Tensor) -> torch.Tensor:
+    """Return uint8[chunks, 512] for packed codes 0..3, uint8[2 * chunks, 512], see `hopsum.codec.thc`."""
+    return (packed[0::PAIR_BLOCKS] << PAIRED_BITS) | packed[1::PAIR_BLOCKS]
+
+
+def split_payloads(payloads: torch.Tensor) -> torch.Tensor:
+    """Undo `pair_payloads`: uint8[chunks, 512] to uint8[2 * chunks, 512]."""
+    return _interleaved((payloads >> PAIRED_BITS) & PAIR_LOW_BITS, payloads & PAIR_LOW_BITS)
+
+
+def split_sums(lanes: torch.Tensor) -> torch.Tensor:
+    """Return the sums of both blocks of each chunk: uint8[chunks, 1024] to uint8[2 * chunks, 1024]."""
+    return _interleaved(lanes >> PAIRED_SUM_BITS, lanes & ((1 << PAIRED_SUM_BITS) - 1))
+
+
+def unpack_sums(packed: torch.Tensor) -> torch.Tensor:
+    """Return the sums of packed results: uint8[chunks, 768] to uint8[chunks, 1024]."""
+    sums = torch.empty((len(packed), LANES_BYTES), dtype=torch.uint8, device=packed.device)
+    torch.bitwise_and(packed, _SUM_MASK, out=sums[:, :PACKED_BYTES])
+    top_bits = 8 - PACKED_LANE_BITS
+    tops = [part >> PACKED_LANE_BITS << top_bits * place for place, part in enumerate(packed.chunk(_PARTS, dim=1))]
+    sums[:, PACKED_BYTES:] = tops[0] | tops[1] | tops[2]
+    return sums
+
+
+def _interleaved(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return torch.stack((first, second), dim=1).flatten(0, 1)
+
+
+# ---- ranges as MAX32 payloads ------------------------------------------------------------------------------
+
+_LANE_BYTES = 4
+
+
+def pack_ranges(ranges: torch.Tensor) -> torch.Tensor:
+    """Return the MAX32 payloads of float32 ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
+    chunks = blocks_of(ranges.numel(), RANGE_LANES)
+    lanes = torch.zeros(chunks * RANGE_LANES, dtype=torch.float32, device=ranges.device)
+    lanes[: ranges.numel()] = ranges
+    return _swapped(lanes.view(torch.uint8)).reshape(chunks, -1)
+
+
+def read_ranges(results: torch.Tensor, blocks: int) -> torch.Tensor:
+    """Read the ranges of `blocks` blocks, float32[blocks], from MAX32 RESULT payloads, uint8[chunks, 1024].
+
+    Raises:
+        CodecError: another number of chunks than these blocks have.
+    """
+    shape = (blocks_of(blocks, RANGE_LANES), RANGE_LANES * _LANE_BYTES)
+    if results.dtype != torch.uint8 or tuple(results.shape) != shape:
+        raise CodecError(
+            f"ranges of {blocks} blocks: expected uint8{list(shape)}, got {results.dtype}{list(results.shape)}"
+        )
+    bits = _swapped(results).view(torch.int32)[:blocks]
+    finite = (bits >= 0) & (bits < INFINITE)
+    return torch.where(finite, bits, INFINITE).view(torch.float32)
+
+
+def _swapped(lanes: torch.Tensor) -> torch.Tensor:
+    """Reverse the bytes of lanes of 32 bits, uint8[bytes]. The tensor is new."""
+    return lanes.reshape(-1, _LANE_BYTES).flip(1).reshape(-1)
+
+
+# ---- checks of tensors -------------------------------------------------------------------------------------
+
+
+def require_tensor_vector(x: torch.Tensor, device: torch.device) -> None:
+    """Raise CodecError unless x is float32[elements], contiguous, on the device, with at least one element."""
+    if x.dtype != torch.float32 or x.ndim != 1 or not x.numel() or not x.is_contiguous():
+        plain = "" if x.is_contiguous() else ", not contiguous"
+        raise CodecError(
+            f"a codec takes a contiguous float32 vector of at least one element, not {x.dtype}{list(x.shape)}{plain}; "
+            "flatten it first"
+        )
+    require_device(x, device, "the vector")
+
+
+def require_tensor(
+    tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device, what: str
+) -> None:
+    """Raise CodecError unless a tensor has this type and shape, is contiguous, and on the device."""
+    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        raise CodecError(
+            f"{what}: expected {dtype}{list(shape)}, got {tensor.dtype}{list(tensor.shape)}; "
+            "all phases of an all-reduce take the same number of elements"
+        )
+    if not tensor.is_contiguous():
+        raise CodecError(f"{what}: strides {tensor.stride()}; pass a contiguous tensor")
+    require_device(tensor, device, what)
+
+
+def require_device(tensor: torch.Tensor, device: torch.device, what: str) -> None:
+    """Raise CodecError unless a tensor is on the device."""
+    if tensor.device != device:
+        raise CodecError(f"{what} is on {tensor.device}, the codec on {device}; move one of them")
+
+
+def require_finite_ranges(ranges: torch.Tensor, what: str) -> None:
+    """Raise CodecError if a range says that its block must not be summed. Waits for the device."""
+    bad = torch.isfinite(ranges).logical_not()
+    count = int(bad.sum())
+    if count:
+        raise CodecError(
+            f"{what}: {count} of {ranges.numel()} blocks are not finite, the first is block "
+            f"{int(bad.int().argmax())}: skip this all-reduce on all ranks"
+        )
