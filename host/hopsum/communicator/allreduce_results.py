@@ -121,7 +121,7 @@ class AllReduceResult:
     mean: NDArray[np.float32]
     """float32[elements], the caller's: `out` if that was given, or a new array of NaN if skipped.
 
-    A tensor on its device where such a vector was submitted (`hopsum.torch.device`).
+    A tensor on its device where such a vector was submitted (`hopsum.torch.device_reduction`).
     """
     contributors: NDArray[np.uint64]
     """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. It is empty if skipped."""

@@ -237,7 +237,7 @@ class DiLoCo:
         model: this replica, before its first step. FSDP2 inside a replica is possible: one job for each shard index.
         comm: of as many workers as replicas. It stays the caller's to close.
         sync_every: inner steps between two synchronisations of a fragment (H in the papers).
-        fragments: a number, or modules of the model, see `hopsum.torch.fragments.make_fragments`.
+        fragments: a number, or modules of the model, see `make_fragments`.
         outer_optimizer: makes the outer optimiser from the global parameters, SGD with Nesterov momentum by default.
             `lambda parameters: torch.optim.SGD(parameters, lr=1.0)` is LocalSGD: the mean of the replicas.
         fragment_sync_delay: inner steps from sending a fragment to applying its mean (tau in the paper). 0: the step
