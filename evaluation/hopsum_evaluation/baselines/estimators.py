@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, Svk
-from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
-from hopsum.codec.estimation.levels import code_bits, pack, packed_bytes, unpack
-from hopsum.codec.estimation.rng import rounding_key, uniforms
+from hopsum.codec.estimation.estimator import (
+    Message,
+    code_bits,
+    pack,
+    packed_bytes,
+    require_finite_vector,
+    require_payload,
+    rounding_key,
+    uniforms,
+    unpack,
+)
 from hopsum.codec.interface import CodecError, ReductionContext
 
 

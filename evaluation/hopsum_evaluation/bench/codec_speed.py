@@ -28,7 +28,7 @@ from hopsum.codec import CODECS, CodecError, ErrorFeedback, ReductionContext, Sh
 from hopsum.codec.interface import blocks_of
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.sizing import GAMMA
+from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.thc import LookupTableCodec
@@ -170,7 +170,7 @@ class Subject:
     def _read(self) -> None:
         """Add the residual to the vector, as error feedback does before the ranges."""
         self._feedback.compensate(self.x)
-        self._feedback.rollback()
+        self._feedback.give_back()
 
     def _write(self) -> None:
         """Take from the sum what was delivered, which leaves the residual, as error feedback does after the results.

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.reference import NumpySketch
-from hopsum.codec.lossless.sizing import GAMMA, unpeeled
+from hopsum.codec.lossless.sketch_kernels import NumpySketch
+from hopsum.codec.lossless.sketch_plan import GAMMA, unpeeled
 from hopsum_evaluation.bench.lossless_rate import LosslessSetting, measure_settings
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
