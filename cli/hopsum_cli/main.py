@@ -95,9 +95,11 @@ COMMANDS = {
         "hopsum_labs.command",
         "switch,controller,scapy",
     ),
-    "plan": Command("predict training step times and the bottleneck", "hopsum_cli.plan"),
+    "plan": Command(
+        "count the bytes of a step, and time them on a link and on this machine", "hopsum_evaluation.plan.step_plan"
+    ),
     "plan paper": Command(
-        "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"
+        "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper_command"
     ),
     "bench allreduce": Command(
         "time an all-reduce over shaped links, beside gloo fp32 and fp16 (root)",

@@ -4,16 +4,12 @@
 Searched are all granularities G whose sum of N workers fits a lane, each with its best truncated fraction 1/P.
 Expected NMSE is that of the mean of N equal inputs. With error feedback that of one worker, which bounds the
 residual. The last row of the front is the default of such a job.
-
-Below it stand the options of codec thc for N workers: bits of an element in each direction against the error of the
-mean, and the time of a million elements on a link of --rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,10 +17,6 @@ from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
 from hopsum.codec.lookup_table import best_table, expected_nmse, pareto_front
-from hopsum.plan import codec_choices
-from hopsum_evaluation.plan.report import choices_table
-from hopsum_evaluation.plan.units import rate_bits_per_s
-from hopsum_wire import MAX_WORKERS
 
 SUMMARY: Final = "the Pareto front of a job: expected error against workers that a lane holds"
 PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
@@ -41,10 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--error-feedback", action="store_true", help="error feedback is counted on: what is truncated is sent later"
     )
 
-    parser.add_argument(
-        "--rate", type=rate_bits_per_s, default=1e9, metavar="RATE", help="rate of the links (default 1gbit)"
-    )
-
 
 def run(options: argparse.Namespace) -> int:
     """Search, print, and return 0."""
@@ -53,20 +41,10 @@ def run(options: argparse.Namespace) -> int:
             report = search(options.bits, options.workers, options.lane_bits, options.error_feedback)
     except CodecError as error:
         options.parser.error(str(error))
-    choices, refused = codec_choices(options.workers) if options.workers <= MAX_WORKERS else ([], {})
     if options.json:
-        found = [
-            asdict(each) | {"busier_bits": each.busier_bits, "link_s_per_million": each.link_s(10**6, options.rate)}
-            for each in choices
-        ]
-        print(json.dumps(report | {"choices": found, "rate_bits_per_s": options.rate, "refused": refused}))
+        print(json.dumps(report))
     else:
-        console = Console()
-        show(report, console)
-        if choices:
-            console.print(choices_table(choices, options.workers, options.rate))
-        for name, reason in refused.items():
-            console.print(f"{name}: not possible: {reason}", highlight=False)
+        show(report, Console())
     return 0
 
 

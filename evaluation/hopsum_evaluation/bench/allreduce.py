@@ -40,7 +40,7 @@ from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, ve
 from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.bench.timing import commit, cpu_time, machine, versions
 from hopsum_evaluation.command_options import codec_argument
-from hopsum_evaluation.plan.units import time_s
+from hopsum_evaluation.units import time_s
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import temporary_directory

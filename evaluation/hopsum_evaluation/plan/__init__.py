@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum plan`: when does it pay? Step times of a job, method by method, and what binds each.
+"""`hopsum plan`: the bytes of a step, their time on the wire, and what this machine's measured costs make of them.
 
-arguments   the job, in flags or as a torch module; units: rates, times and sizes
-forecast    all methods of one job
-report      a forecast as JSON and tables; plot: as a figure
-calibrate   measure the costs on this machine
-validate    predictions beside `hopsum bench allreduce`
-paper       the synchronous-SGD model of Homomorphic Parameter Compression
+step_plan      the command: one page of arithmetic
+traffic        bytes of whole frames that a worker sends and receives
+paper_command  `hopsum plan paper`: the cost model of Homomorphic Parameter Compression (paper_model, paper_plot)
 """

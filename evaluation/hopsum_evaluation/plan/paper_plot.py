@@ -11,10 +11,17 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hopsum.plan import PlanError, Repeated, SynchronousSgd
-from hopsum.plan.paper import PUBLISHED_GZIP, PUBLISHED_RATIOS, PUBLISHED_WORKERS
-from hopsum_evaluation.plan.paper_findings import SHOWN_WORKERS, Calibrated
-from hopsum_evaluation.plan.units import said_rate, said_time
+from hopsum_evaluation.plan.paper_model import (
+    PUBLISHED_GZIP,
+    PUBLISHED_RATIOS,
+    PUBLISHED_WORKERS,
+    SHOWN_WORKERS,
+    Calibrated,
+    Repeated,
+    SynchronousSgd,
+)
+from hopsum_evaluation.plan.traffic import PlanError
+from hopsum_evaluation.units import said_rate, said_time
 
 _BARS: Final = (1, 2, 4, 8, 12, 16, 20, 25)
 _OVERHEADS: Final = tuple(1 + step / 10 for step in range(11))

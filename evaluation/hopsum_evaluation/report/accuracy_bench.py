@@ -22,12 +22,12 @@ from rich.table import Table
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import codec_argument
-from hopsum_evaluation.plan.units import rate_bits_per_s, said_rate
 from hopsum_evaluation.report.accuracy import PAIRED, Trainings, run_apart, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.reporting import write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, reached_s, time_ratios
+from hopsum_evaluation.units import rate_bits_per_s, said_rate
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
 SCHEMES: Final = (*OTHERS, "topk", "thc-ps")

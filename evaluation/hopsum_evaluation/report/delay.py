@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from hopsum.plan import slots_for
+from hopsum.protocol.slot_count import slots_for
 from hopsum_evaluation.bench.allreduce import GLOO, AllReduceSetting, RateFinding, WrongMeanError, unavailable
 from hopsum_evaluation.bench.allreduce import run as run_rates
 from hopsum_evaluation.charts import Plot, Series

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.plan import PlanError, Repeated, SynchronousSgd
-from hopsum.plan.paper import (
+from hopsum_evaluation.plan.paper_model import (
     ALEXNET_BYTES,
     ALEXNET_ITERATIONS,
     GIGABIT_ETHERNET_BYTES_PER_S,
@@ -18,7 +17,10 @@ from hopsum.plan.paper import (
     PUBLISHED_RATIOS,
     PUBLISHED_TABLE,
     PUBLISHED_WORKERS,
+    Repeated,
+    SynchronousSgd,
 )
+from hopsum_evaluation.plan.traffic import PlanError
 
 JOB = SynchronousSgd(ALEXNET_BYTES, 0.2, ALEXNET_ITERATIONS, GIGABIT_ETHERNET_BYTES_PER_S)
 PACKETS = 50

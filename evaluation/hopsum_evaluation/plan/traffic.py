@@ -6,7 +6,7 @@ frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chun
 RESULT, both ways.
 
 Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500. Acknowledgements are left out.
-Two-shot: as much of the codes, with a scale of 32 bits for every TWO_SHOT_BLOCK of them.
+Two-shot: as much of the codes, with a scale of 32 bits for every BLOCK of them (baselines/two_shot.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK
 from hopsum.codec.lossless.sketch_plan import GAMMA, choose_index, expected_union, index_bits
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.plan.setting import PlanError
-from hopsum_wire import MAX_SLOTS, Op
+from hopsum.errors import HopsumError
+from hopsum_evaluation.baselines.two_shot import BLOCK
+from hopsum_wire import Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 from hopsum_wire.payload import SHAPES
@@ -30,12 +31,10 @@ from hopsum_wire.payload import SHAPES
 MTU_BYTES: Final = 1500
 TCP_BYTES: Final = 32
 """The bytes of a TCP header, with the timestamps that Linux sends."""
-TWO_SHOT_BLOCK: Final = 512
-"""Codes that have a scale in common, as `hopsum codec compare` and `hopsum report` have them."""
 
 
-SLOTS_LEAST: Final = 256
-"""Slots that `slots_for` returns at least: several trains of datagrams, whatever the link."""
+class PlanError(HopsumError):
+    """A plan was asked for with a value that no job has, or of a codec that declares no sizes."""
 
 
 class StepTraffic(NamedTuple):
@@ -55,15 +54,6 @@ class PhaseTraffic(NamedTuple):
     op: Op
     lanes: int
     """The lanes in use, bits for OR."""
-
-
-def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
-    """Return the slots with which a worker's link stays busy for a round trip, from SLOTS_LEAST to MAX_SLOTS.
-
-    A slot is one packet of 4-bit codes on its way. Of a job over several shards these are the slots at each.
-    """
-    bits = 8 * (FRAME_OVERHEAD_BYTES + SHAPES[Op.LOOKUP_ADD8].up_bytes)
-    return min(MAX_SLOTS, max(SLOTS_LEAST, ceil(bits_per_s * round_trip_s / (bits * shards))))
 
 
 def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> StepTraffic:
@@ -114,7 +104,7 @@ def ring_traffic(elements: int, workers: int, element_bytes: int) -> StepTraffic
 
 def two_shot_traffic(elements: int, workers: int, bits: int) -> StepTraffic:
     """Return what a two-shot all-reduce of codes of so many bits sends, and receives."""
-    return _exchanged(elements, workers, bits / 8 + 4 / TWO_SHOT_BLOCK)
+    return _exchanged(elements, workers, bits / 8 + 4 / BLOCK)
 
 
 def _exchanged(elements: int, workers: int, element_bytes: float) -> StepTraffic:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final, NamedTuple
 
-from hopsum.plan.setting import PlanError
+from hopsum_evaluation.plan.traffic import PlanError
+from hopsum_evaluation.units import said_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +115,61 @@ PUBLISHED_TABLE: Final = (
     ("CIFAR-100 Train Data", 147e6, 1.097, 660.876, 2.242),
 )
 """Table 1 as printed: bytes, compression ratio, seconds to compress and to decompress."""
+SHOWN_WORKERS: Final = 16
+"""M of the table of our codecs, as in the publication's figures 6 (b) and (c)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperClaim:
+    """A line of the publication beside what the model gives."""
+
+    claim: str
+    published: str
+    ours: str
+    condition: str
+    """The condition on C, which is not published."""
+    reproduced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """One of our codecs in the model, at SHOWN_WORKERS."""
+
+    codec: str
+    ratio_up: float
+    ratio_down: float
+    ratio: float
+    """rho: the larger of both, since a link carries both ways at once."""
+    overhead: float
+    """h: computing, encoding and decoding over computing alone."""
+    least_slack: float
+    """The least r with h <= r - rho M^2 W / (i C chi)."""
+    speedup: float
+    """M / r"""
+    switch_speedup: float
+    """The speed-up where a switch sums: T_inf = rho W / chi, whatever M is. Not the publication's."""
+
+
+def claims(job: SynchronousSgd) -> list[PaperClaim]:
+    """Return every line of section 4 that the printed text makes a statement of."""
+    most = PUBLISHED_WORKERS
+    rate = job.weights_bytes / (job.iterations * job.bytes_per_s)
+    crossing, overtaking = job.crossing_workers(), job.overtaking_workers()
+    low, high = PUBLISHED_RATIOS
+    grid = range(2, most + 1)
+    ordered = all(m > job.speedup(m, low) > job.speedup(m, high) > job.speedup(m) for m in grid)
+    codec_s, single = PUBLISHED_GZIP.codec_s(most), job.single_node_s
+    return [
+        PaperClaim("transfer takes more time than computing from some M on", f"M up to {most}", f"M > {crossing:.3g}",
+              f"C < {said_time(most**2 * rate)}", crossing < most),
+        PaperClaim("transfer takes more time than the single node's computing", f"M up to {most}",
+              f"M > {overtaking:.3g}", f"C < {said_time(most * rate)}", overtaking < most),
+        PaperClaim("gzip makes transfer shorter", "233 MB / 1.079", f"{PUBLISHED_GZIP.ratio - 1:+.1%} of T_inf",
+              "any C", PUBLISHED_GZIP.ratio < 1),
+        PaperClaim("compressing and decompressing exceed the original training time", "8.079 s, 1.898 s",
+              f"{codec_s:.1f} s at M = {most}, one node {single:.3g} s",
+              f"C < {said_time(codec_s / job.iterations)}", codec_s > single),
+        PaperClaim("speed-up: ideal > rho = 0.2 > rho = 0.5 > vanilla", f"M up to {most}",
+              f"at M = {most}: {most} > " + " > ".join(f"{job.speedup(most, rho):.3g}" for rho in (low, high, 1.0)),
+              "any C", ordered),
+    ]  # fmt: skip

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a plan: against what codecs really hand to a switch, frames built by the wire, and a ring walked."""
+"""The bytes of a plan against those that codecs hand to a switch, against frames, and against a ring that is walked."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +10,10 @@ import pytest
 
 from hopsum.codec import Codec, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.plan import SLOTS_LEAST, PlanError, ring_traffic, slots_for, summed_traffic
-from hopsum_wire import MAX_SLOTS, Op
+from hopsum_evaluation.plan.traffic import PlanError, ring_traffic, summed_traffic
+from hopsum_wire import Op
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 
-PERFORMANCE = (Path(__file__).resolve().parents[3] / "docs" / "performance.md").read_text()
 WORKERS = 3
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {}),
@@ -26,15 +23,6 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("uhc", {"bits": 8}),
     ("fixed", {}),
 ]
-
-
-def test_slots_fill_a_link_for_a_round_trip() -> None:
-    packet_s = 8 * (FRAME_OVERHEAD_BYTES + 512) / 1e9  # 1,024 codes of 4 bits
-    assert slots_for(1e9, 1000 * packet_s) == 1000
-    assert slots_for(2e9, 500.5 * packet_s) == 1001
-    assert slots_for(1e9, 1000 * packet_s, shards=2) == 500
-    assert slots_for(1e9, 0.0) == SLOTS_LEAST
-    assert slots_for(1e9, 1.0) == MAX_SLOTS
 
 
 def exchanged(codec: Codec, vectors: list[np.ndarray]) -> list[tuple[Op, int, int, int]]:
@@ -98,18 +86,6 @@ def test_a_ring_sends_what_walking_it_sends(workers: int) -> None:
     payload = sum(4 * elements / workers for _ in ("add", "hand on") for _ in range(workers - 1))
     traffic = ring_traffic(elements, workers, 4)
     assert traffic.up_bytes == traffic.down_bytes == pytest.approx(payload / 1448 * 1514)
-
-
-def test_bytes_are_those_that_the_benchmark_counted() -> None:
-    """The links' counters of `hopsum bench allreduce`, as documented, within 1 %."""
-    row = re.search(
-        r"each way of a link \| ([\d.]+) up, ([\d.]+) down \| the same \| ([\d.]+) \| ([\d.]+) ", PERFORMANCE
-    )
-    assert row is not None
-    thc = summed_traffic(make_codec("thc", workers=4, backend="numpy"), 25_000_000, 8, 1.0)
-    rings = [ring_traffic(25_000_000, 4, size).up_bytes for size in (4, 2)]
-    predicted = [each / 1e6 for each in (thc.up_bytes, thc.down_bytes, *rings)]
-    assert predicted == pytest.approx([float(figure) for figure in row.groups()], rel=0.01)
 
 
 def test_a_codec_without_sizes_is_refused() -> None:

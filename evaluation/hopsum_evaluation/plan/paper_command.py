@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum plan paper`: the synchronous-SGD model of Homomorphic Parameter Compression (arXiv 1711.10123).
+
+AlexNet's 233 MB on gigabit Ethernet as published, its figures 4 (a), 5 (a), 6 and 7 (a), (b), its table of gzip beside
+what gzip makes of a gradient of ours on this machine, and where our codecs stand: rho and h. C, the seconds of a
+minibatch on one node, is not published: --minibatch says it, and each line which C it needs. The figures of the
+second model (STREET) need its size, which is not published either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hopsum.codec import make_codec
+from hopsum_evaluation.bench.timing import machine
+from hopsum_evaluation.compare.vectors import GRADIENTS
+from hopsum_evaluation.plan.paper_model import (
+    ALEXNET_BYTES,
+    ALEXNET_ITERATIONS,
+    GIGABIT_ETHERNET_BYTES_PER_S,
+    PUBLISHED_GZIP,
+    PUBLISHED_RATIOS,
+    PUBLISHED_TABLE,
+    PUBLISHED_WORKERS,
+    SHOWN_WORKERS,
+    Calibrated,
+    Repeated,
+    SynchronousSgd,
+    claims,
+)
+from hopsum_evaluation.plan.step_plan import codec_seconds
+from hopsum_evaluation.plan.traffic import PlanError, summed_traffic
+from hopsum_evaluation.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
+
+MINIBATCH_S = 0.2
+"""Ours: below the 0.233 s that one of the publication's statements needs."""
+SHOWN_CODECS: Final = ("thc", "uhc", "fixed", "lossless")
+"""The codecs of the publication's figures 6 (b) and (c)."""
+_FLOAT_BYTES: Final = 4
+PLOT_KINDS: Final = (".png", ".svg", ".pdf")
+_VECTORS: Final = 8
+_DENSITY: Final = 0.05
+LEVEL: Final = 6
+"""gzip's own default, as the publication names none."""
+_RUNS: Final = 3
+
+_T = TypeVar("_T")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of this word."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum plan paper",
+        description=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--weights",
+        type=size_bytes,
+        default=ALEXNET_BYTES,
+        metavar="SIZE",
+        help="size of the weights, W in the paper (default 233MB)",
+    )
+    parser.add_argument(
+        "--minibatch",
+        type=time_s,
+        default=MINIBATCH_S,
+        metavar="TIME",
+        help=f"time of a minibatch, C (default {said_time(MINIBATCH_S)})",
+    )
+    parser.add_argument(
+        "--iterations",
+        type=float,
+        default=ALEXNET_ITERATIONS,
+        metavar="N",
+        help="number of iterations, i (default %(default)s)",
+    )
+    parser.add_argument(
+        "--rate", type=rate_bits_per_s, default=8 * GIGABIT_ETHERNET_BYTES_PER_S, metavar="RATE",
+        help="rate of the network, chi (default 1gbit)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="file for the figures, PNG or SVG by its name")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compute, measure gzip, print and plot. Return 0 unless a statement is not reproduced with this C."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        require_plot(options.plot)
+        job = SynchronousSgd(options.weights, options.minibatch, options.iterations, options.rate / 8)
+        own, codecs = measure_gzip(), calibrated(job)
+        plots = _plot(job, codecs, own, options.plot)
+    except PlanError as error:
+        parser.error(str(error))
+    if options.json:
+        print(json.dumps(as_json(job, codecs, own, plots) | {"machine": machine()}))
+    else:
+        show(job, codecs, own, Console())
+        for path in plots:
+            print(path)
+    return 0 if all(claim.reproduced for claim in claims(job)) else 1
+
+
+def show(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, console: Console) -> None:
+    """Print statements, gzip and codecs."""
+    console.print(
+        f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {said_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
+        f"C = {said_time(job.minibatch_s)} (not published)", highlight=False,
+    )  # fmt: skip
+    table = _table("statements of the publication", "published", "model", "needs", "")
+    for claim in claims(job):
+        verdict = "reproduced" if claim.reproduced else "[red]not reproduced"
+        table.add_row(claim.claim, claim.published, claim.ours, claim.condition, verdict)
+    console.print(table)
+    console.print(_gzip(job, own))
+    console.print(_codecs(codecs))
+    console.print(
+        "rho: the larger way, whole frames; h: 1 + M (encoding + decoding) / (i C); r: least with "
+        "h <= r - rho M^2 W / (i C chi); by a switch: T_inf without the factor M, which is not the publication's.",
+        highlight=False,
+    )
+    where = machine()
+    console.print(f"gzip measured on {where['processor']}, load {where['load_1min']}", highlight=False)
+
+
+def _gzip(job: SynchronousSgd, own: GzipCost) -> Table:
+    table = _table("gzip", "bytes", "ratio", "compress", "decompress", "MB/s", "MB/s")
+    for name, size, ratio, compress_s, decompress_s in PUBLISHED_TABLE:
+        table.add_row(f"published: {name}", *_gzip_row(size, ratio, compress_s, decompress_s))
+    size, ratio = own.size_bytes, own.size_bytes / own.compressed_bytes
+    table.add_row("here: gradients, recorded", *_gzip_row(size, ratio, own.compress_s, own.decompress_s))
+    ours = own.of(job.weights_bytes)
+    table.add_row("here, for W", *_gzip_row(job.weights_bytes, 1 / ours.ratio, ours.compress_s, ours.decompress_s))
+    return table
+
+
+def _gzip_row(size: float, ratio: float, compress_s: float, decompress_s: float) -> list[str]:
+    speeds = [f"{size / 1e6 / seconds:,.1f}" for seconds in (compress_s, decompress_s)]
+    said = f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+    return [said, f"{ratio:.3f}", f"{compress_s:,.3f} s", f"{decompress_s:,.3f} s", *speeds]
+
+
+def _codecs(rows: Sequence[Calibrated]) -> Table:
+    table = _table(f"our codecs, M = {SHOWN_WORKERS}", "rho up", "rho down", "h", "r", "speed-up", "by a switch")
+    for row in rows:
+        figures = (row.ratio_up, row.ratio_down, row.overhead, row.least_slack, row.speedup, row.switch_speedup)
+        table.add_row(row.codec, *(f"{figure:.3g}" for figure in figures))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _plot(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    from hopsum_evaluation.plan.paper_plot import write_plot
+
+    write_plot(job, codecs, own.of(job.weights_bytes), path)
+    return [str(path)]
+
+
+def require_plot(path: Path | None) -> None:
+    """Raise PlanError unless a figure can be written there. None stands for no figure."""
+    if path is None:
+        return
+    if not find_spec("matplotlib"):
+        raise PlanError("--plot needs matplotlib: pip install 'hopsum[plot]'")
+    if path.suffix not in PLOT_KINDS:
+        raise PlanError(f"--plot {path}: a name that ends in {', '.join(PLOT_KINDS)}")
+    if not path.parent.is_dir():
+        raise PlanError(f"--plot {path}: there is no folder {path.parent}")
+
+
+def calibrated(job: SynchronousSgd) -> list[Calibrated]:
+    """Return rho and h of our codecs, from their sizes and from what they cost on this machine."""
+    return [_calibrate(job, name) for name in SHOWN_CODECS]
+
+
+def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
+    workers = SHOWN_WORKERS
+    elements = int(job.weights_bytes) // _FLOAT_BYTES
+    codec = make_codec(name, workers=workers)
+    traffic = summed_traffic(codec, elements, _VECTORS, _DENSITY)
+    up, down = traffic.up_bytes / job.weights_bytes, traffic.down_bytes / job.weights_bytes
+    ratio = max(up, down)
+    # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
+    union = 1 - (1 - _DENSITY) ** workers
+    overhead = 1 + elements * codec_seconds(codec, union, seed=1) / job.compute_s(workers)
+    slack = job.least_slack(workers, ratio, overhead)
+    switch_s = job.compute_s(workers, overhead) + job.transfer_s(1, ratio)
+    return Calibrated(
+        name, up, down, ratio, overhead, slack, workers / slack, job.single_node_s / switch_s,
+    )  # fmt: skip
+
+
+def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, plots: list[str]) -> dict[str, Any]:
+    """Return what --json prints: curves up to twice the published cluster, claims, our codecs, gzip."""
+    workers = list(range(1, 2 * PUBLISHED_WORKERS + 1))
+    ours = own.of(job.weights_bytes)
+    return {
+        "job": asdict(job),
+        "workers": workers,
+        "compute_s": [job.compute_s(m) for m in workers],
+        "transfer_s": {_rho(rho): [job.transfer_s(m, rho) for m in workers] for rho in (1.0, *PUBLISHED_RATIOS)},
+        "speedup": {_rho(rho): [job.speedup(m, rho) for m in workers] for rho in (1.0, *PUBLISHED_RATIOS)},
+        "gzip_published": PUBLISHED_GZIP._asdict() | {"update_s": _updates(job, PUBLISHED_GZIP, workers)},
+        "gzip_measured": own._asdict() | {"scaled": ours._asdict(), "update_s": _updates(job, ours, workers)},
+        "claims": [asdict(claim) for claim in claims(job)],
+        "codecs": [asdict(codec) for codec in codecs],
+        "codecs_workers": SHOWN_WORKERS,
+        "plots": plots,
+    }
+
+
+def _updates(job: SynchronousSgd, gzip: Repeated, workers: list[int]) -> list[float]:
+    return [gzip.update_s(job, m) for m in workers]
+
+
+def _rho(ratio: float) -> str:
+    return f"{ratio:g}"
+
+
+class GzipCost(NamedTuple):
+    """Of the recorded gradients, float32, one thread: processor time, the shortest of a few runs."""
+
+    size_bytes: int
+    compressed_bytes: int
+    compress_s: float
+    decompress_s: float
+
+    def of(self, size_bytes: float) -> Repeated:
+        """Return ratio and seconds for so many bytes, in proportion."""
+        scale = size_bytes / self.size_bytes
+        return Repeated(self.compressed_bytes / self.size_bytes, scale * self.compress_s, scale * self.decompress_s)
+
+
+def measure_gzip() -> GzipCost:
+    """Compress and decompress all recorded gradients, early and late ones, in about half a second."""
+    with np.load(GRADIENTS) as file:
+        data = b"".join(file[name].tobytes() for name in ("early", "late"))
+    compress_s, packed = _shortest(lambda: gzip.compress(data, LEVEL))
+    decompress_s, unpacked = _shortest(lambda: gzip.decompress(packed))
+    assert unpacked == data
+    return GzipCost(len(data), len(packed), compress_s, decompress_s)
+
+
+def _shortest(action: Callable[[], _T]) -> tuple[float, _T]:
+    seconds = []
+    for _ in range(_RUNS):
+        start = time.process_time()
+        result = action()
+        seconds.append(time.process_time() - start)
+    return min(seconds), result

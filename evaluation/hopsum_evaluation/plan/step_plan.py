@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum plan`: one page of arithmetic about a step of a data-parallel job.
+
+Bytes are counted, costs are measured on this machine, and the rest is arithmetic:
+
+    wire        the busier direction of a worker's link: bytes * 8 / rate
+    codec       encoding and decoding of the gradients on one core, measured here
+    network     UPDATEs of a step times the time of one UPDATE and its RESULT, measured here: one worker and an embedded
+                switch on loopback. A ring has none here: `hopsum bench allreduce` measures gloo beside hopsum
+    all-reduce  the longest of the three, since codec, network and wire work side by side on a long vector
+    step        computing, and what of the all-reduce is not hidden behind `--overlap` of it
+
+So an all-reduce is a lower bound: other load, losses and the first and last vector of a step come on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hopsum.agent import Agent
+from hopsum.codec import Codec, CodecError, ReductionContext, make_codec
+from hopsum.codec.lookup_table import expected_nmse
+from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.thc import LookupTableCodec
+from hopsum.communicator import Span
+from hopsum.transport.udp_link import UdpLink
+from hopsum_evaluation.bench.timing import machine
+from hopsum_evaluation.command_options import codec_argument
+from hopsum_evaluation.plan.traffic import PlanError, StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
+from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s
+from hopsum_wire import MAX_WORKERS
+
+CODECS: Final = ("thc", "thc:result_bits=6", "thc:bits=2", "uhc", "fixed", "lossless")
+"""The codecs of a page where --codec names none."""
+MEASURED_ELEMENTS: Final = 1 << 20
+"""Elements of the vectors that are measured. Costs are in proportion above some thousand elements."""
+_RUNS: Final = 3
+_SLOTS: Final = 256
+_FLOAT_BYTES: Final = 4
+_BITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MethodPlan:
+    """A step with one way to sum gradients."""
+
+    method: str
+    up_bytes: float
+    down_bytes: float
+    wire_s: float
+    codec_s: float
+    network_s: float
+    allreduce_s: float
+    step_s: float
+    nmse: float | None
+    """Expected error of the mean of workers with the same input, by the theory of codecs with a lookup table."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum plan",
+        description=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    size = parser.add_mutually_exclusive_group(required=True)
+    size.add_argument("--elements", type=count, metavar="N", help="number of gradients, like 25000000 or 25M")
+    size.add_argument("--bytes", type=size_bytes, metavar="SIZE", help="size of the gradients in float32, like 233MB")
+    parser.add_argument(
+        "--compute", type=time_s, required=True, metavar="TIME", help="time of a step without communication, like 120ms"
+    )
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="number of workers (default %(default)s)")
+    parser.add_argument(
+        "--overlap",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of computing that communication may overlap; DDP: the backward pass (default %(default)s)",
+    )
+    parser.add_argument("--buckets", type=int, default=8, metavar="N", help="vectors of a step (default %(default)s)")
+    parser.add_argument(
+        "--density",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="share of nonzero gradients, for codec lossless (default %(default)s)",
+    )
+    parser.add_argument(
+        "--rate", type=rate_bits_per_s, default=1e9, metavar="RATE", help="rate of the links (default 1gbit)"
+    )
+    parser.add_argument(
+        "--codec",
+        action="append",
+        type=codec_argument,
+        help="codec of a row, as in thc:bits=2; may be repeated (default: all)",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of what is measured (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return 0."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    elements = int(options.elements or options.bytes // _FLOAT_BYTES)
+    for name, value, least, most in (
+        ("--workers", options.workers, 2, MAX_WORKERS),
+        ("--overlap", options.overlap, 0, 1),
+        ("--buckets", options.buckets, 1, elements),
+        ("--density", options.density, 1e-9, 1),
+    ):
+        if not least <= value <= most:
+            parser.error(f"{name}: {value:g}, where {least:g} to {most:g} is possible")
+    before = machine()
+    chunk_s, missing = measure_chunk(options.seed)
+    try:
+        rows, refused = plan_step(options, elements, chunk_s)
+    except PlanError as error:
+        parser.error(str(error))
+    if options.json:
+        report = {
+            "elements": elements,
+            "workers": options.workers,
+            "bits_per_s": options.rate,
+            "compute_s": options.compute,
+            "overlap": options.overlap,
+            "chunk_s": chunk_s,
+            "methods": [asdict(row) for row in rows],
+            "refused": refused,
+            "machine": before,
+        }
+        print(json.dumps(report))
+    else:
+        console = Console()
+        console.print(_table(options, elements, rows))
+        for name, reason in refused.items():
+            console.print(f"{name}: not possible: {reason}", highlight=False)
+        if missing:
+            console.print(f"network: not measured, counted as 0: {missing}", highlight=False)
+        console.print(f"measured on {before['processor']}, load {before['load_1min']}", highlight=False)
+    return 0
+
+
+def plan_step(options: argparse.Namespace, elements: int, chunk_s: float) -> tuple[list[MethodPlan], dict[str, str]]:
+    """Return a row for each method, and the codecs that a job of so many workers cannot have, with the reason."""
+    workers, rows, refused = options.workers, list[MethodPlan](), dict[str, str]()
+
+    def add(method: str, traffic: StepTraffic, codec_s: float = 0.0, nmse: float | None = None) -> None:
+        wire_s = max(traffic.up_bytes, traffic.down_bytes) * _BITS / options.rate
+        network_s = traffic.chunks * chunk_s
+        allreduce_s = max(wire_s, codec_s, network_s)
+        # The last vector is there only when the backward pass ends, so it is never hidden.
+        exposed_s = max(allreduce_s / options.buckets, allreduce_s - options.overlap * options.compute)
+        step_s = options.compute + (exposed_s if options.overlap else allreduce_s)
+        rows.append(
+            MethodPlan(
+                method, traffic.up_bytes, traffic.down_bytes, wire_s, codec_s, network_s, allreduce_s, step_s, nmse
+            )
+        )
+
+    add("ring fp32", ring_traffic(elements, workers, 4))
+    add("ring fp16", ring_traffic(elements, workers, 2))
+    for bits in (4, 8):
+        add(f"two-shot {bits} bits", two_shot_traffic(elements, workers, bits))
+    for name in options.codec or CODECS:
+        try:
+            codec = make_codec(name, workers=workers)
+        except (CodecError, TypeError) as error:  # a TypeError names an option that the codec lacks
+            refused[name] = str(error)
+            continue
+        traffic = summed_traffic(codec, elements, options.buckets, options.density)
+        nmse = expected_nmse(codec.table, workers) if isinstance(codec, LookupTableCodec) else None
+        # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
+        union = 1 - (1 - options.density) ** workers
+        add(name, traffic, elements * codec_seconds(codec, union, options.seed), nmse)
+    return rows, refused
+
+
+def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> float:
+    """Return the seconds to encode and decode one element, measured: processor time, the least of a few runs.
+
+    One rank's all-reduce of a vector of N(0, 1), of which a share `density` is not zero for codec lossless. What the
+    switch does in between is not counted.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(elements, dtype=np.float32)
+    if codec.name == "lossless":
+        x[rng.random(elements) >= density] = 0
+    taken = []
+    for step in range(_RUNS + 1):
+        begin = time.process_time()
+        reduction = codec.start(x, ReductionContext(seed, step, 0))
+        seconds = time.process_time() - begin
+        while (phase := reduction.phase) is not None:
+            results, contributors = simulate_switch(phase.op, [phase.payloads], codec.lookup, None, codec.code_group)
+            begin = time.process_time()
+            reduction.take(results, contributors)
+            seconds += time.process_time() - begin
+        taken.append(seconds)
+    return min(taken[1:]) / elements  # the first run compiles kernels
+
+
+def measure_chunk(seed: int) -> tuple[float, str]:
+    """Return the seconds between an UPDATE and the next on a busy worker; 0 and the reason where none can be measured.
+
+    One worker sums with codec fixed through an embedded switch on loopback, which needs a core of its own.
+    """
+    try:
+        from hopsum_controlplane import JobSpec, SwitchController
+        from hopsum_controlplane.membership import job_membership
+        from hopsum_topologies.switch_testbed import SWITCH, native_testbed
+    except ModuleNotFoundError as error:
+        return 0.0, f"{error.name} is missing: pip install 'hopsum[switch,controller]'"
+    spans: list[Span] = []
+    x = np.random.default_rng(seed).standard_normal(MEASURED_ELEMENTS, dtype=np.float32)
+    with ExitStack() as stack:
+        testbed = stack.enter_context(native_testbed(1))
+        seat = testbed.seats[0]
+        link = UdpLink((seat.ip, 0), seat.switch)
+        controller = SwitchController(testbed.device, SWITCH)
+        job = controller.create_job(JobSpec("plan", (seat.endpoint(link.local),), _SLOTS))
+        codec = make_codec("fixed", workers=1)
+        membership = job_membership(job, {0: seat.switch})
+        agent = stack.enter_context(Agent(membership, 0, codec=codec, link=link, trace=spans.append))
+        for _ in range(_RUNS + 1):
+            agent.submit(x).result()
+    chunks = summed_traffic(codec, MEASURED_ELEMENTS, 1, 1.0).chunks
+    networks = [
+        sum(span.stop_s - span.start_s for span in spans if span.number == number and span.stage.startswith("network"))
+        for number in range(1, _RUNS + 1)
+    ]
+    return min(networks) / chunks, ""
+
+
+def _table(options: argparse.Namespace, elements: int, rows: Sequence[MethodPlan]) -> Table:
+    title = (
+        f"{elements:,} elements, {options.workers} workers, links of {said_rate(options.rate)}, computing "
+        f"{said_time(options.compute)}" + (f", {options.overlap:.0%} of it overlapped" if options.overlap else "")
+    )
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for name in ("B up", "down", "wire", "codec", "network", "all-reduce", "step", "NMSE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells: list[Any] = [row.method, f"{row.up_bytes / elements:.2f}", f"{row.down_bytes / elements:.2f}"]
+        cells += map(said_time, (row.wire_s, row.codec_s, row.network_s, row.allreduce_s, row.step_s))
+        table.add_row(*cells, "" if row.nmse is None else f"{row.nmse:.4f}")
+    return table

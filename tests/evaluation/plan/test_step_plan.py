@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum plan` and `hopsum plan paper`: their arithmetic, what they print, and arguments that they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_cli.main import main
+from hopsum_evaluation.plan import paper_command, step_plan
+
+JOB = ("--elements", "2M", "--compute", "100ms", "--rate", "100mbit")
+CHUNK_S = 1e-5
+ELEMENT_S = 2e-9
+
+
+@pytest.fixture(autouse=True)
+def _costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured costs are other on every machine: here they are given."""
+    monkeypatch.setattr(step_plan, "measure_chunk", lambda seed: (CHUNK_S, ""))
+    for module in (step_plan, paper_command):
+        monkeypatch.setattr(module, "codec_seconds", lambda *_, **__: ELEMENT_S)
+
+
+def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_step_is_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
+    report = plan(capsys, *JOB, "--codec", "thc")
+    rows = {row["method"]: row for row in report["methods"]}
+    ring, thc = rows["ring fp32"], rows["thc"]
+    assert ring["wire_s"] == pytest.approx(2 * 3 / 4 * 8e6 * 8 / 1e8, rel=0.06)
+    assert ring["step_s"] == pytest.approx(0.1 + ring["wire_s"])
+    assert thc["codec_s"] == pytest.approx(2e6 * ELEMENT_S)
+    assert thc["network_s"] == pytest.approx(2e6 / 1024 * CHUNK_S, rel=0.01)
+    assert thc["wire_s"] == pytest.approx(2e6 * 8.6 / 1e8, rel=0.02)
+    assert thc["allreduce_s"] == max(thc["wire_s"], thc["codec_s"], thc["network_s"])
+    assert 0 < thc["nmse"] < 0.05
+
+
+def test_overlap_hides_all_but_the_last_vector(capsys: pytest.CaptureFixture[str]) -> None:
+    for share, hidden_s in (("0.5", 0.05), ("1", 0.1)):
+        for row in plan(capsys, *JOB, "--overlap", share)["methods"]:
+            exposed_s = max(row["allreduce_s"] / 8, row["allreduce_s"] - hidden_s)
+            assert row["step_s"] == pytest.approx(0.1 + exposed_s)
+
+
+def test_a_codec_that_the_job_cannot_have_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    report = plan(capsys, *JOB, "--workers", "64", "--codec", "thc:result_bits=6", "--codec", "fixed")
+    assert list(report["refused"]) == ["thc:result_bits=6"]
+    assert main(["plan", *JOB]) == 0
+    assert "2,000,000 elements, 4 workers, links of 100 Mbit/s, computing 100 ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--compute", "1s"), "one of the arguments --elements --bytes is required"),
+        (("--bytes", "1MB"), "--compute"),
+        ((*JOB, "--workers", "1"), "--workers: 1, where 2 to 64 is possible"),
+        ((*JOB, "--overlap", "2"), "--overlap: 2, where 0 to 1"),
+        ((*JOB, "--rate", "1 furlong"), "'1 furlong' is no rate; like 1gbit"),
+        (("paper", "--minibatch", "0s"), "minibatch_s: 0, where more than 0"),
+        (("paper", "--plot", "paper.txt"), "a name that ends in .png"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    seconds = step_plan.codec_seconds(step_plan.make_codec("fixed", workers=1, backend="numpy"), 1.0, 1, 10_000)
+    assert 0 < seconds < 1e-3
+    chunk_s, missing = step_plan.measure_chunk(1)
+    assert missing or 0 < chunk_s < 0.1
+
+
+def test_the_paper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "paper.png"
+    report = plan(capsys, "paper", "--plot", str(path))
+    assert path.stat().st_size > 10_000
+    assert [claim["reproduced"] for claim in report["claims"]] == [True] * 5
+    codec = next(each for each in report["codecs"] if each["codec"] == "thc")
+    assert codec["overhead"] == pytest.approx(1 + 233e6 / 4 * ELEMENT_S / (200 * 0.2 / 16))
+    assert codec["speedup"] == pytest.approx(16 / codec["least_slack"])
+    assert main(["plan", "paper", "--minibatch", "1s"]) == 1
