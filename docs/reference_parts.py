@@ -59,7 +59,7 @@ def settings() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield the table of the controller's metrics."""
-    from hopsum_controlplane.metrics.collect import FAMILIES, PREFIX
+    from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 
     rows = (
         (f"`{PREFIX}{name}`", kind, ", ".join(f"`{label}`" for label in labels), meaning)

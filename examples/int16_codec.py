@@ -40,12 +40,11 @@ class Int16(RangeCodec):
 
     def decode(
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], shared: SharedRanges, elements: int,
-        context: ReductionContext, lost: NDArray[np.bool_] | None = None, out: NDArray[np.float32] | None = None,
+        context: ReductionContext, out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Return the mean of the workers that are in each block's sum."""
-        counts = contributor_counts(contributors, self.workers, lost).astype(np.float32)[:, None]
-        sums = (results.view(">u2") - self._limit * counts) * self._units(shared)
-        means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)  # nobody is in a sum that is lost
+        counts = contributor_counts(contributors, self.workers).astype(np.float32)[:, None]
+        means = (results.view(">u2") - self._limit * counts) * self._units(shared) / counts
         return means.astype(np.float32).ravel()[:elements]
 
     def contribution(

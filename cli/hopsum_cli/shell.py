@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.shell import SHELL_ELECTION_ID, open_shell
+from hopsum_controlplane.shell_prompt import SHELL_ELECTION_ID, open_shell
+from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_switch.grpc_address import default_address
 
 

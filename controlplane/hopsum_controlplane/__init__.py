@@ -15,15 +15,12 @@ Importing this package imports neither grpc nor protobuf. Opening a device does.
 
 from __future__ import annotations
 
-from hopsum_controlplane.adoption import Adoption, AdoptionStatus
-from hopsum_controlplane.audit import Audit, RepairResult
-from hopsum_controlplane.drop_simulator import DropStats
+from hopsum_controlplane.audit import Adoption, AdoptionStatus, Audit, RepairResult
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
-from hopsum_controlplane.generations import GenerationAllocator
-from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.membership import job_membership, write_membership
-from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity
-from hopsum_controlplane.switch_controller import SwitchController
+from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.membership_file import job_membership, write_membership
+from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, GenerationAllocator
+from hopsum_controlplane.switch_controller import DropStats, SwitchController
 from hopsum_controlplane.trees import LeafGroup, TreeController, TreeJob, TreeSpec
 
 __all__ = [

@@ -15,14 +15,19 @@ A job that is lost ends on this switch: whatever is left of it goes, and its wor
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from ipaddress import IPv4Address
+from typing import Final, NamedTuple
 
-from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, MulticastGroup, TableEntry
-from hopsum_controlplane.jobs import Job
-from hopsum_controlplane.plan import JOB_TABLES, decides_sums
+from hopsum_controlplane.entry_plan import JOB_TABLES, decides_sums
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.job_spec import Job, SwitchEndpoint
+from hopsum_controlplane.resource_allocator import Allocation, SlotRange
+from hopsum_controlplane.tables import admit
 from hopsum_controlplane.tables.address import SWITCH_ADDRESS
 from hopsum_controlplane.tables.lookup import is_half_word
 from hopsum_wire import MAX_JOBS
@@ -185,3 +190,116 @@ def generations_in(entities: Iterable[Entity], *tables: str) -> list[int]:
         entity.match["generation"] for entity in entities if isinstance(entity, TableEntry) and entity.table in tables
     }
     return sorted(found)
+
+
+_PLACE: Final = ("job_index", "slot_base", "slots", "group")
+"""Parameters of an entry that admits a generation."""
+
+
+@dataclass(frozen=True)
+class ForeignGeneration:
+    """A generation that a switch serves and the database does not have, with all its entries.
+
+    `workers` are the IPv4 addresses that it admits, in order.
+    """
+
+    generation: int
+    allocation: Allocation
+    entities: tuple[Entity, ...]
+    workers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it in words: generation, slots, workers."""
+        base, size = self.allocation.region
+        at = f"slots {base}-{base + size - 1}, job index {self.allocation.job_index}"
+        return f"generation {self.generation}: {at}, workers at {', '.join(self.workers) or 'no address'}"
+
+    def overlaps(self, allocation: Allocation) -> bool:
+        """Say whether it has a slot or the job index of a place."""
+        base, size = self.allocation.region
+        other_base, other_size = allocation.region
+        slots = base < other_base + other_size and other_base < base + size
+        return slots or self.allocation.job_index == allocation.job_index
+
+
+def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity]) -> list[ForeignGeneration]:
+    """Return the admitted generations among the foreign entries, in their order.
+
+    `actual` is all that stands: a generation's multicast group may have the number of a job's that is wanted.
+    """
+    entries = [entity for entity in foreign if isinstance(entity, TableEntry)]
+    found = []
+    for entry in entries:
+        if entry.table == admit.JOBS and set(_PLACE) <= set(entry.params):
+            own = [each for each in entries if each.match.get("generation") == entry.match["generation"]]
+            group = [
+                each
+                for each in actual.values()
+                if isinstance(each, MulticastGroup) and each.id == entry.params["group"]
+            ]
+            region = SlotRange(entry.params["slot_base"], entry.params["slots"])
+            found.append(
+                ForeignGeneration(
+                    entry.match["generation"],
+                    Allocation(entry.params["job_index"], region),
+                    (*own, *group),
+                    tuple(str(IPv4Address(each.params["address"])) for each in own if each.table == admit.WORKERS),
+                )
+            )
+    return sorted(found, key=lambda each: each.generation)
+
+
+class AdoptionStatus(enum.Enum):
+    """What became of an adopted job."""
+
+    RUNNING = "running"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """One job of the database as it was found.
+
+    RUNNING: complete, it goes on, and so do its counters. `changed` entries were restored. LOST, because of `reason`:
+    by rule E1 its generation is over, what was left of it is gone from the switch, its slots are free.
+    """
+
+    job: Job
+    status: AdoptionStatus
+    reason: str = ""
+    missing: tuple[Entity, ...] = ()
+    changed: tuple[Changed, ...] = ()
+
+
+def moved(job: Job, switch: SwitchEndpoint) -> str:
+    """Return why a job cannot be adopted at this address of the service, an empty string when it can."""
+    if job.switch == switch:
+        return ""
+    return (
+        f"it was made for the service at {job.switch.ip} ({job.switch.mac}), which is at {switch.ip} ({switch.mac}) now"
+    )
+
+
+def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict[int, Adoption]:
+    """Return by generation what `audit` found of `jobs`."""
+    findings = {finding.job.generation: finding for finding in audit.findings}
+    result = {}
+    for job in jobs:
+        finding, reason = findings.get(job.generation), moved(job, switch)
+        if finding is None:
+            result[job.generation] = Adoption(job, AdoptionStatus.LOST if reason else AdoptionStatus.RUNNING, reason)
+        else:
+            status = AdoptionStatus.LOST if finding.lost else AdoptionStatus.RUNNING
+            result[job.generation] = Adoption(job, status, str(finding), finding.missing, finding.changed)
+    return result
+
+
+def check_no_duplicates(jobs: Sequence[Job]) -> None:
+    """Raise ControlPlaneError when two of the jobs cannot stand on one switch, as far as names and generations tell."""
+    for what in ("generation", "name"):
+        values = [job.generation if what == "generation" else job.spec.name for job in jobs]
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise ControlPlaneError(
+                f"two of the {len(jobs)} jobs to adopt have the {what} {twice!r}", hint="give each job once"
+            )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.entries import Delete, Entity, Insert
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 

@@ -1,20 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of the jobs of one switch: job indices and slot ranges, taken, reserved and free.
+"""The resources of the jobs of one switch: job indices and slot ranges, taken, reserved and free; and generations.
 
     free -- reserve --> reserved -- take --> taken -- free --> free
                         reserved -- release --> free
     free -- take --> taken
 
-A taken allocation is free again only when the switch has confirmed that its generation is gone (rule S1).
+A taken allocation is free again only when the switch has confirmed that its generation is gone (rule S1). The slots of
+a job are a contiguous range out of the slots of the switch, first fit.
 """
 
 from __future__ import annotations
 
+import bisect
 from typing import NamedTuple
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.slots import SlotAllocator, SlotRange
 from hopsum_wire import MAX_JOBS
+
+MAX_GENERATION = (1 << 32) - 1
+
+
+class GenerationAllocator:
+    """Allots generations, for all jobs of all switches of one controller.
+
+    A generation is the name of a job's incarnation on the wire: max(last, unix seconds) + 1, never 0 and never the
+    same twice. The clock covers a lost record of the last one: a controller that starts anew allots generations above
+    all that an earlier one allotted, as long as that one allotted fewer than one a second.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    @property
+    def last(self) -> int:
+        """Return the highest generation known to be taken, or 0 for none."""
+        return self._last
+
+    def observe(self, generation: int) -> None:
+        """Count `generation` as taken: it was found on a switch."""
+        self._last = max(self._last, generation)
+
+    def allot(self, now: float) -> int:
+        """Return the next generation at `now` (unix seconds).
+
+        Raises ControlPlaneError when it does not fit 32 bits. Nothing is allotted then.
+        """
+        generation = max(self._last, int(now)) + 1
+        if generation > MAX_GENERATION:
+            raise ControlPlaneError(
+                f"generation {generation} does not fit 32 bits (last {self._last}, clock {int(now)} s)",
+                hint="check the clock of this machine",
+            )
+        self._last = generation
+        return generation
+
+
+class SlotRange(NamedTuple):
+    """Slots `base` .. `end - 1`, which are `size` slots."""
+
+    base: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Return the first slot behind the range."""
+        return self.base + self.size
+
+
+class SlotAllocator:
+    """Hands out ranges of `total` slots. A range is free again only when `free` says so (rule S1)."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._used: list[SlotRange] = []  # in ascending order, disjoint
+
+    @property
+    def used(self) -> tuple[SlotRange, ...]:
+        """Return the ranges in use in ascending order."""
+        return tuple(self._used)
+
+    @property
+    def largest_free(self) -> int:
+        """Return the size of the largest free range."""
+        return max(gap.size for gap in self._gaps())
+
+    @property
+    def free_slots(self) -> int:
+        """Return how many slots are free in all."""
+        return self._total - sum(taken.size for taken in self._used)
+
+    def allocate(self, count: int) -> SlotRange:
+        """Take the lowest free range of `count` slots.
+
+        Raises ControlPlaneError when there is none: ask for fewer slots, or free a range.
+        """
+        if count < 1:
+            raise ControlPlaneError(f"{count} slots asked for", hint="ask for at least 1")
+        for gap in self._gaps():
+            if gap.size >= count:
+                taken = SlotRange(gap.base, count)
+                bisect.insort(self._used, taken)
+                return taken
+        raise ControlPlaneError(
+            f"no {count} contiguous slots: the largest free range has {self.largest_free} of {self._total} "
+            f"slots, {self.free_slots} are free in all, {len(self._used)} ranges are in use",
+            hint="ask for fewer slots, or delete a job",
+        )
+
+    def take(self, wanted: SlotRange) -> None:
+        """Take these slots and no others. Raises ControlPlaneError when one of them is taken, or does not exist."""
+        if wanted.size < 1 or wanted.base < 0 or wanted.end > self._total:
+            raise ControlPlaneError(
+                f"slots {wanted.base} .. {wanted.end - 1} of a switch that has {self._total}",
+                hint=f"slots are 0 .. {self._total - 1}",
+            )
+        for taken in self._used:
+            if taken.base < wanted.end and wanted.base < taken.end:
+                raise ControlPlaneError(
+                    f"slots {wanted.base} .. {wanted.end - 1} are asked for, {taken.base} .. {taken.end - 1} are taken",
+                    hint="ask for others, or free that range first",
+                )
+        bisect.insort(self._used, wanted)
+
+    def free(self, taken: SlotRange) -> None:
+        """Give a range back. Raises ControlPlaneError when it was not allocated as it is."""
+        if taken not in self._used:
+            raise ControlPlaneError(
+                f"slots {taken.base} .. {taken.end - 1} are not an allocated range",
+                hint="free what allocate returned",
+            )
+        self._used.remove(taken)
+
+    def _gaps(self) -> list[SlotRange]:
+        starts = [0, *(taken.end for taken in self._used)]
+        ends = [*(taken.base for taken in self._used), self._total]
+        return [SlotRange(start, end - start) for start, end in zip(starts, ends, strict=True)]
 
 
 class Allocation(NamedTuple):

@@ -17,36 +17,92 @@ no region ever has two generations. A generation is never used again, whatever h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from hopsum_controlplane.adoption import Adoption, adoptions, check_no_duplicates, moved
 from hopsum_controlplane.audit import (
+    Adoption,
     Audit,
     DesiredJob,
+    ForeignGeneration,
     RepairResult,
+    adoptions,
+    check_no_duplicates,
     compare,
+    foreign_generations,
     generations_in,
     is_of_a_job,
+    moved,
     read_installed,
 )
-from hopsum_controlplane.capabilities import validate_capabilities, validate_lookups
-from hopsum_controlplane.devices.base import Device
-from hopsum_controlplane.drop_simulator import DropStats, clear_losses, read_drop_stats, set_loss
-from hopsum_controlplane.entries import Entity, Insert, Modify, Update
+from hopsum_controlplane.devices.device import Device
+from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, TableEntry, Update
+from hopsum_controlplane.entry_plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.entry_transaction import EntryTransaction
 from hopsum_controlplane.errors import ControlPlaneError, ForeignEntriesError, WriteError
-from hopsum_controlplane.foreign import ForeignGeneration, foreign_generations
-from hopsum_controlplane.generations import MAX_GENERATION, GenerationAllocator
-from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
-from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
-from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.job_spec import Job, JobSpec, SwitchEndpoint
+from hopsum_controlplane.resource_allocator import (
+    MAX_GENERATION,
+    Allocation,
+    FreeCapacity,
+    GenerationAllocator,
+    ResourceAllocator,
+    SlotRange,
+)
 from hopsum_controlplane.tables import address, admit
 from hopsum_controlplane.tables.lookup import without_half_words
-from hopsum_wire import JOB_EVENTS, MAX_SLOTS, Drop, Event
+from hopsum_controlplane.tables.loss import Direction, loss
+from hopsum_wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
+
+
+class DropStats(NamedTuple):
+    """Frames that a port has lost since the program started."""
+
+    ingress: int
+    egress: int
+
+
+def set_loss(device: Device, port: int, ingress_probability: float, egress_probability: float) -> None:
+    """Make a port lose frames on the way in and out. 0 removes the entry of that direction.
+
+    Raises ControlPlaneError when port or probability are none, with nothing written, or the switch refuses.
+    """
+    wanted = {
+        Direction.INGRESS: loss(Direction.INGRESS, port, ingress_probability),
+        Direction.EGRESS: loss(Direction.EGRESS, port, egress_probability),
+    }
+    updates: list[Update] = []
+    for direction, entries in wanted.items():
+        actual = [entry for entry in device.read_table(direction.table) if entry.match["port"] == port]
+        updates += _change(actual, entries)
+    if updates:
+        device.write(updates)
+
+
+def clear_losses(device: Device) -> None:
+    """Let no port lose a frame any more. Raises ControlPlaneError when the switch refuses."""
+    updates: list[Update] = [Delete(entry) for direction in Direction for entry in device.read_table(direction.table)]
+    if updates:
+        device.write(updates)
+
+
+def read_drop_stats(device: Device) -> dict[int, DropStats]:
+    """Read what was lost, by port. Ports without loss are left out."""
+    cells = [device.read_counter(direction.counter) for direction in Direction]
+    lost = (DropStats(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
+    return {port: both for port, both in enumerate(lost) if any(both)}
+
+
+def _change(actual: list[TableEntry], wanted: list[TableEntry]) -> list[Update]:
+    """Return what turns the entries of one key into the wanted ones: none or one of each."""
+    if actual == wanted:
+        return []
+    if not wanted:
+        return [Delete(entry) for entry in actual]
+    return [Modify(entry) if actual else Insert(entry) for entry in wanted]
 
 
 @dataclass
@@ -426,3 +482,48 @@ class SwitchController:
         self._allocator.free(
             Allocation(installed.job.job_index, installed.job.region), keep_reserved=installed.reserved
         )
+
+
+_INSTEAD: Final = {
+    Op.LOOKUP_ADD8: "use a codec without a lookup table",
+    Op.LOOKUP_ADD16: "leave table16 out",
+    Op.LOOKUP_ADD6: "leave table6 out: take the codec without result_bits=6",
+}
+
+
+def validate_capabilities(device: Device, spec: JobSpec) -> None:
+    """Raise ControlPlaneError when a job like this can never be on the switch, however much room there is."""
+    target = device.capabilities.target
+    for op in spec.ops:
+        if op not in device.capabilities.ops:
+            raise _wrong(device, spec, f"the program of {target} has no {op.name}", _INSTEAD[op])
+    if (spec.leaves or spec.parent is not None) and not device.program.trees:
+        hint = "make a job of one switch, or use another target"
+        raise _wrong(device, spec, f"the program of {target} knows no trees of switches", hint)
+    _check_growth(device, spec)
+
+
+def validate_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -> None:
+    """Raise ControlPlaneError when the job needs a lookup table, and the `others` here have taken all there are."""
+    room, having = device.program.lookups, sum(other.table is not None for other in others)
+    if spec.table is not None and having >= room:
+        what = f"{having} jobs have lookup tables, and the program has room for {room}"
+        raise _wrong(device, spec, what, "end one of them, or use a codec without a lookup table")
+
+
+def _check_growth(device: Device, spec: JobSpec) -> None:
+    """Refuse an operation whose result is more longer than its packet than the target can bear."""
+    limit = device.capabilities.max_growth_bytes
+    growth = down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
+    if spec.table16 is not None and limit is not None and growth > limit:
+        raise _wrong(
+            device,
+            spec,
+            f"LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, "
+            f"{device.capabilities.target} has room for {limit} more and would write over its own memory",
+            "leave table16 out, or use another target",
+        )
+
+
+def _wrong(device: Device, spec: JobSpec, what: str, hint: str) -> ControlPlaneError:
+    return ControlPlaneError(f"job {spec.name!r}: {what}", where=device.where, hint=hint)

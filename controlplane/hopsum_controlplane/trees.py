@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.generations import GenerationAllocator
-from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.membership import Address, SideChannels, job_membership
+from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hopsum_controlplane.devices.base import PipelineConfig
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.device import PipelineConfig
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.entries import DefaultAction, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import ControlPlaneError
 

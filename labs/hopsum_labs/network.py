@@ -25,7 +25,7 @@ from typing import Any
 from scapy.config import conf
 
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane, ProgramError

@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.packets import summary

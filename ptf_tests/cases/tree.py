@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_controlplane.jobs import Job, ParentEndpoint
+from hopsum_controlplane.job_spec import Job, ParentEndpoint
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import (
     PAYLOAD_AT,

@@ -24,8 +24,8 @@ from hopsum_cli.top import main
 from hopsum_cli.top.command import _forget
 from hopsum_cli.top.screen import amount, screen
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told, grown

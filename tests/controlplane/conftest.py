@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchEndpoint, WorkerEndpoint, artifacts
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.p4info import P4Info
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 

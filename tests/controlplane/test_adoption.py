@@ -18,11 +18,11 @@ from hopsum_controlplane import (
     SwitchController,
     SwitchEndpoint,
 )
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import admit, reply
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .test_audit import ENTRIES, altered, desired, entities_of
 

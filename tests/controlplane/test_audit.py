@@ -12,7 +12,7 @@ import pytest
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.tables import address, admit, lookup, reply
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 NOW = 1_700_000_000
 BUILDERS = (admit.jobs, admit.workers, lookup.lookup, reply.rewrite, reply.group)

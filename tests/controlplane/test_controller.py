@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, GenerationAllocator, JobSpec, SwitchController, SwitchEndpoint
-from hopsum_controlplane.devices.base import Capabilities
+from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry, Update
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .conftest import TABLE16
 

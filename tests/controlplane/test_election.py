@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id, same_owner
+from hopsum_controlplane.devices.p4runtime_session import OWNERS, Answer, ElectionId, next_id, same_owner
 from hopsum_switch.p4runtime.service import Arbitration
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum_controlplane.encoding import decode_entity, encode_entity, encode_update
 from hopsum_controlplane.entries import (
     DefaultAction,
     Delete,
@@ -17,6 +16,7 @@ from hopsum_controlplane.entries import (
 )
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_entity, encode_update
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 P4INFO = """

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generations: rising, never twice, also over restarts."""
+"""Generations: rising, never twice."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.generations import MAX_GENERATION, GenerationAllocator
+from hopsum_controlplane.resource_allocator import MAX_GENERATION, GenerationAllocator
 
 NOW = 1_700_000_000
 
@@ -37,32 +35,6 @@ def test_an_observed_generation_is_taken() -> None:
     assert generations.allot(NOW) == NOW + 51
     generations.observe(3)
     assert generations.last == NOW + 51
-
-
-def test_the_file_outlives_the_allocator(tmp_path: Path) -> None:
-    path = tmp_path / "generation"
-    assert GenerationAllocator(path).allot(NOW) == NOW + 1
-    assert GenerationAllocator(path).allot(5) == NOW + 2
-    assert path.read_text() == f"{NOW + 2}\n"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_nothing_is_allotted_when_it_cannot_be_recorded(tmp_path: Path) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    generations = GenerationAllocator(folder / "generation")
-    folder.rmdir()
-    with pytest.raises(ControlPlaneError, match="cannot be recorded"):
-        generations.allot(NOW)
-    assert generations.last == 0
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "1 2", str(MAX_GENERATION + 1), "²"])
-def test_a_file_without_a_generation_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "generation"
-    path.write_text(text)
-    with pytest.raises(ControlPlaneError, match="instead of a number"):
-        GenerationAllocator(path)
 
 
 def test_the_last_generation_is_the_last() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError, SwitchController, SwitchEndpoint
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 INGRESS, EGRESS = "ingress_loss.loss", "egress_loss.loss"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, job_membership, write_membership
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire import Op
 from hopsum_wire.membership import membership_document
 

@@ -16,9 +16,9 @@ import pytest
 from google.rpc import code_pb2, status_pb2
 
 from hopsum_controlplane import ControlPlaneError, WriteError
-from hopsum_controlplane.devices import _session
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices import p4runtime_session
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
@@ -188,7 +188,7 @@ def test_a_session_that_the_server_ends(server: Server) -> None:
 
 
 def test_closing_does_not_wait_for_the_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_session, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(p4runtime_session, "_CLOSE_S", 0.1)
     server.ends_with_client = False
     device = NativeDevice(server.address)
     device.close()

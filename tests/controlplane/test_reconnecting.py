@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, WriteError
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import DRIVERS, check_driver, open_device
 from hopsum_controlplane.devices.reconnecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, ReconnectingDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchStateLostError
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from ..support.clock import FakeClock
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, SwitchEndpoint, artifacts
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.shell import open_shell
+from hopsum_controlplane.shell_prompt import open_shell
 from hopsum_topologies import NativeSwitch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.shell]
 
-SHELL = "from hopsum_controlplane.shell import open_shell; open_shell({address!r}, {options})"
+SHELL = "from hopsum_controlplane.shell_prompt import open_shell; open_shell({address!r}, {options})"
 LOOK = """
 keys = [entry.match["generation"].exact.value for entry in table_entry["jobs"].read()]
 print("generations", [int.from_bytes(key, "big") for key in keys])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.slots import SlotAllocator, SlotRange
+from hopsum_controlplane.resource_allocator import SlotAllocator, SlotRange
 
 TOTAL = 24
 

@@ -18,10 +18,10 @@ from hopsum_controlplane import (
     WriteError,
     artifacts,
 )
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.entries import DefaultAction, Delete, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.tables import address, admit, forward, lookup, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch

@@ -10,11 +10,11 @@ from operator import xor
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.encoding import decode_entity, encode_entity
 from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.jobs import MAX_MEMBERS, MAX_PORT
+from hopsum_controlplane.job_spec import MAX_MEMBERS, MAX_PORT
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_entity
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply
 from hopsum_controlplane.tables.loss import Direction
 

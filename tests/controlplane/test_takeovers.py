@@ -21,13 +21,13 @@ from hopsum_controlplane import (
     artifacts,
 )
 from hopsum_controlplane.audit import read_installed
-from hopsum_controlplane.devices.base import Device, PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
-from hopsum_controlplane.encoding import encode_update
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, Update
 from hopsum_controlplane.errors import NotPrimaryError, SwitchStateLostError
+from hopsum_controlplane.p4runtime_encoding import encode_update
 from hopsum_controlplane.tables import admit, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc

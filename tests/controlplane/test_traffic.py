@@ -14,7 +14,7 @@ import pytest
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, artifacts
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op, pack_codes

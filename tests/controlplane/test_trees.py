@@ -26,7 +26,7 @@ from hopsum_controlplane import (
 )
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire import Event, Op
 from hopsum_wire.membership import membership_document
 

@@ -29,7 +29,7 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import forward
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_switch.native.compiler import CodeCache
 from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.program import load_program

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from hopsum_controlplane.metrics.collect import CONDITION_REASONS
+from hopsum_controlplane.prometheus_metrics import CONDITION_REASONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -24,10 +24,10 @@ from hopsum_controlplane import (
     write_membership,
 )
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Entity, Insert
-from hopsum_controlplane.membership import SideChannels, write_file
+from hopsum_controlplane.membership_file import SideChannels, write_file
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.running_network import Network, interfaces_of

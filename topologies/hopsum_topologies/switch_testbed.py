@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum controller`: the process that an operator runs.
 
-command    arguments, the log, signals. `hopsum_controlplane.service.running` is what runs between them
+command    arguments, the log, signals. `hopsum_controlplane.service.controller_process` is what runs between them
 """
 
 from __future__ import annotations

@@ -18,12 +18,9 @@ from hopsum_controlplane.cluster import ClusterConfig, StoreLockedError, load_co
 from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.descriptors import raise_limit
-from hopsum_controlplane.service.logs import FORMATS, log_to, set_level
-from hopsum_controlplane.service.reloading import Reloading
-from hopsum_controlplane.service.running import Running, running
-from hopsum_controlplane.service.server import safeguards
-from hopsum_controlplane.service.vitals import Vitals
+from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
+from hopsum_controlplane.service.grpc_service import safeguards
+from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum_cli.topology.worker_commands import commands_for, follow
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_topologies.commands import HostTask
 from hopsum_topologies.description import JobPlan, Topology

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from hopsum_controlplane.bfruntime.encoding import Value
+from hopsum_controlplane.bfruntime.bfrt_encoding import Value
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import ControlPlaneError
 

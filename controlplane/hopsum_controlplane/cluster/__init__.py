@@ -11,10 +11,14 @@ Importing this package imports protobuf and no grpc.
 
 from __future__ import annotations
 
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Joined, Pending
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
-from hopsum_controlplane.cluster.device_factory import device_factories, pipelines, registrable
-from hopsum_controlplane.cluster.errors import (
+from hopsum_controlplane.cluster.records import JobState, MemberPhase
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.state_store import StateStore
+from hopsum_controlplane.cluster.switch_reconcilers import device_factories, pipelines, registrable
+from hopsum_controlplane.errors import (
     ClusterConfigError,
     InvalidRequestError,
     JobExistsError,
@@ -26,10 +30,6 @@ from hopsum_controlplane.cluster.errors import (
     UndecidedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.records import JobState, MemberPhase
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
-from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.cluster.views import HeartbeatResult, Joined, Pending
 
 __all__ = [
     "ClusterConfig",

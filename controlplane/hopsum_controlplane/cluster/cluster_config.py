@@ -70,11 +70,10 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
-from hopsum_controlplane.devices.tls import SwitchTls
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
+from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError
+from hopsum_controlplane.job_spec import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
+from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_wire import HOPSUM_UDP_PORT, MAX_SLOTS
 from hopsum_wire.control.places import UNIX
 

@@ -19,33 +19,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hopsum_controlplane.cluster import lifecycle, placement, views
-from hopsum_controlplane.cluster.agreement import Disputes
+from hopsum_controlplane.cluster import answers, lifecycle, placement
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Joined, Pending
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
-from hopsum_controlplane.cluster.errors import (
-    InvalidRequestError,
-    StoreError,
-    SwitchUnavailableError,
-    UnauthenticatedError,
-)
 from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.job_status import JobStatus, SwitchTrouble, status_of
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.lifecycle import has_joined_with
+from hopsum_controlplane.cluster.lifecycle import has_joined_with, rounds_used_up
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
-from hopsum_controlplane.cluster.rounds import rounds_used_up
+from hopsum_controlplane.cluster.settings_agreement import Disputes
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemove, SwitchReconciler
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
 from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
-from hopsum_controlplane.cluster.views import HeartbeatResult, Joined, Pending
-from hopsum_controlplane.devices.base import PipelineConfig
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.devices.device import PipelineConfig
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequestError,
+    StoreError,
+    SwitchUnavailableError,
+    UnauthenticatedError,
+)
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
@@ -131,7 +130,7 @@ class ClusterController:
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             self._cache.add(record)
             self._histories.observe(record.name)
-        return views.created_message(record, token)
+        return answers.created_message(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
         """Delete a job, with all its members. When this returns it is gone, and its slots are free.
@@ -208,7 +207,7 @@ class ClusterController:
 
     def locate(self, job: str, token: str) -> pb.LocateResponse:
         """Return where members of a job send to. Raises UnknownJobError, UnauthenticatedError for another's token."""
-        return views.located_message(self._with_token(job, token), self._config)
+        return answers.located_message(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> Joined:
         """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
@@ -478,7 +477,7 @@ class ClusterController:
     def _look(self, record: JobRecord) -> tuple[SwitchTrouble, JobStatus]:
         """Return the trouble of a job's switches, and the job's status. Under the cache's lock."""
         trouble = self._reconcilers.trouble(record)
-        left_s = views.left_s_of(record, self._leases, self._monotonic())
+        left_s = answers.left_s_of(record, self._leases, self._monotonic())
         return trouble, status_of(record, trouble.job, left_s, self._lease_s(record))
 
     def _view(self, record: JobRecord, counters: bool, *, events: bool = False) -> pb.Job:
@@ -487,11 +486,11 @@ class ClusterController:
         with self._cache.changed:
             now_s = self._monotonic()
             trouble, status = self._look(record)
-            return views.job_message(
+            return answers.job_message(
                 record,
                 self._histories.of(record.name),
                 status,
-                views.left_s_of(record, self._leases, now_s),
+                answers.left_s_of(record, self._leases, now_s),
                 self._leases,
                 now_s,
                 lease_s=self._lease_s(record),
@@ -505,4 +504,4 @@ class ClusterController:
         records = self._cache.records(reconciler.config.name)
         allocator = placement.allocator_from_records(reconciler.config, records, reconciler.foreign)
         left_s = self.registry.lease_left_s(reconciler.config.name) if reconciler.config.registered else None
-        return views.switch_message(reconciler, allocator.free_capacity, len(records), read, left_s)
+        return answers.switch_message(reconciler, allocator.free_capacity, len(records), read, left_s)

@@ -28,8 +28,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from hopsum_controlplane.cluster.errors import InvalidRequestError
-from hopsum_controlplane.generations import MAX_GENERATION
+from hopsum_controlplane.errors import InvalidRequestError
+from hopsum_controlplane.resource_allocator import MAX_GENERATION
 from hopsum_wire.generations import Decided, Resume, Sealed
 
 MAX_RUNS = 4096

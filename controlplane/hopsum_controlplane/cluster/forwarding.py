@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.records import JobRecord, Member
-from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.tables import forward
 

@@ -11,13 +11,12 @@ import logging
 from typing import NamedTuple
 
 from hopsum_controlplane.cluster import lifecycle, placement
-from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import LEASED, BranchAssignment, JobRecord, JobState, ShardSeat
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError
+from hopsum_controlplane.resource_allocator import SlotRange
 
 _log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from hopsum_controlplane.cluster.errors import JobExistsError, StoreError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, JobState, RegisteredSwitch
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_controlplane.errors import JobExistsError, StoreError, UnknownJobError
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 
 _log = logging.getLogger(__name__)
 

@@ -67,7 +67,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
-from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.cluster.records import (
     FINISHED,
     LEASED,
@@ -80,8 +79,13 @@ from hopsum_controlplane.cluster.records import (
 )
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.tokens import matches, member_secret
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import Job, WorkerEndpoint
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequestError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+)
+from hopsum_controlplane.job_spec import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
 """The number of incarnations that left or were replaced that are remembered for each job, the last ones."""
@@ -492,3 +496,19 @@ def _ranks(request: JobRequest) -> str:
     observers = request.observer_ranks
     more = f", observers {observers[0]} .. {observers[-1]}" if observers else ""
     return f"its workers are 0 .. {request.workers - 1}{more}"
+
+
+ROUNDS = 1 << 32
+ROUNDS_MOST = ROUNDS // 4 * 3
+"""Rounds of a slot that a generation uses: the rest is for what happens until it has ended."""
+
+
+def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
+    """Return why a generation is to end before its rounds, which do not wrap (N4), run out. Empty while they last."""
+    rounds = position / (record.window or record.region.size)
+    if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
+        return ""
+    return (
+        f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in a generation: "
+        "they begin anew in another"
+    )

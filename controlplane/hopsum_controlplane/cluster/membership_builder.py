@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
-from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, MemberPhase
-from hopsum_controlplane.jobs import ALL_OPS, Job
-from hopsum_controlplane.membership import SideChannels, job_membership
+from hopsum_controlplane.errors import ClusterConfigError, UnknownJobError
+from hopsum_controlplane.job_spec import ALL_OPS, Job
+from hopsum_controlplane.membership_file import SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_wire.membership import JobMembership

@@ -13,14 +13,13 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
+from hopsum_controlplane.audit import ForeignGeneration
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
-from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
 from hopsum_controlplane.cluster.membership_builder import leaves_of
 from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.foreign import ForeignGeneration
-from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError, ResourceExhaustedError
+from hopsum_controlplane.job_spec import WorkerEndpoint
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
 from hopsum_wire import MAX_JOBS
 

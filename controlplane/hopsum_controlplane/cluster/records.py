@@ -11,8 +11,8 @@ from typing import NamedTuple
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
-from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.job_spec import Job, JobSpec, WorkerEndpoint
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.generations import Resume
 

@@ -15,10 +15,9 @@ from typing import NamedTuple
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.cluster_config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
+from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError
+from hopsum_controlplane.job_spec import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_wire.membership import MAX_SHARDS
 

@@ -27,7 +27,6 @@ import msgspec
 
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.errors import InvalidRequestError, StoreError, StoreLockedError
 from hopsum_controlplane.cluster.records import (
     BranchAssignment,
     JobRecord,
@@ -38,8 +37,9 @@ from hopsum_controlplane.cluster.records import (
     ShardSeat,
 )
 from hopsum_controlplane.cluster.requests import JobRequest
-from hopsum_controlplane.jobs import Job, WorkerEndpoint
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.errors import InvalidRequestError, StoreError, StoreLockedError
+from hopsum_controlplane.job_spec import Job, WorkerEndpoint
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
 SCHEMA_VERSION = 10

@@ -21,27 +21,134 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from hopsum_controlplane.adoption import AdoptionStatus
-from hopsum_controlplane.audit import Audit
+from hopsum_controlplane.audit import AdoptionStatus, Audit, ForeignGeneration
 from hopsum_controlplane.cluster import lifecycle
-from hopsum_controlplane.cluster.backoff import Backoff
 from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
-from hopsum_controlplane.cluster.errors import PipelineMismatchError, StoreError
 from hopsum_controlplane.cluster.forwarding import L2Forwarding
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Limits, Parts
-from hopsum_controlplane.cluster.pace import Pace
 from hopsum_controlplane.cluster.records import JobRecord, JobState
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
-from hopsum_controlplane.errors import ControlPlaneError, ForeignEntriesError, SwitchStateLostError, WriteError
-from hopsum_controlplane.foreign import ForeignGeneration
-from hopsum_controlplane.generations import GenerationAllocator
-from hopsum_controlplane.jobs import Job, JobSpec
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    ForeignEntriesError,
+    PipelineMismatchError,
+    StoreError,
+    SwitchStateLostError,
+    WriteError,
+    condition_reason,
+)
+from hopsum_controlplane.job_spec import Job, JobSpec
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_controlplane.switch_controller import SwitchController
+
+FREE: Final = 4
+SHORT_S: Final = 10.0
+LONGEST_S: Final = 16.0
+
+
+class _Begun(NamedTuple):
+    at_s: float
+    short_ones: int
+    """The number of short ones in a row before it."""
+
+    @property
+    def next_s(self) -> float:
+        """Return when the next one may begin."""
+        if self.short_ones < FREE:
+            return self.at_s
+        return self.at_s + min(2.0 ** min(self.short_ones - FREE, 16), LONGEST_S)
+
+
+class Pace:
+    """The last generations of the jobs of one switch, by name. `monotonic` gives seconds. Not thread-safe."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._begun: dict[str, _Begun] = {}
+
+    def begun(self, job: str) -> None:
+        """Note that a generation begins."""
+        now_s, last = self._monotonic(), self._begun.get(job)
+        short = last is not None and now_s < last.next_s + SHORT_S
+        self._begun[job] = _Begun(now_s, last.short_ones + 1 if last is not None and short else 0)
+
+    def due(self, job: str) -> bool:
+        """Return whether the next generation may begin."""
+        last = self._begun.get(job)
+        return last is None or self._monotonic() >= last.next_s
+
+    def condition(self, job: str) -> str:
+        """Return why the next generation does not begin, an empty string if it may."""
+        last = self._begun.get(job)
+        if last is None or self.due(job):
+            return ""
+        return (
+            f"its last {last.short_ones} generations were shorter than {SHORT_S:g} s; the next one begins in "
+            f"{last.next_s - self._monotonic():.0f} s"
+        )
+
+    def keep_only(self, jobs: Collection[str]) -> None:
+        """Forget other jobs."""
+        self._begun = {job: last for job, last in self._begun.items() if job in jobs}
+
+
+_FIRST_S, _LONGEST_S = 1.0, 30.0
+_UNREACHABLE = "unreachable"
+
+
+class _Failure(NamedTuple):
+    condition: str
+    kind: str
+    delay_s: float
+    again_s: float
+    times: int
+
+
+class Backoff:
+    """The last failures of the parts of one thing, by part. None is the whole. `monotonic` gives seconds."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._failures: dict[str | None, _Failure] = {}
+
+    def failed(self, error: Exception, part: str | None = None) -> float:
+        """Note a failure, and return in how many seconds to try again."""
+        last, kind = self._failures.get(part), condition_reason(error)
+        delay_s = _FIRST_S if last is None or kind == _UNREACHABLE else min(2 * last.delay_s, _LONGEST_S)
+        times = 1 + (0 if last is None or last.kind != kind else last.times)
+        self._failures[part] = _Failure(str(error), kind, delay_s, self._monotonic() + delay_s, times)
+        return delay_s
+
+    def should_log(self, part: str | None = None) -> bool:
+        """Return whether a failure is the first, second, fourth, eighth... of its kind in a row."""
+        failure = self._failures.get(part)
+        return failure is not None and failure.times & (failure.times - 1) == 0
+
+    def succeeded(self, part: str | None = None) -> None:
+        """Forget a failure, if there was one."""
+        self._failures.pop(part, None)
+
+    def due(self, part: str | None = None) -> bool:
+        """Return whether it is time to try."""
+        failure = self._failures.get(part)
+        return failure is None or self._monotonic() >= failure.again_s
+
+    def condition(self, part: str | None = None) -> str:
+        """Return the last failure in words, an empty string when there is none."""
+        failure = self._failures.get(part)
+        return "" if failure is None else failure.condition
+
+    def kind(self, part: str | None = None) -> str:
+        """Return the last failure's kind, see `condition_reason`, an empty string when there is none."""
+        failure = self._failures.get(part)
+        return "" if failure is None else failure.kind
+
 
 _log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, SwitchConfig
-from hopsum_controlplane.cluster.errors import ClusterConfigError, UndecidedError
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.job_status import SwitchTrouble
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
@@ -20,7 +20,10 @@ from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from
 from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase, RegisteredSwitch
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
+from hopsum_controlplane.devices.drivers import load_pipeline, open_device
+from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError, UndecidedError
 from hopsum_controlplane.resource_allocator import Allocation
 
 
@@ -246,3 +249,69 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             self.config,
             {reconciler.config.name: reconciler.limits for reconciler in self.of(record)},
         )
+
+
+def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
+    """Return by switch name what it is to run: `pipeline`, or what its `program` says.
+
+    Raises ControlPlaneError when a program cannot be read, or does not serve one of the switch's ports.
+    """
+    return {
+        switch.name: pipeline if switch.program is None else _load(config, switch, switch.program)
+        for switch in config.switches
+    }
+
+
+def _load(config: ClusterConfig, switch: SwitchConfig, program: Path) -> PipelineConfig:
+    ends = [port for link in config.links for name, port in link.ends if name == switch.name]
+    try:
+        ports = [*(rule.port for rule in switch.ports), *ends]
+        return load_pipeline(
+            switch.driver,
+            program,
+            ports,
+            loop_ports=switch.loop_ports,
+            speeds_gbps=switch.speeds_gbps,
+            switch=switch.name,
+        )
+    except ControlPlaneError as error:
+        raise ControlPlaneError(f"switch {switch.name!r}: {error.what}", hint=error.hint) from error
+
+
+def device_factories(
+    config: ClusterConfig, pipeline: PipelineConfig | Mapping[str, PipelineConfig], *, owner: int = 0, **timeouts: float
+) -> dict[str, Callable[[], Device]]:
+    """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
+
+    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet. Give the result to a
+    ClusterController, and `pipeline` as well: one for all switches, or by name.
+    """
+    return {
+        switch.name: _device_factory(
+            switch, pipeline[switch.name] if isinstance(pipeline, Mapping) else pipeline, owner, timeouts
+        )
+        for switch in config.switches
+    }
+
+
+def registrable(pipeline: PipelineConfig, *, owner: int = 0, **timeouts: float) -> Registrable:
+    """Return how switches are driven that register while a controller runs: all have `pipeline`."""
+    return Registrable(lambda switch: _device_factory(switch, pipeline, owner, timeouts), pipeline)
+
+
+def _device_factory(
+    switch: SwitchConfig, pipeline: PipelineConfig, owner: int, timeouts: dict[str, float]
+) -> Callable[[], Device]:
+    def connect() -> Device:
+        election_id = (switch.election_id, 0)
+        return open_device(
+            switch.driver,
+            switch.address,
+            switch.device_id,
+            election_id=election_id,
+            owner=owner,
+            tls=switch.tls,
+            **timeouts,
+        )
+
+    return lambda: ReconnectingDevice(connect, pipeline.cookie)

@@ -25,20 +25,20 @@ from typing import NamedTuple
 
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig
-from hopsum_controlplane.cluster.errors import (
-    InvalidRequestError,
-    ResourceExhaustedError,
-    StoreError,
-    UnauthenticatedError,
-)
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import RegisteredSwitch
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
-from hopsum_controlplane.devices.base import Device
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import MAX_UDP_PORT, SwitchEndpoint
+from hopsum_controlplane.devices.device import Device
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequestError,
+    ResourceExhaustedError,
+    StoreError,
+    UnauthenticatedError,
+)
+from hopsum_controlplane.job_spec import MAX_UDP_PORT, SwitchEndpoint
 
 PORT = 1
 """The switch port behind which all workers are: a UDP port of the embedded switch."""

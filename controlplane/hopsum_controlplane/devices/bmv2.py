@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.devices.base import Capabilities, PipelineConfig
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.device import Capabilities, PipelineConfig
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.entries import Delete
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from hopsum_controlplane.errors import ControlPlaneError
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.devices.base import Device, PipelineConfig
-    from hopsum_controlplane.devices.tls import SwitchTls
+    from hopsum_controlplane.devices.device import Device, PipelineConfig
+    from hopsum_controlplane.switch_tls import SwitchTls
 
 _CLASSES = {
     "native": ("hopsum_controlplane.devices.native", "NativeDevice"),

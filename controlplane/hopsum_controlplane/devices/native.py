@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.devices.base import Capabilities
-from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.device import Capabilities
+from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 
 
 class NativeDevice(P4RuntimeDevice):

@@ -23,6 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from hopsum_controlplane.bfruntime.bfrt_encoding import GROUPS, NODES, BfrtEncoding, update
+from hopsum_controlplane.bfruntime.bfrt_messages import ALL_PIPES, CLASSES, UpdateType, message
+from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
+from hopsum_controlplane.bfruntime.bfrt_session import BfrtSession, Refusal
 from hopsum_controlplane.bfruntime.chip import (
     CHIPS,
     QUEUE_DECIDED,
@@ -35,13 +39,8 @@ from hopsum_controlplane.bfruntime.chip import (
     pipe_of,
     port_data,
 )
-from hopsum_controlplane.bfruntime.encoding import GROUPS, NODES, BfrtEncoding, update
-from hopsum_controlplane.bfruntime.messages import ALL_PIPES, CLASSES, UpdateType, message
-from hopsum_controlplane.bfruntime.schema import BfrtSchema
-from hopsum_controlplane.bfruntime.session import BfrtSession, Refusal
-from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
+from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
-from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -53,7 +52,8 @@ from hopsum_controlplane.entries import (
     Update,
 )
 from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, SessionLostError, WriteError
-from hopsum_controlplane.program_reader import read_program
+from hopsum_controlplane.p4info import read_program
+from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_wire import Op
 
 _log: Final = logging.getLogger(__name__)

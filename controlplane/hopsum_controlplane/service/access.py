@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hopsum_controlplane.cluster.errors import UnauthenticatedError
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
 from hopsum_controlplane.service.credentials import read_private
 from hopsum_wire.control.services import BEARER
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -21,11 +22,77 @@ from urllib.parse import unquote
 import grpc
 
 from hopsum_controlplane.cluster.requests import printable
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequestError,
+    JobExistsError,
+    ResourceExhaustedError,
+    StoreError,
+    UnauthenticatedError,
+    UndecidedError,
+    UnknownJobError,
+)
 from hopsum_controlplane.service.access import CertificateAuth, bearer
-from hopsum_controlplane.service.gate import TooManyClientsError
-from hopsum_controlplane.service.refusals import status_of
 from hopsum_wire.control.services import Method, full_name, methods
+
+STRANGERS_MAX: Final = 32
+"""Calls in progress whose tokens nobody here has."""
+STRANGERS_OF_ADDRESS_MAX: Final = 8
+_PORTLESS: Final = ("unix", "vsock")
+
+
+class TooManyClientsError(Exception):
+    """A call that is refused unread: gRPC's status code, and the reason in words."""
+
+    def __init__(self, code: grpc.StatusCode, told: str) -> None:
+        super().__init__(told)
+        self.code, self.told = code, told
+
+
+class Gate:
+    """Counts the calls in progress. For one thread, the event loop's."""
+
+    def __init__(self) -> None:
+        self._of_token: Counter[str] = Counter()
+        self._strangers: Counter[str] = Counter()
+
+    @contextmanager
+    def known(self, token: str, most: int) -> Iterator[None]:
+        """Let a call with a known token pass, for the block. Raises TooManyClientsError at `most` in progress."""
+        if self._of_token[token] >= most:
+            raise _busy(f"{most} calls with this token are in progress")
+        with _counted(self._of_token, token):
+            yield
+
+    @contextmanager
+    def stranger(self, peer: str) -> Iterator[None]:
+        """Let a call with an unknown token pass, for the block. Raises TooManyClientsError when there are too many."""
+        address = address_of(peer)
+        if self._strangers[address] >= STRANGERS_OF_ADDRESS_MAX or self._strangers.total() >= STRANGERS_MAX:
+            raise _busy("too many calls with tokens that no job and no worker has are in progress")
+        with _counted(self._strangers, address):
+            yield
+
+
+def address_of(peer: str) -> str:
+    """Return gRPC's name of a peer, "ipv4:10.0.0.1:4321", without its port: "ipv4:10.0.0.1"."""
+    return peer if peer.startswith(_PORTLESS) else peer.rpartition(":")[0]
+
+
+@contextmanager
+def _counted(counter: Counter[str], key: str) -> Iterator[None]:
+    counter[key] += 1
+    try:
+        yield
+    finally:
+        counter[key] -= 1
+        if not counter[key]:
+            del counter[key]
+
+
+def _busy(why: str) -> TooManyClientsError:
+    return TooManyClientsError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{why}: ask again later")
+
 
 MESSAGE_S: Final = 5.0
 ANSWER_S: Final = 60.0
@@ -177,3 +244,22 @@ def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
         return code, str(error)
     _log.error("%s failed", name, exc_info=error)
     return grpc.StatusCode.INTERNAL, "an error of the controller's own, see its log"
+
+
+_STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownJobError: grpc.StatusCode.NOT_FOUND,
+    JobExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    ResourceExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UndecidedError: grpc.StatusCode.UNAVAILABLE,  # its workers go on, as while no controller answers
+    StoreError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: ControlPlaneError) -> grpc.StatusCode:
+    """Return the code of an error: FAILED_PRECONDITION for what is asked rightly, but not now."""
+    for kind, code in _STATUS.items():
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.FAILED_PRECONDITION

@@ -6,10 +6,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Pending, state_number
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
 from hopsum_controlplane.cluster.switch_registry import RegistrationRequest
-from hopsum_controlplane.cluster.views import HeartbeatResult, Pending, state_number
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MAX_SHARDS
 

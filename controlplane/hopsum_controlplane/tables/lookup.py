@@ -12,7 +12,7 @@ from itertools import product
 from typing import Final
 
 from hopsum_controlplane.entries import Entity, TableEntry
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES

@@ -8,7 +8,7 @@ import math
 
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import MAX_PORT
+from hopsum_controlplane.job_spec import MAX_PORT
 
 _DRAWS = 1 << 32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry, replica_order
-from hopsum_controlplane.jobs import Job, LeafEndpoint, WorkerEndpoint
+from hopsum_controlplane.job_spec import Job, LeafEndpoint, WorkerEndpoint
 
 REWRITE = "rewrite"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.entries import TableEntry
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.job_spec import Job
 
 LEAVES = "leaves"
 PARENTS = "parents"

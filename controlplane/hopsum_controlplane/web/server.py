@@ -23,10 +23,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.metrics.collect import content_type, expose
+from hopsum_controlplane.prometheus_metrics import content_type, expose
 from hopsum_controlplane.web.clients import REQUEST_S, Clients
 from hopsum_controlplane.web.page import Page
-from hopsum_controlplane.web.state import PageState
+from hopsum_controlplane.web.page_state import PageState
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController

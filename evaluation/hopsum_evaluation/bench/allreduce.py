@@ -35,7 +35,7 @@ from hopsum.codec.thc import LookupTableCodec
 from hopsum.communicator import Span
 from hopsum.transport.offload import GSO, Gso
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, vector_of, work
 from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.bench.timing import commit, cpu_time, machine, versions

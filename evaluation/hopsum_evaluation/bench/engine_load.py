@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_evaluation.bench.made_datagrams import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.generations import GenerationAllocator
-from hopsum_controlplane.membership import write_file
+from hopsum_controlplane.membership_file import write_file
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch, Star
 from hopsum_topologies.netns import Namespace

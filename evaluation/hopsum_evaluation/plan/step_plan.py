@@ -219,7 +219,7 @@ def measure_chunk(seed: int) -> tuple[float, str]:
     """
     try:
         from hopsum_controlplane import JobSpec, SwitchController
-        from hopsum_controlplane.membership import job_membership
+        from hopsum_controlplane.membership_file import job_membership
         from hopsum_topologies.switch_testbed import SWITCH, native_testbed
     except ModuleNotFoundError as error:
         return 0.0, f"{error.name} is missing: pip install 'hopsum[switch,controller]'"

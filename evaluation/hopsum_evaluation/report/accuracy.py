@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.generations import GenerationAllocator
+from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.report.accuracy_plan import (
     FULL,

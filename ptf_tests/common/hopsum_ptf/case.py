@@ -24,7 +24,7 @@ from ptf import testutils
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.entries import Insert
 from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import AggregatorConfig

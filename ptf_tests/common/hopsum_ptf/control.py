@@ -11,8 +11,7 @@ from google.protobuf import text_format
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
-from hopsum_controlplane.encoding import encode_update
+from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -21,8 +20,9 @@ from hopsum_controlplane.entries import (
     TableEntry,
     Update,
 )
-from hopsum_controlplane.jobs import Job, ParentEndpoint, WorkerEndpoint
+from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.p4runtime_encoding import encode_update
 from hopsum_controlplane.tables import admit, lookup
 from hopsum_model.chips import MODEL_CHIPS
 from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig

@@ -19,19 +19,18 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.tofino import TofinoDevice
 from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, Modify, MulticastGroup, Update
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.program_reader import read_program
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_model import groups
 from hopsum_model.chips import MODEL_CHIPS, ModelChip
 from hopsum_model.context import constant_entries, find_table, repaired, without_constants
 from hopsum_model.errors import ModelError
 from hopsum_model.harness import Harness, LeftFrame, parse_counters
 from hopsum_model.tables import ModelTables
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_ptf.testbed import PORTS
 from hopsum_ptf.tna import EXECUTED_PORTS, p4info_of, regroup, run_here, told_cells
 from hopsum_ptf.tna_skips import SKIPS

@@ -14,15 +14,14 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.tofino import TofinoDevice
 from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, MulticastGroup, Update
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.program import HALF_WORD_CODES, HALF_WORD_KEYS, HalfWord, Program
-from hopsum_controlplane.program_reader import read_program
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_ptf import frames
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_ptf.testbed import PORTS
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_tna import dump

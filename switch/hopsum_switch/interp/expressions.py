@@ -10,37 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..program.ir_expressions import (
-    MAX_SHIFT,
-    And,
-    Binary,
-    BinaryOp,
-    BoolConst,
-    BoolExpr,
-    Cast,
-    CastOp,
-    Compare,
-    CompareBools,
-    CompareHeaders,
-    Const,
-    DataExpr,
-    FieldIR,
-    FieldRef,
-    Invert,
-    IsValid,
-    NonZero,
-    Not,
-    Or,
-    ParamRef,
-    Select,
-    SelectBool,
-)
+from ..program import ir_expressions as ex
 from .packet import ValueLayout, wrap_signed
 
 MAX_NESTING = 40
 
 # Operators whose Python spelling differs from P4's.
-_SPELLING = {BinaryOp.DIV: "//"}
+_SPELLING = {ex.BinaryOp.DIV: "//"}
 
 
 class ExpressionWriter:
@@ -55,23 +31,23 @@ class ExpressionWriter:
         self._layout = layout
         self._temporaries = 0
 
-    def data(self, expr: DataExpr) -> str:
+    def data(self, expr: ex.DataExpr) -> str:
         """Return source that yields an integer."""
         return self._data(expr)[0]
 
-    def condition(self, expr: BoolExpr) -> str:
+    def condition(self, expr: ex.BoolExpr) -> str:
         """Return source that yields a truth value (a bool, or an int used as one)."""
         return self._bool(expr)[0]
 
-    def stored(self, expr: DataExpr, field: FieldIR) -> str:
+    def stored(self, expr: ex.DataExpr, field: ex.FieldIR) -> str:
         """Return source that yields an integer wrapped to a field's width."""
         return wrapped(self.data(expr), expr, field)
 
-    def field(self, field: FieldIR) -> str:
+    def field(self, field: ex.FieldIR) -> str:
         """Return source that reads a field."""
         return f"v[{field.slot}]"
 
-    def absent(self, field: FieldIR) -> str:
+    def absent(self, field: ex.FieldIR) -> str:
         """Return source for the value of an invalid header's field in a table's key."""
         del field
         return "0"
@@ -81,63 +57,63 @@ class ExpressionWriter:
         self.lines.append(f"{name} = {text}")
         return name
 
-    def _data(self, expr: DataExpr) -> tuple[str, int]:
-        if isinstance(expr, FieldRef):
+    def _data(self, expr: ex.DataExpr) -> tuple[str, int]:
+        if isinstance(expr, ex.FieldRef):
             return self.field(expr.field), 1
-        if isinstance(expr, Const):
+        if isinstance(expr, ex.Const):
             return f"{expr.value:#x}" if expr.value >= 0 else f"({expr.value:#x})", 1
-        if isinstance(expr, ParamRef):
+        if isinstance(expr, ex.ParamRef):
             return f"a[{expr.index}]", 1
-        if isinstance(expr, Binary):
+        if isinstance(expr, ex.Binary):
             return self._binary(expr)
-        if isinstance(expr, Invert):
+        if isinstance(expr, ex.Invert):
             return self._nest("(~{})", self._data(expr.operand))
-        if isinstance(expr, Cast):
+        if isinstance(expr, ex.Cast):
             return self._cast(expr)
-        if isinstance(expr, Select):
+        if isinstance(expr, ex.Select):
             parts = self._data(expr.yes), self._bool(expr.condition), self._data(expr.no)
             return self._nest("({} if {} else {})", *parts)
         return self._nest("(1 if {} else 0)", self._bool(expr.operand))
 
-    def _binary(self, expr: Binary) -> tuple[str, int]:
+    def _binary(self, expr: ex.Binary) -> tuple[str, int]:
         left, right = self._data(expr.left), self._data(expr.right)
         operator = _SPELLING.get(expr.op, expr.op.value)
-        if expr.op in (BinaryOp.SHL, BinaryOp.SHR) and (1 << expr.right.type.bits) - 1 > MAX_SHIFT:
-            return self._nest(f"({{}} {operator} min({{}}, {MAX_SHIFT}))", left, right)
+        if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and (1 << expr.right.type.bits) - 1 > ex.MAX_SHIFT:
+            return self._nest(f"({{}} {operator} min({{}}, {ex.MAX_SHIFT}))", left, right)
         return self._nest(f"({{}} {operator} {{}})", left, right)
 
-    def _cast(self, expr: Cast) -> tuple[str, int]:
+    def _cast(self, expr: ex.Cast) -> tuple[str, int]:
         operand = self._data(expr.operand)
-        if expr.op is CastOp.WRAP:
+        if expr.op is ex.CastOp.WRAP:
             return self._nest(f"wrap({{}}, {expr.bits})", operand)
-        low = 0 if expr.op is CastOp.SATURATE else -(1 << (expr.bits - 1))
+        low = 0 if expr.op is ex.CastOp.SATURATE else -(1 << (expr.bits - 1))
         high = low + (1 << expr.bits) - 1
         return self._nest(f"min(max({{}}, {low}), {high})", operand)
 
-    def _bool(self, expr: BoolExpr) -> tuple[str, int]:
-        if isinstance(expr, BoolConst):
+    def _bool(self, expr: ex.BoolExpr) -> tuple[str, int]:
+        if isinstance(expr, ex.BoolConst):
             return str(expr.value), 1
-        if isinstance(expr, Compare):
+        if isinstance(expr, ex.Compare):
             return self._nest(f"({{}} {expr.op.value} {{}})", self._data(expr.left), self._data(expr.right))
-        if isinstance(expr, CompareHeaders):
+        if isinstance(expr, ex.CompareHeaders):
             return self._compare_headers(expr), 3
-        if isinstance(expr, CompareBools):
+        if isinstance(expr, ex.CompareBools):
             return self._nest("(bool({}) == bool({}))", self._bool(expr.left), self._bool(expr.right))
-        if isinstance(expr, And):
+        if isinstance(expr, ex.And):
             return self._nest("({} and {})", self._bool(expr.left), self._bool(expr.right))
-        if isinstance(expr, Or):
+        if isinstance(expr, ex.Or):
             return self._nest("({} or {})", self._bool(expr.left), self._bool(expr.right))
-        if isinstance(expr, Not):
+        if isinstance(expr, ex.Not):
             return self._nest("(not {})", self._bool(expr.operand))
-        if isinstance(expr, IsValid):
+        if isinstance(expr, ex.IsValid):
             return f"v[{self._layout.valid(expr.header)}]", 1
-        if isinstance(expr, NonZero):
+        if isinstance(expr, ex.NonZero):
             return self._nest("({} != 0)", self._data(expr.operand))
-        assert isinstance(expr, SelectBool)
+        assert isinstance(expr, ex.SelectBool)
         parts = self._bool(expr.yes), self._bool(expr.condition), self._bool(expr.no)
         return self._nest("({} if {} else {})", *parts)
 
-    def _compare_headers(self, expr: CompareHeaders) -> str:
+    def _compare_headers(self, expr: ex.CompareHeaders) -> str:
         if expr.left.type_name != expr.right.type_name:
             return "False"
         (a, b), (c, d) = self._layout.span(expr.left), self._layout.span(expr.right)
@@ -152,7 +128,7 @@ class ExpressionWriter:
         return self.temporary(f"t{self._temporaries}", text), 1
 
 
-def wrapped(text: str, expr: DataExpr, field: FieldIR) -> str:
+def wrapped(text: str, expr: ex.DataExpr, field: ex.FieldIR) -> str:
     """Return source that wraps the value of `text`, an expression of `expr`'s type, to a field's width."""
     if field.signed:
         fits = expr.type.as_signed().bits <= field.bits
@@ -180,14 +156,14 @@ def function(name: str, arguments: str, lines: list[str], namespace: dict[str, A
     return run
 
 
-def compile_data(expr: DataExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], int]:
+def compile_data(expr: ex.DataExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], int]:
     """Return a function from values to the integer of an expression without action arguments. `writer` is a new one."""
     result = writer.data(expr)
     return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
 
 
 def compile_tuple(
-    exprs: Sequence[DataExpr], bits: Sequence[int], writer: ExpressionWriter, name: str
+    exprs: Sequence[ex.DataExpr], bits: Sequence[int], writer: ExpressionWriter, name: str
 ) -> Callable[[list[int]], tuple[int, ...]]:
     """Return a function from values to several integers, each cut to its number of bits. `writer` is a new one."""
     results = [f"{writer.data(expr)} & {(1 << width) - 1:#x}" for expr, width in zip(exprs, bits, strict=True)]
@@ -195,7 +171,7 @@ def compile_tuple(
     return function(name, "v", [*writer.lines, f"return ({values})"], writer.namespace)
 
 
-def compile_condition(expr: BoolExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], object]:
+def compile_condition(expr: ex.BoolExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], object]:
     """Return a function from values to the truth of a condition. `writer` is a new one."""
     result = writer.condition(expr)
     return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)

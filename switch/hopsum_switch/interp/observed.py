@@ -7,38 +7,11 @@ Without an observer none of these parts is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, overload
 
-from ..program.ir import (
-    INVALID_HEADER_READ,
-    ActionIR,
-    ActionNodeIR,
-    AddHeader,
-    Assign,
-    AssignElement,
-    AssignHeader,
-    AssignStack,
-    AssignUnion,
-    AssignVariable,
-    CellArray,
-    ConditionalIR,
-    ExecuteMeter,
-    Hash,
-    JumpIfZero,
-    LogMessage,
-    MarkToDrop,
-    Operation,
-    ProgramIR,
-    RandomUniform,
-    RegisterRead,
-    RemoveHeader,
-    ShiftStack,
-    StateIR,
-    TableIR,
-)
-from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IsValid
+from ..program import ir as p4
+from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IrNode, IsValid
 from ..program.p4_source import SourceInfo
 from ..state.cells import CounterCells, CounterStore, RegisterStore
 from ..state.table_store import TableState, TableStore
@@ -65,7 +38,7 @@ class RunsState(Protocol):
 class ObservedState:
     """A parser state that tells where it leads."""
 
-    def __init__(self, state: RunsState, ir: StateIR, observer: Observer) -> None:
+    def __init__(self, state: RunsState, ir: p4.StateIR, observer: Observer) -> None:
         self._state = state
         self._ir = ir
         self._observer = observer
@@ -109,7 +82,7 @@ class ObservedExpressionWriter(ExpressionWriter):
         return name
 
     def _tell(self, field: FieldIR, source: SourceInfo | None, value: int) -> int:
-        self._count_fault(INVALID_HEADER_READ)
+        self._count_fault(p4.INVALID_HEADER_READ)
         self._observer.invalid_header_read(field, value, source)
         return value
 
@@ -122,7 +95,7 @@ def expression_writer(environment: Environment, source: SourceInfo | None) -> Ex
 
 
 def observed_condition(
-    node: ConditionalIR, holds: Condition, named: Named, yes: int, no: int, observer: Observer
+    node: p4.ConditionalIR, holds: Condition, named: Named, yes: int, no: int, observer: Observer
 ) -> Node:
     """Return a node that tells the outcome of its condition."""
 
@@ -134,7 +107,7 @@ def observed_condition(
     return choose
 
 
-def observed_call(node: ActionNodeIR, run: Node, observer: Observer) -> Node:
+def observed_call(node: p4.ActionNodeIR, run: Node, observer: Observer) -> Node:
     """Return a node that tells that its action runs."""
 
     def call(packet: PacketState) -> int:
@@ -168,9 +141,9 @@ def _named(part: object) -> Iterator[FieldIR | HeaderIR]:
         for header in (part.left, part.right):
             yield header
             yield from header.fields
-    elif is_dataclass(part):
-        for member in fields(part):
-            yield from _named(getattr(part, member.name))
+    elif isinstance(part, IrNode):
+        for member in part.__struct_fields__:
+            yield from _named(getattr(part, member))
 
 
 def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:
@@ -186,7 +159,7 @@ def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:
     return run
 
 
-def observed_table(ir: TableIR, run: Node, key: KeyFunction | None, state: TableState, observer: Observer) -> Node:
+def observed_table(ir: p4.TableIR, run: Node, key: KeyFunction | None, state: TableState, observer: Observer) -> Node:
     """Return a node that looks its key up once more, before the table does, and reports the result."""
 
     def apply(packet: PacketState) -> int:
@@ -201,7 +174,7 @@ def observed_table(ir: TableIR, run: Node, key: KeyFunction | None, state: Table
 class ObservedWriter(OperationWriter):
     """Writes the operations of an action, and calls that tell of them."""
 
-    def __init__(self, environment: Environment, observer: Observer, action: ActionIR | None) -> None:
+    def __init__(self, environment: Environment, observer: Observer, action: p4.ActionIR | None) -> None:
         self._observer = observer
         self._action = action
         super().__init__(environment)
@@ -211,7 +184,7 @@ class ObservedWriter(OperationWriter):
         self._observed = ObservedExpressionWriter(self._environment, self._observer, None)
         return self._observed
 
-    def jumps(self, operation: JumpIfZero) -> str:
+    def jumps(self, operation: p4.JumpIfZero) -> str:
         """Return source for the value of a jump, and tell whether that is 0."""
         name, source = self._place(operation)
         self._observed.source = source
@@ -226,7 +199,7 @@ class ObservedWriter(OperationWriter):
 
         return f"{self._bind(f'branch_{len(self.namespace)}', tell)}({text}, v)"
 
-    def write(self, operation: Operation) -> None:
+    def write(self, operation: p4.Operation) -> None:
         """Append the lines of one operation."""
         self._operation = operation
         _, self._observed.source = self._place(operation)
@@ -238,17 +211,17 @@ class ObservedWriter(OperationWriter):
         if slots:
             told = self._bind(f"changed_{len(self.namespace)}", self._changes_teller(changes, slots))
             self.lines.append(f"{told}(old, v)")
-        if isinstance(operation, MarkToDrop):
+        if isinstance(operation, p4.MarkToDrop):
             name = f"tell_{len(self.namespace)}"
             self.namespace[name] = partial(self._observer.marked_to_drop, *self._place(operation))
             self.lines.append(f"{name}()")
-        if isinstance(operation, LogMessage):
+        if isinstance(operation, p4.LogMessage):
             tell = self._bind(f"tell_{len(self.namespace)}", self._observer.logged)
             text = "%s".join(part.replace("%", "%%") for part in operation.parts)
             values = "".join(f"{self.data(value)}, " for value in operation.values)
             self.lines.append(f"{tell}({text!r} % ({values}))")
 
-    def outside(self, access: str, array: CellArray) -> Callable[[int], None]:
+    def outside(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
         """Return the function for an index outside an array. It counts and reports the access."""
         count, (_, source) = super().outside(access, array), self._place(self._operation)
 
@@ -273,7 +246,7 @@ class ObservedWriter(OperationWriter):
 
         return tell
 
-    def _place(self, operation: Operation) -> tuple[str, SourceInfo | None]:
+    def _place(self, operation: p4.Operation) -> tuple[str, SourceInfo | None]:
         if self._action is None:
             return "the parser", None
         known = zip(self._action.body, self._action.sources, strict=True)
@@ -291,20 +264,20 @@ class _Changes(NamedTuple):
 _NONE = _Changes()
 
 
-def _changes(operation: Operation) -> _Changes:
-    if isinstance(operation, Assign | RegisterRead | Hash | RandomUniform | ExecuteMeter):
+def _changes(operation: p4.Operation) -> _Changes:
+    if isinstance(operation, p4.Assign | p4.RegisterRead | p4.Hash | p4.RandomUniform | p4.ExecuteMeter):
         return _Changes((operation.target,))
-    if isinstance(operation, AssignVariable):
+    if isinstance(operation, p4.AssignVariable):
         return _Changes((operation.target.field,))
-    if isinstance(operation, AddHeader | RemoveHeader):
+    if isinstance(operation, p4.AddHeader | p4.RemoveHeader):
         return _NONE if operation.header.metadata else _Changes((), (operation.header,))
-    if isinstance(operation, AssignElement):
+    if isinstance(operation, p4.AssignElement):
         return _Changes(operation.targets, all_told=False)
-    if isinstance(operation, AssignHeader):
+    if isinstance(operation, p4.AssignHeader):
         validity = () if operation.target.metadata else (operation.target,)
         return _Changes(operation.target.fields, validity, all_told=False)
-    if isinstance(operation, AssignStack | AssignUnion | ShiftStack):
-        whole = operation.stack if isinstance(operation, ShiftStack) else operation.target
+    if isinstance(operation, p4.AssignStack | p4.AssignUnion | p4.ShiftStack):
+        whole = operation.stack if isinstance(operation, p4.ShiftStack) else operation.target
         fields_of_all = tuple(field for header in whole.headers for field in header.fields)
         return _Changes(fields_of_all, whole.headers, all_told=False)
     return _NONE
@@ -358,7 +331,7 @@ class ObservedCells(MutableSequence[int]):
         raise TypeError("the number of cells is fixed")
 
 
-def observed_registers(program: ProgramIR, store: RegisterStore, observer: Observer) -> RegisterStore:
+def observed_registers(program: p4.ProgramIR, store: RegisterStore, observer: Observer) -> RegisterStore:
     """Return a store over the same cells that reports reads and writes."""
     cells = {
         ir.name: ObservedCells(
@@ -369,7 +342,9 @@ def observed_registers(program: ProgramIR, store: RegisterStore, observer: Obser
     return RegisterStore(program, cells)
 
 
-def observed_counters(program: ProgramIR, tables: TableStore, store: CounterStore, observer: Observer) -> CounterStore:
+def observed_counters(
+    program: p4.ProgramIR, tables: TableStore, store: CounterStore, observer: Observer
+) -> CounterStore:
     """Return a store over the same cells that reports additions."""
 
     def observed(name: str) -> CounterCells:

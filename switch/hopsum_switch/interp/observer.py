@@ -29,17 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..program.ir import (
-    ActionCall,
-    ActionNodeIR,
-    CellArray,
-    ConditionalIR,
-    CounterIR,
-    DigestIR,
-    RegisterIR,
-    StateIR,
-    TableIR,
-)
+from ..program import ir as p4
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.p4_source import SourceInfo
 from ..state.copies import PortCopy
@@ -59,43 +49,43 @@ class Observer:
     def packet_ends(self) -> None:
         """All copies have left or were dropped."""
 
-    def state_entered(self, state: StateIR) -> None:
+    def state_entered(self, state: p4.StateIR) -> None:
         """The parser starts a state."""
 
-    def state_left(self, state: StateIR, following: str | None) -> None:
+    def state_left(self, state: p4.StateIR, following: str | None) -> None:
         """A state has chosen the next one (None: parsing ends)."""
 
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
         """Parsing has ended with an error (`NoError` if none), these headers are valid, these checksums wrong."""
 
-    def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
+    def condition_met(self, node: p4.ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
         """An `if` of a control has been evaluated.
 
         `values` has the fields that the condition names, and as bool the validity of headers (`h.isValid()`). It is
         empty for an observer without `values`.
         """
 
-    def action_called(self, node: ActionNodeIR) -> None:
+    def action_called(self, node: p4.ActionNodeIR) -> None:
         """A control calls an action without a table."""
 
     def table_applied(
-        self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
+        self, table: p4.TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: p4.ActionCall | None
     ) -> None:
         """A table is about to run `call` (None: nothing): of `entry`, or the default one if that is None.
 
         `key` holds one value per key field and is None in tables without a key.
         """
 
-    def register_read(self, register: RegisterIR, index: int, value: int) -> None:
+    def register_read(self, register: p4.RegisterIR, index: int, value: int) -> None:
         """A cell has been read."""
 
-    def register_written(self, register: RegisterIR, index: int, old: int, new: int) -> None:
+    def register_written(self, register: p4.RegisterIR, index: int, old: int, new: int) -> None:
         """A cell has been written."""
 
-    def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
+    def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
         """One side of a cell (`unit`: packets or bytes) has been added to."""
 
-    def index_out_of_range(self, access: str, array: CellArray, index: int, source: SourceInfo | None) -> None:
+    def index_out_of_range(self, access: str, array: p4.CellArray, index: int, source: SourceInfo | None) -> None:
         """An index is outside an array, so nothing happens. `access` is read, write, count or execute (a meter)."""
 
     def invalid_header_read(self, field: FieldIR, value: int, source: SourceInfo | None) -> None:
@@ -122,7 +112,7 @@ class Observer:
     def cloned(self, session: int, replicas: Sequence[PortCopy]) -> None:
         """The packet is cloned to a session's replicas (none if there is no such session)."""
 
-    def digest_sent(self, digest: DigestIR, values: Sequence[int]) -> None:
+    def digest_sent(self, digest: p4.DigestIR, values: Sequence[int]) -> None:
         """The program sends a digest. This call comes whether or not the digest is configured."""
 
     def starts_again(self, kind: str) -> None:

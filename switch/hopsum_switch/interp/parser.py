@@ -10,25 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..program import ir as p4
 from ..program.frame_budget import parser_cycles
-from ..program.ir import (
-    Advance,
-    Computed,
-    Extract,
-    ExtractNext,
-    ExtractVariable,
-    KeyPart,
-    Lookahead,
-    ParserOp,
-    Perform,
-    ProgramIR,
-    SetField,
-    SetLookahead,
-    StackIR,
-    StateIR,
-    Verify,
-    padded_bytes,
-)
 from ..program.ir_expressions import DataExpr, FieldIR, HeaderIR
 from ..program.p4_source import SourceInfo
 from .actions import compile_operations
@@ -52,7 +35,7 @@ class ParserError(Exception):
 class Parser:
     """The parser of a program."""
 
-    def __init__(self, program: ProgramIR, environment: Environment) -> None:
+    def __init__(self, program: p4.ProgramIR, environment: Environment) -> None:
         self._init = program.parser.init
         self.no_error = error_number(program, "NoError")
         builder = _StateBuilder(program, environment)
@@ -80,7 +63,7 @@ class Parser:
         return error
 
 
-def error_number(program: ProgramIR, name: str) -> int:
+def error_number(program: p4.ProgramIR, name: str) -> int:
     """Return the number of a core error, or one past the program's errors if the program does not list the error."""
     if name in program.errors:
         return program.errors[name]
@@ -90,7 +73,7 @@ def error_number(program: ProgramIR, name: str) -> int:
 class _State:
     """Operations, then the choice of the next state."""
 
-    def __init__(self, steps: list[Step], key: Key | None, ir: StateIR) -> None:
+    def __init__(self, steps: list[Step], key: Key | None, ir: p4.StateIR) -> None:
         self._steps = steps
         self._key = key
         self._cases = [(case.value, case.mask, case.next) for case in ir.cases]
@@ -125,7 +108,7 @@ class _StateOfCycle:
 class _StateBuilder:
     """Binds states to the layout."""
 
-    def __init__(self, program: ProgramIR, environment: Environment) -> None:
+    def __init__(self, program: p4.ProgramIR, environment: Environment) -> None:
         self._environment = environment
         self._layout = environment.layout
         self._source: SourceInfo | None = None  # of the state that is being built
@@ -134,7 +117,7 @@ class _StateBuilder:
         self._full = error_number(program, "StackOutOfBounds")
         self._invalid_argument = error_number(program, "ParserInvalidArgument")
 
-    def build(self, state: StateIR) -> _State:
+    def build(self, state: p4.StateIR) -> _State:
         self._source = state.source
         steps = [self._step(op, state.name) for op in state.ops]
         return _State(steps, self._key(state.key, state.name) if state.key else None, state)
@@ -149,22 +132,22 @@ class _StateBuilder:
         observer = self._environment.observer
         return step if observer is None else observed_step(step, target, observer)
 
-    def _step(self, op: ParserOp, name: str) -> Step:
-        if isinstance(op, Extract):
+    def _step(self, op: p4.ParserOp, name: str) -> Step:
+        if isinstance(op, p4.Extract):
             return self._extract(op.header)
-        if isinstance(op, ExtractVariable):
+        if isinstance(op, p4.ExtractVariable):
             return self._extract_variable(op, name)
-        if isinstance(op, ExtractNext):
+        if isinstance(op, p4.ExtractNext):
             return self._extract_next(op.stack)
-        if isinstance(op, SetField):
+        if isinstance(op, p4.SetField):
             return self._told(self._set_field(op, name), op.target)
-        if isinstance(op, SetLookahead):
+        if isinstance(op, p4.SetLookahead):
             return self._told(self._set_lookahead(op), op.target)
-        if isinstance(op, Verify):
+        if isinstance(op, p4.Verify):
             return self._verify(op, name)
-        if isinstance(op, Advance):
+        if isinstance(op, p4.Advance):
             return self._advance(op, name)
-        assert isinstance(op, Perform)
+        assert isinstance(op, p4.Perform)
         run = compile_operations(name, (op.operation,), self._environment)
         return lambda packet: run(packet, ())
 
@@ -193,7 +176,7 @@ class _StateBuilder:
 
         return extract
 
-    def _extract_variable(self, op: ExtractVariable, name: str) -> Step:
+    def _extract_variable(self, op: p4.ExtractVariable, name: str) -> Step:
         amount, valid, siblings = self._data(op.bits, name), *self._validity(op.header)
         variable, length = op.variable.field, op.variable.length.slot
         fixed, fields = op.header.bits, op.header.wire
@@ -225,7 +208,7 @@ class _StateBuilder:
         """Return the slots of validity that become 1 and 0 when a header is extracted."""
         return self._layout.valid(header), self._layout.siblings(header)
 
-    def _extract_next(self, stack: StackIR) -> Step:
+    def _extract_next(self, stack: p4.StackIR) -> Step:
         steps, count, full = [self._extract(header) for header in stack.headers], stack.next.slot, self._full
 
         def extract_next(packet: PacketState) -> None:
@@ -237,11 +220,11 @@ class _StateBuilder:
 
         return extract_next
 
-    def _set_field(self, op: SetField, name: str) -> Step:
+    def _set_field(self, op: p4.SetField, name: str) -> Step:
         target, compute = op.target, self._data(op.value, name)
         return lambda packet: store(packet.values, target, compute(packet.values))
 
-    def _set_lookahead(self, op: SetLookahead) -> Step:
+    def _set_lookahead(self, op: p4.SetLookahead) -> Step:
         target, peek = op.target, self._peek(op.value)
         decode = target.signed and target.bits == op.value.bits
 
@@ -251,7 +234,7 @@ class _StateBuilder:
 
         return set_lookahead
 
-    def _verify(self, op: Verify, name: str) -> Step:
+    def _verify(self, op: p4.Verify, name: str) -> Step:
         holds = compile_condition(op.condition, self._writer(), name)
         code = self._data(op.error, name)
 
@@ -261,7 +244,7 @@ class _StateBuilder:
 
         return verify
 
-    def _advance(self, op: Advance, name: str) -> Step:
+    def _advance(self, op: p4.Advance, name: str) -> Step:
         amount, too_short = self._data(op.bits, name), self._too_short
         invalid_argument = self._invalid_argument
 
@@ -275,7 +258,7 @@ class _StateBuilder:
 
         return advance
 
-    def _peek(self, ahead: Lookahead) -> Key:
+    def _peek(self, ahead: p4.Lookahead) -> Key:
         first, end_bit, mask = ahead.offset // 8, ahead.offset + ahead.bits, (1 << ahead.bits) - 1
         size, too_short = (end_bit + 7) // 8, self._too_short
         shift = 8 * size - end_bit
@@ -288,8 +271,8 @@ class _StateBuilder:
 
         return peek
 
-    def _key(self, parts: tuple[KeyPart, ...], name: str) -> Key:
-        readers = [(8 * padded_bytes(part.bits), self._key_part(part.value, name)) for part in parts]
+    def _key(self, parts: tuple[p4.KeyPart, ...], name: str) -> Key:
+        readers = [(8 * p4.padded_bytes(part.bits), self._key_part(part.value, name)) for part in parts]
         if len(readers) == 1:
             return readers[0][1]
 
@@ -301,10 +284,10 @@ class _StateBuilder:
 
         return key
 
-    def _key_part(self, value: FieldIR | Lookahead | Computed, name: str) -> Key:
-        if isinstance(value, Lookahead):
+    def _key_part(self, value: FieldIR | p4.Lookahead | p4.Computed, name: str) -> Key:
+        if isinstance(value, p4.Lookahead):
             return self._peek(value)
-        if isinstance(value, Computed):
+        if isinstance(value, p4.Computed):
             compute, low = self._data(value.value, name), (1 << value.bits) - 1
             return lambda packet: compute(packet.values) & low
         slot, mask = value.slot, (1 << value.bits) - 1

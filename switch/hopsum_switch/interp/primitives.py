@@ -11,38 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ..program import ir as p4
 from ..program.frame_budget import MAX_STEPS
-from ..program.ir import (
-    INDEX_OUT_OF_RANGE,
-    AddHeader,
-    Assign,
-    AssignElement,
-    AssignHeader,
-    AssignStack,
-    AssignUnion,
-    AssignVariable,
-    CellArray,
-    Clone,
-    Count,
-    ExecuteMeter,
-    Exit,
-    FieldListIR,
-    Hash,
-    JumpIfZero,
-    LogMessage,
-    MarkToDrop,
-    NoOp,
-    Operation,
-    RandomUniform,
-    Recirculate,
-    RegisterRead,
-    RegisterWrite,
-    RemoveHeader,
-    Resubmit,
-    SendDigest,
-    ShiftStack,
-    Truncate,
-)
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
 from ..state.cells import CounterStore, MeterStore, RegisterStore
 from ..state.copies import MAX_SESSION_ID
@@ -122,26 +92,26 @@ class OperationWriter:
         """Return source for an expression, after lines for its temporaries."""
         return self._expressions.data(expr)
 
-    def jumps(self, operation: JumpIfZero) -> str:
+    def jumps(self, operation: p4.JumpIfZero) -> str:
         """Return source for the value of a jump, which is not made if that is not 0."""
         return self.data(operation.value)
 
-    def write(self, operation: Operation) -> None:
+    def write(self, operation: p4.Operation) -> None:
         """Append the lines of one operation. The caller writes jumps."""
         _WRITERS[type(operation)](self, operation)
 
-    def assign(self, op: Assign) -> None:
+    def assign(self, op: p4.Assign) -> None:
         """Field = expression."""
         self.lines.append(f"v[{op.target.slot}] = {self._expressions.stored(op.value, op.target)}")
 
-    def assign_element(self, op: AssignElement) -> None:
+    def assign_element(self, op: p4.AssignElement) -> None:
         """One of several fields = expression."""
         slots = tuple(field.slot for field in op.targets)
         value = self._expressions.stored(op.value, op.targets[0])
         self.lines.append(f"i = {self.data(op.index)}")
         self.lines.append(f"if 0 <= i < {len(slots)}: v[{slots}[i]] = {value}")
 
-    def assign_header(self, op: AssignHeader) -> None:
+    def assign_header(self, op: p4.AssignHeader) -> None:
         """Copy a header. An invalid source makes the target invalid and leaves its fields."""
         (a, b), (c, d) = self._layout.span(op.target), self._layout.span(op.value)
         target, source = self._layout.valid(op.target), self._layout.valid(op.value)
@@ -149,7 +119,7 @@ class OperationWriter:
         if not op.target.metadata:
             self.lines.append(f"else: v[{target}] = 0")
 
-    def add_header(self, op: AddHeader) -> None:
+    def add_header(self, op: p4.AddHeader) -> None:
         """setValid()."""
         if op.header.metadata:
             return
@@ -158,7 +128,7 @@ class OperationWriter:
         body += self._others(op.header)
         self.lines.append(f"if not v[{valid}]: {body}")
 
-    def remove_header(self, op: RemoveHeader) -> None:
+    def remove_header(self, op: p4.RemoveHeader) -> None:
         """setInvalid()."""
         if op.header.metadata:
             return
@@ -168,7 +138,7 @@ class OperationWriter:
             size += f" + v[{op.header.variable.length.slot}] // 8"
         self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {size}")
 
-    def shift_stack(self, op: ShiftStack) -> None:
+    def shift_stack(self, op: p4.ShiftStack) -> None:
         """push_front() and pop_front(): elements change places, those that enter or leave become invalid."""
         if op.by == 0:
             return
@@ -190,88 +160,88 @@ class OperationWriter:
             )
         self.lines += [f"v[{self._layout.valid(header)}] = 0" for header in entered]
 
-    def assign_stack(self, op: AssignStack) -> None:
+    def assign_stack(self, op: p4.AssignStack) -> None:
         """Stack = stack."""
         self.lines.append(f"v[{op.target.next.slot}] = v[{op.value.next.slot}]")
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
-            self.assign_header(AssignHeader(target, value))
+            self.assign_header(p4.AssignHeader(target, value))
 
-    def assign_union(self, op: AssignUnion) -> None:
+    def assign_union(self, op: p4.AssignUnion) -> None:
         """Union = union."""
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
-            self.assign_header(AssignHeader(target, value))
+            self.assign_header(p4.AssignHeader(target, value))
 
-    def assign_variable(self, op: AssignVariable) -> None:
+    def assign_variable(self, op: p4.AssignVariable) -> None:
         """Field = field, with its length."""
         self.lines.append(f"v[{op.target.field.slot}] = v[{op.value.field.slot}]")
         self.lines.append(f"v[{op.target.length.slot}] = v[{op.value.length.slot}]")
 
-    def log_message(self, op: LogMessage) -> None:
+    def log_message(self, op: p4.LogMessage) -> None:
         """Write to the log of programs, if anybody listens."""
         log = self._bind("log", _log)
         parts = self._bind(f"text{len(self.namespace)}", "%s".join(part.replace("%", "%%") for part in op.parts))
         values = "".join(f", {self.data(value)}" for value in op.values)
         self.lines.append(f"{log}.info({parts}{values})")
 
-    def clone(self, op: Clone) -> None:
+    def clone(self, op: p4.Clone) -> None:
         """Note the clone. The architecture makes the copy."""
         self.lines.append(f"p.clone = ({self.data(op.session)} & {MAX_SESSION_ID}, {_slots(op.preserved)})")
 
-    def send_digest(self, op: SendDigest) -> None:
+    def send_digest(self, op: p4.SendDigest) -> None:
         """Note it."""
         self.lines.append(f"p.digest = {self._bind(f'digest_{op.digest.id}', op.digest)}")
 
-    def resubmit(self, op: Resubmit) -> None:
+    def resubmit(self, op: p4.Resubmit) -> None:
         """Note it."""
         self.lines.append(f"p.resubmit = {_slots(op.preserved)}")
 
-    def recirculate(self, op: Recirculate) -> None:
+    def recirculate(self, op: p4.Recirculate) -> None:
         """Note it."""
         self.lines.append(f"p.recirculate = {_slots(op.preserved)}")
 
-    def execute_meter(self, op: ExecuteMeter) -> None:
+    def execute_meter(self, op: p4.ExecuteMeter) -> None:
         """Field = colour."""
         cells = self._bind(f"meter_{op.meter.id}", self._environment.meters.cells(op.meter.name))
         amount = "p.received" if op.meter.counts_bytes else "1"
         colour = self._wrap_word(f"{cells}[i].execute(p.now_us, {amount})", op.target)
         self._indexed(op.index, "execute", op.meter, f"v[{op.target.slot}] = {colour}")
 
-    def mark_to_drop(self, op: MarkToDrop) -> None:
+    def mark_to_drop(self, op: p4.MarkToDrop) -> None:
         """Egress to the drop port, no multicast."""
         self.lines.append(f"v[{op.egress_spec.slot}] = {DROP_PORT & ((1 << op.egress_spec.bits) - 1)}")
         if op.mcast_grp is not None:
             self.lines.append(f"v[{op.mcast_grp.slot}] = 0")
 
-    def exit(self, op: Exit) -> None:
+    def exit(self, op: p4.Exit) -> None:
         """End the control after this action."""
         del op
         self.lines.append("p.exited = True")
 
-    def truncate(self, op: Truncate) -> None:
+    def truncate(self, op: p4.Truncate) -> None:
         """Cut the frame when it is emitted."""
         self.lines.append(f"p.limit = min(p.limit, {self.data(op.length)})")
 
-    def register_read(self, op: RegisterRead) -> None:
+    def register_read(self, op: p4.RegisterRead) -> None:
         """Field = cell."""
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = f"{cells}[i]"
         value = FieldRef(op.target, IntType(op.register.bits, False))  # only its type matters to the wrapping
         self._indexed(op.index, "read", op.register, f"v[{op.target.slot}] = {wrapped(cell, value, op.target)}")
 
-    def register_write(self, op: RegisterWrite) -> None:
+    def register_write(self, op: p4.RegisterWrite) -> None:
         """Cell = expression."""
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = FieldIR("", op.register.name, op.register.bits, False, 0)
         self._indexed(op.index, "write", op.register, f"{cells}[i] = {self._expressions.stored(op.value, cell)}")
 
-    def count(self, op: Count) -> None:
+    def count(self, op: p4.Count) -> None:
         """One packet and its bytes."""
         cells = self._environment.counters.cells(op.counter.name)
         packets = self._bind(f"packets_{op.counter.id}", cells.packets)
         octets = self._bind(f"bytes_{op.counter.id}", cells.bytes)
         self._indexed(op.index, "count", op.counter, f"{packets}[i] += 1; {octets}[i] += p.received")
 
-    def hash(self, op: Hash) -> None:
+    def hash(self, op: p4.Hash) -> None:
         """Field = base + hash % size, in 64 bits."""
         index = self._environment.calculations.number(op.calculation)
         compute = self._bind(f"hash_{index}", self._environment.calculations.function(op.calculation))
@@ -280,7 +250,7 @@ class OperationWriter:
         self.lines.append(f"h = {total}")
         self.lines.append(f"v[{op.target.slot}] = {self._wrap_word('h', op.target)}")
 
-    def random_uniform(self, op: RandomUniform) -> None:
+    def random_uniform(self, op: p4.RandomUniform) -> None:
         """Store a random number in [low, high] into a field. Store nothing if low > high."""
         draw = self._bind("draw", self._environment.rng.draw)
         self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
@@ -288,7 +258,7 @@ class OperationWriter:
         value = self._wrap_word(f"{draw}(low, high)", op.target)
         self.lines.append(f"if low <= high: v[{op.target.slot}] = {value}")
 
-    def no_op(self, op: NoOp) -> None:
+    def no_op(self, op: p4.NoOp) -> None:
         """Nothing."""
         del op
 
@@ -296,13 +266,13 @@ class OperationWriter:
         """Return source that makes the other members of a header's union invalid, to follow on the same line."""
         return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
 
-    def outside(self, access: str, array: CellArray) -> Callable[[int], None]:
+    def outside(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
         """Return the function for an index outside an array. `access` is read, write, count or execute."""
         del access, array
         count = self._environment.count_fault
-        return lambda _: count(INDEX_OUT_OF_RANGE)
+        return lambda _: count(p4.INDEX_OUT_OF_RANGE)
 
-    def _indexed(self, index: DataExpr, access: str, array: CellArray, statement: str) -> None:
+    def _indexed(self, index: DataExpr, access: str, array: p4.CellArray, statement: str) -> None:
         self.lines.append(f"i = {self.data(index)}")
         if isinstance(index, Const) and 0 <= index.value < array.size:
             self.lines.append(statement)
@@ -319,33 +289,33 @@ class OperationWriter:
         return name
 
 
-def _slots(preserved: FieldListIR) -> Slots:
+def _slots(preserved: p4.FieldListIR) -> Slots:
     return tuple(field.slot for field in preserved.fields)
 
 
 _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
-    Assign: OperationWriter.assign,
-    AssignHeader: OperationWriter.assign_header,
-    AddHeader: OperationWriter.add_header,
-    RemoveHeader: OperationWriter.remove_header,
-    ShiftStack: OperationWriter.shift_stack,
-    AssignStack: OperationWriter.assign_stack,
-    AssignElement: OperationWriter.assign_element,
-    AssignUnion: OperationWriter.assign_union,
-    AssignVariable: OperationWriter.assign_variable,
-    LogMessage: OperationWriter.log_message,
-    Clone: OperationWriter.clone,
-    SendDigest: OperationWriter.send_digest,
-    Resubmit: OperationWriter.resubmit,
-    Recirculate: OperationWriter.recirculate,
-    ExecuteMeter: OperationWriter.execute_meter,
-    MarkToDrop: OperationWriter.mark_to_drop,
-    Exit: OperationWriter.exit,
-    Truncate: OperationWriter.truncate,
-    RegisterRead: OperationWriter.register_read,
-    RegisterWrite: OperationWriter.register_write,
-    Count: OperationWriter.count,
-    Hash: OperationWriter.hash,
-    RandomUniform: OperationWriter.random_uniform,
-    NoOp: OperationWriter.no_op,
+    p4.Assign: OperationWriter.assign,
+    p4.AssignHeader: OperationWriter.assign_header,
+    p4.AddHeader: OperationWriter.add_header,
+    p4.RemoveHeader: OperationWriter.remove_header,
+    p4.ShiftStack: OperationWriter.shift_stack,
+    p4.AssignStack: OperationWriter.assign_stack,
+    p4.AssignElement: OperationWriter.assign_element,
+    p4.AssignUnion: OperationWriter.assign_union,
+    p4.AssignVariable: OperationWriter.assign_variable,
+    p4.LogMessage: OperationWriter.log_message,
+    p4.Clone: OperationWriter.clone,
+    p4.SendDigest: OperationWriter.send_digest,
+    p4.Resubmit: OperationWriter.resubmit,
+    p4.Recirculate: OperationWriter.recirculate,
+    p4.ExecuteMeter: OperationWriter.execute_meter,
+    p4.MarkToDrop: OperationWriter.mark_to_drop,
+    p4.Exit: OperationWriter.exit,
+    p4.Truncate: OperationWriter.truncate,
+    p4.RegisterRead: OperationWriter.register_read,
+    p4.RegisterWrite: OperationWriter.register_write,
+    p4.Count: OperationWriter.count,
+    p4.Hash: OperationWriter.hash,
+    p4.RandomUniform: OperationWriter.random_uniform,
+    p4.NoOp: OperationWriter.no_op,
 }

@@ -13,35 +13,8 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from ..program import ir_expressions as ex
 from ..program.ir import Assign
-from ..program.ir_expressions import (
-    MAX_SHIFT,
-    And,
-    Binary,
-    BinaryOp,
-    BoolConst,
-    BoolExpr,
-    BoolToInt,
-    Cast,
-    CastOp,
-    Compare,
-    CompareBools,
-    CompareHeaders,
-    CompareOp,
-    Const,
-    DataExpr,
-    FieldIR,
-    FieldRef,
-    IntType,
-    Invert,
-    IsValid,
-    NonZero,
-    Not,
-    Or,
-    ParamRef,
-    Select,
-    SelectBool,
-)
 from . import known_bits
 from .function_scope import I1, I8, I64, PTR, VECTOR, CellRef, FunctionScope, Value
 from .known_bits import Known
@@ -51,19 +24,19 @@ from .only_interpreted import refuse
 
 MAX_BITS = 16384
 
-Expr = DataExpr | CellRef
+Expr = ex.DataExpr | CellRef
 
 _BITWISE = {
-    BinaryOp.ADD: ir.IRBuilder.add,
-    BinaryOp.SUB: ir.IRBuilder.sub,
-    BinaryOp.MUL: ir.IRBuilder.mul,
-    BinaryOp.AND: ir.IRBuilder.and_,
-    BinaryOp.OR: ir.IRBuilder.or_,
-    BinaryOp.XOR: ir.IRBuilder.xor,
+    ex.BinaryOp.ADD: ir.IRBuilder.add,
+    ex.BinaryOp.SUB: ir.IRBuilder.sub,
+    ex.BinaryOp.MUL: ir.IRBuilder.mul,
+    ex.BinaryOp.AND: ir.IRBuilder.and_,
+    ex.BinaryOp.OR: ir.IRBuilder.or_,
+    ex.BinaryOp.XOR: ir.IRBuilder.xor,
 }
 
 
-def width_of(kind: IntType) -> int:
+def width_of(kind: ex.IntType) -> int:
     """Return the machine width that holds all values of a type."""
     return round_up(kind.bits, WORD_BITS)
 
@@ -82,28 +55,28 @@ class Integers:
         own = width_of(expr.type)
         if own < width:
             return self.resize(self.low(expr, own), width, signed=expr.type.signed)
-        if isinstance(expr, FieldRef | ParamRef | CellRef):
+        if isinstance(expr, ex.FieldRef | ex.ParamRef | CellRef):
             pointer, _ = self._scope.leaf(expr)
             return self._scope.builder.load(pointer, typ=ir.IntType(width), align=8)
-        if isinstance(expr, Const):
+        if isinstance(expr, ex.Const):
             return ir.Constant(ir.IntType(width), expr.value & (1 << width) - 1)
-        if isinstance(expr, Binary):
+        if isinstance(expr, ex.Binary):
             return self._binary(expr, width)
-        if isinstance(expr, Invert):
+        if isinstance(expr, ex.Invert):
             return self._scope.builder.not_(self.low(expr.operand, width))
-        if isinstance(expr, Cast):
+        if isinstance(expr, ex.Cast):
             return self.resize(self._cast(expr), width, signed=expr.type.signed)
-        if isinstance(expr, Select):
+        if isinstance(expr, ex.Select):
             condition = self.condition(expr.condition)
             return self._scope.builder.select(condition, self.low(expr.yes, width), self.low(expr.no, width))
-        assert isinstance(expr, BoolToInt)
+        assert isinstance(expr, ex.BoolToInt)
         return self._scope.builder.zext(self.condition(expr.operand), ir.IntType(width))
 
     def exact(self, expr: Expr) -> Value:
         """Return the value itself."""
         return self.low(expr, width_of(expr.type))
 
-    def word(self, expr: DataExpr) -> Value:
+    def word(self, expr: ex.DataExpr) -> Value:
         """Return the value as 64 unsigned bits, at most 2**64 - 1. Raises: UnsupportedError (signed)."""
         if expr.type.signed:
             raise refuse("signed length", self._scope.where)
@@ -123,31 +96,31 @@ class Integers:
             return builder.trunc(value, kind)
         return builder.sext(value, kind) if signed else builder.zext(value, kind)
 
-    def _binary(self, expr: Binary, width: int) -> Value:
-        if expr.op is BinaryOp.MUL and width > WHOLE_BITS:
+    def _binary(self, expr: ex.Binary, width: int) -> Value:
+        if expr.op is ex.BinaryOp.MUL and width > WHOLE_BITS:
             raise refuse("big product", f"{width} bits in {self._scope.where}")
         if expr.op in _BITWISE:
             left, right = self.low(expr.left, width), self.low(expr.right, width)
             return _BITWISE[expr.op](self._scope.builder, left, right)
-        if expr.op is BinaryOp.SHL:
+        if expr.op is ex.BinaryOp.SHL:
             return self._shift_left(expr, width)
-        if expr.op is BinaryOp.SHR:
+        if expr.op is ex.BinaryOp.SHR:
             return self._shift_right(expr, width)
         return self._divide(expr, width)
 
-    def _shift_left(self, expr: Binary, width: int) -> Value:
+    def _shift_left(self, expr: ex.Binary, width: int) -> Value:
         builder, value = self._scope.builder, self.low(expr.left, width)
         zero = ir.Constant(value.type, 0)
-        if isinstance(expr.right, Const):
-            amount = min(expr.right.value, MAX_SHIFT)
+        if isinstance(expr.right, ex.Const):
+            amount = min(expr.right.value, ex.MAX_SHIFT)
             return zero if amount >= width else builder.shl(value, ir.Constant(value.type, amount))
         amount, fits = self._amount(expr.right, width)
         return builder.select(fits, builder.shl(value, amount), zero)
 
-    def _shift_right(self, expr: Binary, width: int) -> Value:
+    def _shift_right(self, expr: ex.Binary, width: int) -> Value:
         builder, full, signed = self._scope.builder, width_of(expr.left.type), expr.left.type.signed
         shift = builder.ashr if signed else builder.lshr
-        if isinstance(expr.right, Const):
+        if isinstance(expr.right, ex.Const):
             amount = expr.right.value
             if amount >= full and not signed:
                 return ir.Constant(ir.IntType(width), 0)
@@ -161,52 +134,52 @@ class Integers:
         beyond = builder.ashr(value, last) if signed else ir.Constant(value.type, 0)
         return self.resize(builder.select(fits, shift(value, amount), beyond), width, signed=signed)
 
-    def _amount(self, expr: DataExpr, width: int) -> tuple[Value, Value]:
+    def _amount(self, expr: ex.DataExpr, width: int) -> tuple[Value, Value]:
         """Return a shift amount below `width`, and a flag: it is the program's amount."""
         builder, exact = self._scope.builder, self.exact(expr)
         fits = builder.icmp_unsigned("<", exact, ir.Constant(exact.type, width))
         safe = builder.select(fits, exact, ir.Constant(exact.type, 0))
         return self.resize(safe, width, signed=False), fits
 
-    def _divide(self, expr: Binary, width: int) -> Value:
+    def _divide(self, expr: ex.Binary, width: int) -> Value:
         common = max(width_of(expr.left.type), width_of(expr.right.type))
         if common > WORD_BITS:  # LLVM would call a function of its compiler's library, which is not there
             raise refuse("big quotient", f"{common} bits in {self._scope.where}")
-        operation = self._scope.builder.udiv if expr.op is BinaryOp.DIV else self._scope.builder.urem
+        operation = self._scope.builder.udiv if expr.op is ex.BinaryOp.DIV else self._scope.builder.urem
         return self.resize(operation(self.low(expr.left, common), self.low(expr.right, common)), width, signed=False)
 
-    def _cast(self, expr: Cast) -> Value:
+    def _cast(self, expr: ex.Cast) -> Value:
         builder = self._scope.builder
-        if expr.op is CastOp.WRAP:
+        if expr.op is ex.CastOp.WRAP:
             width = round_up(expr.bits, WORD_BITS)
             narrow = self.low(expr.operand, width)
             spare = ir.Constant(narrow.type, width - expr.bits)
             return builder.ashr(builder.shl(narrow, spare), spare)
-        low = 0 if expr.op is CastOp.SATURATE else -(1 << (expr.bits - 1))
-        kind = expr.operand.type.covering(IntType(expr.bits, low < 0)).as_signed()
+        low = 0 if expr.op is ex.CastOp.SATURATE else -(1 << (expr.bits - 1))
+        kind = expr.operand.type.covering(ex.IntType(expr.bits, low < 0)).as_signed()
         value = self.low(expr.operand, width_of(kind))
         for sign, bound in ((">", low + (1 << expr.bits) - 1), ("<", low)):
             limit = ir.Constant(value.type, bound)
             value = builder.select(builder.icmp_signed(sign, value, limit), limit, value)
         return value
 
-    def condition(self, expr: BoolExpr) -> Value:
+    def condition(self, expr: ex.BoolExpr) -> Value:
         """Return a truth value. Raises: UnsupportedError."""
         return _CONDITIONS[type(expr)](self, expr)
 
-    def _constant(self, expr: BoolConst) -> Value:
+    def _constant(self, expr: ex.BoolConst) -> Value:
         return ir.Constant(I1, int(expr.value))
 
-    def _compare(self, expr: Compare) -> Value:
+    def _compare(self, expr: ex.Compare) -> Value:
         kind = expr.left.type.covering(expr.right.type)
-        if kind.bits > WHOLE_BITS and expr.op in (CompareOp.EQ, CompareOp.NE):
+        if kind.bits > WHOLE_BITS and expr.op in (ex.CompareOp.EQ, ex.CompareOp.NE):
             different = self._pieces.differ(expr.left, expr.right)
-            return different if expr.op is CompareOp.NE else self._scope.builder.not_(different)
+            return different if expr.op is ex.CompareOp.NE else self._scope.builder.not_(different)
         left, right = (self.low(side, width_of(kind)) for side in (expr.left, expr.right))
         builder = self._scope.builder
         return (builder.icmp_signed if kind.signed else builder.icmp_unsigned)(expr.op.value, left, right)
 
-    def _compare_headers(self, expr: CompareHeaders) -> Value:
+    def _compare_headers(self, expr: ex.CompareHeaders) -> Value:
         scope, builder = self._scope, self._scope.builder
         if expr.left.type_name != expr.right.type_name:
             return ir.Constant(I1, 0)
@@ -217,40 +190,40 @@ class Integers:
         result = builder.call(memcmp, [*pointers, ir.Constant(I64, 8 * words)])
         return builder.and_(both, builder.icmp_unsigned("==", result, ir.Constant(result.type, 0)))
 
-    def _compare_bools(self, expr: CompareBools) -> Value:
+    def _compare_bools(self, expr: ex.CompareBools) -> Value:
         return self._scope.builder.icmp_unsigned("==", self.condition(expr.left), self.condition(expr.right))
 
-    def _and(self, expr: And) -> Value:
+    def _and(self, expr: ex.And) -> Value:
         return self._scope.builder.and_(self.condition(expr.left), self.condition(expr.right))
 
-    def _or(self, expr: Or) -> Value:
+    def _or(self, expr: ex.Or) -> Value:
         return self._scope.builder.or_(self.condition(expr.left), self.condition(expr.right))
 
-    def _not(self, expr: Not) -> Value:
+    def _not(self, expr: ex.Not) -> Value:
         return self._scope.builder.not_(self.condition(expr.operand))
 
-    def _is_valid(self, expr: IsValid) -> Value:
+    def _is_valid(self, expr: ex.IsValid) -> Value:
         return self._scope.is_valid(expr.header)
 
-    def _non_zero(self, expr: NonZero) -> Value:
-        return self._compare(Compare(CompareOp.NE, expr.operand, Const(0, IntType(1, False))))
+    def _non_zero(self, expr: ex.NonZero) -> Value:
+        return self._compare(ex.Compare(ex.CompareOp.NE, expr.operand, ex.Const(0, ex.IntType(1, False))))
 
-    def _select(self, expr: SelectBool) -> Value:
+    def _select(self, expr: ex.SelectBool) -> Value:
         parts = (self.condition(part) for part in (expr.condition, expr.yes, expr.no))
         return self._scope.builder.select(*parts)
 
 
 _CONDITIONS: dict[type, Callable[..., Value]] = {
-    BoolConst: Integers._constant,
-    Compare: Integers._compare,
-    CompareHeaders: Integers._compare_headers,
-    CompareBools: Integers._compare_bools,
-    And: Integers._and,
-    Or: Integers._or,
-    Not: Integers._not,
-    IsValid: Integers._is_valid,
-    NonZero: Integers._non_zero,
-    SelectBool: Integers._select,
+    ex.BoolConst: Integers._constant,
+    ex.Compare: Integers._compare,
+    ex.CompareHeaders: Integers._compare_headers,
+    ex.CompareBools: Integers._compare_bools,
+    ex.And: Integers._and,
+    ex.Or: Integers._or,
+    ex.Not: Integers._not,
+    ex.IsValid: Integers._is_valid,
+    ex.NonZero: Integers._non_zero,
+    ex.SelectBool: Integers._select,
 }
 
 
@@ -271,7 +244,7 @@ class Mask(NamedTuple):
     """All ones in the lanes of a value that are 1 (or, inverted, in those that are 0)."""
 
     lane_bits: int
-    bit: DataExpr  # the value, 0 or 1 per lane, as statement `statement` sees it
+    bit: ex.DataExpr  # the value, 0 or 1 per lane, as statement `statement` sees it
     statement: int
     inverted: bool
 
@@ -286,12 +259,12 @@ class MaskedSelections:
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
 
-    def selection(self, expr: Binary, bits: int) -> tuple[Mask, DataExpr, DataExpr] | None:
+    def selection(self, expr: ex.Binary, bits: int) -> tuple[Mask, ex.DataExpr, ex.DataExpr] | None:
         """Return (m, y, x) if an OR is (x & ~m) | (y & m) in all of its `bits` bits, else None."""
         left, right = expr.left, expr.right
-        if not isinstance(left, Binary) or not isinstance(right, Binary):
+        if not isinstance(left, ex.Binary) or not isinstance(right, ex.Binary):
             return None
-        if not left.op is right.op is BinaryOp.AND:
+        if not left.op is right.op is ex.BinaryOp.AND:
             return None
         for first, first_value in ((left.right, left.left), (left.left, left.right)):
             mask = self._mask(first, self._pieces.statement, bits)
@@ -301,7 +274,7 @@ class MaskedSelections:
                     return (other, second_value, first_value) if mask.inverted else (mask, first_value, second_value)
         return None
 
-    def lane_bits(self, difference: Binary, statement: int, bits: int) -> int | None:
+    def lane_bits(self, difference: ex.Binary, statement: int, bits: int) -> int | None:
         """Return the lanes' width if a difference is a mask (b << w) - b of `bits` bits, else None."""
         width = known_bits.spread(difference, bits)
         if width not in LANE_BITS or bits % width:
@@ -324,19 +297,19 @@ class MaskedSelections:
         builder, kind = self._pieces.builder, lanes_type(lane_bits)
         return builder.bitcast(builder.sub(ir.Constant(kind, None), builder.bitcast(bit, kind)), bit.type)
 
-    def _mask(self, expr: DataExpr, statement: int, bits: int) -> Mask | None:
+    def _mask(self, expr: ex.DataExpr, statement: int, bits: int) -> Mask | None:
         """Return the known bits of an expression in a statement, of which `bits` bits matter."""
         inverted = False
         while True:
             expr = known_bits.unmasked(expr, bits)
-            if isinstance(expr, Invert):
+            if isinstance(expr, ex.Invert):
                 inverted, expr = not inverted, expr.operand
-            elif isinstance(expr, FieldRef) and expr.type.bits == bits and not expr.type.signed:
+            elif isinstance(expr, ex.FieldRef) and expr.type.bits == bits and not expr.type.signed:
                 source = self._pieces.assigned(expr, statement)
                 if source is None:
                     return None
                 statement, expr = source
-            elif isinstance(expr, Binary) and expr.op is BinaryOp.SUB:
+            elif isinstance(expr, ex.Binary) and expr.op is ex.BinaryOp.SUB:
                 width = self.lane_bits(expr, statement, bits)
                 if width is None:
                     return None
@@ -361,9 +334,9 @@ def lanes_type(lane_bits: int) -> Value:
 # registers. A field assigned earlier in the run is its expression's value, not memory.
 
 _WORD_BY_WORD = {
-    BinaryOp.AND: ir.IRBuilder.and_,
-    BinaryOp.OR: ir.IRBuilder.or_,
-    BinaryOp.XOR: ir.IRBuilder.xor,
+    ex.BinaryOp.AND: ir.IRBuilder.and_,
+    ex.BinaryOp.OR: ir.IRBuilder.or_,
+    ex.BinaryOp.XOR: ir.IRBuilder.xor,
 }
 _SPLAT = ir.Constant(ir.VectorType(ir.IntType(32), PIECE_WORDS), [0] * PIECE_WORDS)
 
@@ -400,7 +373,7 @@ class Pieces:
         """Return the number of the statement that is being written."""
         return self._statement
 
-    def assigned(self, expr: FieldRef, statement: int) -> tuple[int, DataExpr] | None:
+    def assigned(self, expr: ex.FieldRef, statement: int) -> tuple[int, ex.DataExpr] | None:
         """Return the statement of the run that assigned a field's present value, and the value, or None."""
         source = self._visible[statement].get(expr.field.slot)
         return None if source is None else (source, self._roots[source][1])
@@ -410,7 +383,7 @@ class Pieces:
         self._statement = 0
         self._sources: dict[int, int] = {}  # field slot -> statement that assigned it
         self._visible: list[dict[int, int]] = []  # the same, as each statement sees it
-        self._roots: list[tuple[FieldIR, DataExpr]] = []
+        self._roots: list[tuple[ex.FieldIR, ex.DataExpr]] = []
         self._values: dict[tuple[int, Key], Value] = {}
         self._carries: dict[tuple[int, Key], Value] = {}
         self._known: dict[Key, Known] = {}
@@ -449,7 +422,7 @@ class Pieces:
                     for piece in range(place.words // PIECE_WORDS):
                         self._values[-1, (slot, piece)] = self._load(pointer, piece)
 
-    def _field(self, slot: int) -> FieldIR:
+    def _field(self, slot: int) -> ex.FieldIR:
         return self._scope.unit.program.fields[slot]
 
     def _root(self, number: int, piece: int) -> Value:
@@ -471,11 +444,11 @@ class Pieces:
                 value = self._scope.builder.and_(value, vector((1 << place.bits) - 1, piece))
             self._scope.builder.store(value, self._scope.at(pointer, piece * PIECE_WORDS), align=64)
 
-    def differ(self, left: DataExpr, right: DataExpr) -> Value:
+    def differ(self, left: ex.DataExpr, right: ex.DataExpr) -> Value:
         """Return whether two values differ. A run of assignments may be in progress."""
         return Pieces(self._scope)._differ(left, right)
 
-    def _differ(self, left: DataExpr, right: DataExpr) -> Value:
+    def _differ(self, left: ex.DataExpr, right: ex.DataExpr) -> Value:
         self._visible.append({})
         builder, bits = self._scope.builder, left.type.covering(right.type).as_signed().bits
         pieces = round_up(bits, PIECE_BITS) // PIECE_BITS
@@ -503,17 +476,17 @@ class Pieces:
 
     def _write(self, expr: Expr, piece: int, bits: int) -> Value:
         builder = self._scope.builder
-        if isinstance(expr, Const):
+        if isinstance(expr, ex.Const):
             return vector(expr.value, piece)
-        if isinstance(expr, FieldRef | ParamRef | CellRef):
+        if isinstance(expr, ex.FieldRef | ex.ParamRef | CellRef):
             return self._leaf(expr, piece)
-        if isinstance(expr, Invert):
+        if isinstance(expr, ex.Invert):
             return builder.not_(self.piece(expr.operand, piece, bits))
-        if isinstance(expr, Select):
+        if isinstance(expr, ex.Select):
             yes, no = self.piece(expr.yes, piece, bits), self.piece(expr.no, piece, bits)
             return builder.select(self._integers.condition(expr.condition), yes, no)
-        if isinstance(expr, Binary):
-            choice = self._lanes.selection(expr, bits) if expr.op is BinaryOp.OR else None
+        if isinstance(expr, ex.Binary):
+            choice = self._lanes.selection(expr, bits) if expr.op is ex.BinaryOp.OR else None
             if choice is not None:
                 mask, *values = choice
                 bit = self._as_seen_by(mask.statement, mask.bit, piece, bits)
@@ -521,14 +494,14 @@ class Pieces:
             if expr.op in _WORD_BY_WORD:
                 left, right = self.piece(expr.left, piece, bits), self.piece(expr.right, piece, bits)
                 return _WORD_BY_WORD[expr.op](builder, left, right)
-            if expr.op in (BinaryOp.SHL, BinaryOp.SHR) and isinstance(expr.right, Const):
+            if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and isinstance(expr.right, ex.Const):
                 return self._shift(expr, expr.right.value, piece, bits)
-            if expr.op in (BinaryOp.ADD, BinaryOp.SUB):
+            if expr.op in (ex.BinaryOp.ADD, ex.BinaryOp.SUB):
                 return self._sum(expr, piece, bits)
         return self._cut(expr, piece, bits)
 
-    def _leaf(self, expr: FieldRef | ParamRef | CellRef, piece: int) -> Value:
-        if isinstance(expr, FieldRef):
+    def _leaf(self, expr: ex.FieldRef | ex.ParamRef | CellRef, piece: int) -> Value:
+        if isinstance(expr, ex.FieldRef):
             slot = expr.field.slot
             source = self._visible[self._statement].get(slot)
             if source is not None:
@@ -540,7 +513,7 @@ class Pieces:
             return self._cut(expr, piece, width_of(expr.type))
         return self._load(pointer, piece) if piece < place.words // PIECE_WORDS else vector(0, 0)
 
-    def _forwarded(self, source: int, field: FieldIR, piece: int) -> Value:
+    def _forwarded(self, source: int, field: ex.FieldIR, piece: int) -> Value:
         if piece * PIECE_BITS >= field.bits:
             return vector(0, 0)
         key = -2 - source, (field.slot, piece)
@@ -567,9 +540,9 @@ class Pieces:
         moved = builder.ashr(value, ir.Constant(value.type, shift))
         return builder.bitcast(self._integers.resize(moved, PIECE_BITS, signed=True), VECTOR)
 
-    def _shift(self, expr: Binary, amount: int, piece: int, bits: int) -> Value:
+    def _shift(self, expr: ex.Binary, amount: int, piece: int, bits: int) -> Value:
         """Take two neighbouring words for each word of the result."""
-        left = expr.op is BinaryOp.SHL
+        left = expr.op is ex.BinaryOp.SHL
         words, rest = divmod(-amount if left else amount, WORD_BITS)
         inner = bits if left else bits + amount
         low = self._words(expr.left, piece * PIECE_WORDS + words, inner)
@@ -579,7 +552,7 @@ class Pieces:
         builder = self._scope.builder
         return builder.or_(builder.lshr(low, vector_of(rest)), builder.shl(high, vector_of(WORD_BITS - rest)))
 
-    def _words(self, expr: DataExpr, first: int, bits: int) -> Value:
+    def _words(self, expr: ex.DataExpr, first: int, bits: int) -> Value:
         """Return eight words from any word on. Words before word 0 are 0."""
         piece, offset = divmod(first, PIECE_WORDS)
         low = self.piece(expr, piece, bits) if piece >= 0 else vector(0, 0)
@@ -589,10 +562,10 @@ class Pieces:
         indices = ir.Constant(_SPLAT.type, [offset + i for i in range(PIECE_WORDS)])
         return self._scope.builder.shuffle_vector(low, high, indices)
 
-    def _sum(self, expr: Binary, piece: int, bits: int) -> Value:
+    def _sum(self, expr: ex.Binary, piece: int, bits: int) -> Value:
         builder, words = self._scope.builder, round_up(bits, PIECE_BITS) // WORD_BITS
         known = self._bits(expr.left), self._bits(expr.right)
-        if expr.op is BinaryOp.ADD:
+        if expr.op is ex.BinaryOp.ADD:
             left, right = self.piece(expr.left, piece, bits), self.piece(expr.right, piece, bits)
             if known_bits.adds_without_carry(*known, words):
                 return builder.add(left, right)
@@ -609,7 +582,7 @@ class Pieces:
             return builder.sub(left, right)
         return self._with_carry(expr, piece, bits, builder.sub(left, right), left)
 
-    def _with_carry(self, expr: Binary, piece: int, bits: int, plain: Value, left: Value) -> Value:
+    def _with_carry(self, expr: ex.Binary, piece: int, bits: int, plain: Value, left: Value) -> Value:
         """Add the carries between words, or subtract the borrows, all eight at once.
 
         A word makes a carry if its own sum overflows, and passes one on if the sum is all ones. So the words that make
@@ -617,7 +590,7 @@ class Pieces:
         latter.
         """
         builder, wide = self._scope.builder, ir.IntType(16)
-        adding = expr.op is BinaryOp.ADD
+        adding = expr.op is ex.BinaryOp.ADD
         makes = builder.icmp_unsigned("<" if adding else ">", plain, left)
         passes = builder.icmp_unsigned("==", plain, vector(-1 if adding else 0, 0))
         make, pass_on = (builder.zext(builder.bitcast(m, I8), wide) for m in (makes, passes))
@@ -630,7 +603,7 @@ class Pieces:
         change = builder.sext(mask, VECTOR)
         return builder.sub(plain, change) if adding else builder.add(plain, change)
 
-    def _carry(self, expr: Binary, piece: int, bits: int) -> Value:
+    def _carry(self, expr: ex.Binary, piece: int, bits: int) -> Value:
         if piece < 0:
             return ir.Constant(ir.IntType(16), 0)
         key = self._statement, (id(expr), piece)
@@ -653,16 +626,16 @@ class Pieces:
         return self._known[key]
 
     def _find_bits(self, expr: Expr) -> Known:
-        if isinstance(expr, Const):
+        if isinstance(expr, ex.Const):
             return Known(expr.value, expr.value)
-        if isinstance(expr, Invert):
+        if isinstance(expr, ex.Invert):
             inner = self._bits(expr.operand)
             return Known(~inner.certain, ~inner.possible)
-        if isinstance(expr, FieldRef):
+        if isinstance(expr, ex.FieldRef):
             source = self._visible[self._statement].get(expr.field.slot)
             return known_bits.of_type(expr.type) if source is None else self._assigned_bits(source)
-        if isinstance(expr, Binary):
-            if expr.op in (BinaryOp.SHL, BinaryOp.SHR) and isinstance(expr.right, Const):
+        if isinstance(expr, ex.Binary):
+            if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and isinstance(expr.right, ex.Const):
                 return known_bits.of_shift(expr.op, self._bits(expr.left), expr.right.value)
             return known_bits.of_binary(expr.op, self._bits(expr.left), self._bits(expr.right), expr.type)
         return known_bits.of_type(expr.type)
@@ -675,14 +648,14 @@ class Pieces:
 
 def is_piecewise(expr: Expr) -> bool:
     """Return whether nothing of an expression is computed as one integer, or under a condition."""
-    if isinstance(expr, Binary):
-        if expr.op in (BinaryOp.SHL, BinaryOp.SHR):
-            return isinstance(expr.right, Const) and is_piecewise(expr.left)
-        known = expr.op in _WORD_BY_WORD or expr.op in (BinaryOp.ADD, BinaryOp.SUB)
+    if isinstance(expr, ex.Binary):
+        if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR):
+            return isinstance(expr.right, ex.Const) and is_piecewise(expr.left)
+        known = expr.op in _WORD_BY_WORD or expr.op in (ex.BinaryOp.ADD, ex.BinaryOp.SUB)
         return known and is_piecewise(expr.left) and is_piecewise(expr.right)
-    if isinstance(expr, Invert):
+    if isinstance(expr, ex.Invert):
         return is_piecewise(expr.operand)
-    return isinstance(expr, Const | FieldRef | ParamRef)
+    return isinstance(expr, ex.Const | ex.FieldRef | ex.ParamRef)
 
 
 def vector_of(value: int) -> Value:

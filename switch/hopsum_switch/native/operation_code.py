@@ -10,35 +10,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..program import ir as p4
 from ..program.frame_budget import MAX_STEPS, jumps_back
-from ..program.ir import (
-    AddHeader,
-    Assign,
-    AssignElement,
-    AssignHeader,
-    AssignStack,
-    AssignUnion,
-    Clone,
-    Count,
-    ExecuteMeter,
-    Exit,
-    Hash,
-    Jump,
-    JumpIfZero,
-    LogMessage,
-    MarkToDrop,
-    NoOp,
-    Operation,
-    RandomUniform,
-    Recirculate,
-    RegisterRead,
-    RegisterWrite,
-    RemoveHeader,
-    Resubmit,
-    SendDigest,
-    ShiftStack,
-    Truncate,
-)
 from ..program.ir_expressions import Const, DataExpr, FieldIR, HeaderIR, IntType
 from ..state.randomness import INCREMENT, LAST_SHIFT, MIX
 from .calculation_code import compute
@@ -123,7 +96,7 @@ def _next(scope: FunctionScope) -> Value:
 # The methods push_front() and pop_front(), see `interp.operations.OperationWriter.shift_stack`.
 
 
-def shift_stack(scope: FunctionScope, op: ShiftStack) -> None:
+def shift_stack(scope: FunctionScope, op: p4.ShiftStack) -> None:
     """Write code that moves the elements of a stack."""
     if op.by == 0:
         return
@@ -179,22 +152,22 @@ class Operations:
         self._scope = scope
         self._pieces = Pieces(scope)
         self.integers = self._pieces.integers
-        self._body: tuple[Operation, ...] = ()
+        self._body: tuple[p4.Operation, ...] = ()
 
-    def write_all(self, body: tuple[Operation, ...]) -> None:
+    def write_all(self, body: tuple[p4.Operation, ...]) -> None:
         """Write a whole body. The builder ends in the block after it."""
         scope, self._body = self._scope, body
-        jumps = [op for op in body if isinstance(op, Jump | JumpIfZero)]
+        jumps = [op for op in body if isinstance(op, p4.Jump | p4.JumpIfZero)]
         if not jumps:
             self._straight(body)
             return
-        ends = {i + 1 for i, op in enumerate(body) if isinstance(op, Jump | JumpIfZero)}
+        ends = {i + 1 for i, op in enumerate(body) if isinstance(op, p4.Jump | p4.JumpIfZero)}
         starts = sorted({0, len(body)} | ends | {op.to for op in jumps})
         blocks = {start: scope.block(f"op{start}") for start in starts}
         scope.builder.branch(blocks[0])
         for start, end in pairwise(starts):
             scope.start(blocks[start])
-            self._straight([op for op in body[start:end] if not isinstance(op, Jump | JumpIfZero)])
+            self._straight([op for op in body[start:end] if not isinstance(op, p4.Jump | p4.JumpIfZero)])
             self._leave(end - 1, blocks, blocks[end])
         scope.start(blocks[len(body)])
 
@@ -220,47 +193,47 @@ class Operations:
 
     def _leave(self, index: int, blocks: dict[int, Value], following: Value) -> None:
         last = self._body[index]
-        if isinstance(last, Jump):
+        if isinstance(last, p4.Jump):
             self._scope.builder.branch(self._jump_target(index, last, blocks))
-        elif isinstance(last, JumpIfZero):
+        elif isinstance(last, p4.JumpIfZero):
             value = self.integers.exact(last.value)
             zero = self._scope.builder.icmp_unsigned("==", value, ir.Constant(value.type, 0))
             self._scope.builder.cbranch(zero, self._jump_target(index, last, blocks), following)
         else:
             self._scope.builder.branch(following)
 
-    def _jump_target(self, index: int, jump: Jump | JumpIfZero, blocks: dict[int, Value]) -> Value:
+    def _jump_target(self, index: int, jump: p4.Jump | p4.JumpIfZero, blocks: dict[int, Value]) -> Value:
         if not jumps_back(index, jump):
             return blocks[jump.to]
         return step(self._scope, blocks[jump.to], blocks[len(self._body)])
 
-    def _straight(self, body: Sequence[Operation]) -> None:
-        run: list[Assign] = []
+    def _straight(self, body: Sequence[p4.Operation]) -> None:
+        run: list[p4.Assign] = []
         for op in body:
-            if isinstance(op, Assign) and self._joins(run, op):
+            if isinstance(op, p4.Assign) and self._joins(run, op):
                 run.append(op)
                 continue
             self._flush(run)
             run = []
-            if isinstance(op, Assign) and self._joins(run, op):
+            if isinstance(op, p4.Assign) and self._joins(run, op):
                 run.append(op)
             else:
                 _WRITERS[type(op)](self, op)
         self._flush(run)
 
-    def _joins(self, run: list[Assign], op: Assign) -> bool:
+    def _joins(self, run: list[p4.Assign], op: p4.Assign) -> bool:
         place = self._scope.layout.field(op.target)
         if not place.is_wide or place.signed or not is_piecewise(op.value):
             return False
         return not run or self._scope.layout.field(run[0].target).words == place.words
 
-    def _flush(self, run: list[Assign]) -> None:
+    def _flush(self, run: list[p4.Assign]) -> None:
         if run:
             others = tuple(op for op in self._body if not any(op is member for member in run))
             dead = self._scope.layout.temporaries - reads(others)
             self._pieces.assign(run, dead)
 
-    def _assign(self, op: Assign) -> None:
+    def _assign(self, op: p4.Assign) -> None:
         self.store_field(op.target, op.value)
 
     def _wrap_signed(self, expr: Expr, place: StoredInteger) -> Value:
@@ -276,16 +249,16 @@ class Operations:
         wrapped = builder.ashr(builder.shl(value, spare), spare)
         return self.integers.resize(builder.select(fits, value, wrapped), width, signed=True)
 
-    def _assign_element(self, op: AssignElement) -> None:
+    def _assign_element(self, op: p4.AssignElement) -> None:
         inside, index = self._index(op.index, len(op.targets))
         choice = self._scope.variable(self._scope.builder.select(inside, index, word(len(op.targets))))
         for number, field in enumerate(op.targets):
             chosen = self._scope.builder.load(choice, typ=I64)
             with self._scope.when(self._scope.builder.icmp_unsigned("==", chosen, word(number))):
                 # The value may name the field itself: nothing is read again once a field was written.
-                self._assign(Assign(field, op.value))
+                self._assign(p4.Assign(field, op.value))
 
-    def _assign_header(self, op: AssignHeader) -> None:
+    def _assign_header(self, op: p4.AssignHeader) -> None:
         scope, builder = self._scope, self._scope.builder
         if op.target.name == op.value.name:
             return
@@ -298,7 +271,7 @@ class Operations:
                 if not op.target.metadata:
                     scope.set_valid(op.target, 0)
 
-    def _add_header(self, op: AddHeader) -> None:
+    def _add_header(self, op: p4.AddHeader) -> None:
         if op.header.metadata:
             return
         scope = self._scope
@@ -309,17 +282,17 @@ class Operations:
                 scope.clear(scope.at(scope.state, first), 8 * words)
             scope.set(Word.LENGTH, scope.builder.add(scope.get(Word.LENGTH), word(op.header.bits // 8)))
 
-    def _overwritten(self, op: AddHeader) -> bool:
+    def _overwritten(self, op: p4.AddHeader) -> bool:
         """Return whether the rest of this body sets every field before any read."""
         left = {field.slot for field in op.header.fields}
         position = next(i for i, other in enumerate(self._body) if other is op)
         for following in self._body[position + 1 :]:
-            if not isinstance(following, Assign) or reads(following.value) & left:
+            if not isinstance(following, p4.Assign) or reads(following.value) & left:
                 break
             left.discard(following.target.slot)
         return not left
 
-    def _remove_header(self, op: RemoveHeader) -> None:
+    def _remove_header(self, op: p4.RemoveHeader) -> None:
         if op.header.metadata:
             return
         scope = self._scope
@@ -327,25 +300,25 @@ class Operations:
             scope.set_valid(op.header, 0)
             scope.set(Word.LENGTH, scope.builder.sub(scope.get(Word.LENGTH), word(op.header.bits // 8)))
 
-    def _mark_to_drop(self, op: MarkToDrop) -> None:
+    def _mark_to_drop(self, op: p4.MarkToDrop) -> None:
         self.store_word(op.egress_spec, word(DROP_PORT))
         if op.mcast_grp is not None:
             self.store_word(op.mcast_grp, word(0))
 
-    def _exit(self, op: Exit) -> None:
+    def _exit(self, op: p4.Exit) -> None:
         del op
         self._scope.set(Word.EXITED, 1)
 
-    def _truncate(self, op: Truncate) -> None:
+    def _truncate(self, op: p4.Truncate) -> None:
         scope = self._scope
         scope.set(Word.LIMIT, scope.minimum(scope.get(Word.LIMIT), self.integers.word(op.length)))
 
-    def _register_read(self, op: RegisterRead) -> None:
+    def _register_read(self, op: p4.RegisterRead) -> None:
         with self._inside(op.index, op.register.size) as index:
             cell = self._cell(op.register.name, index)
             self.store_field(op.target, cell)
 
-    def _register_write(self, op: RegisterWrite) -> None:
+    def _register_write(self, op: p4.RegisterWrite) -> None:
         with self._inside(op.index, op.register.size) as index:
             cell = self._cell(op.register.name, index)
             self.store(cell.pointer, cell.place, op.value)
@@ -355,7 +328,7 @@ class Operations:
         offset = scope.builder.add(word(place.offset), scope.builder.mul(index, word(place.words)))
         return CellRef(scope.at(scope.address(ControlWord.REGISTERS), offset), place)
 
-    def _count(self, op: Count) -> None:
+    def _count(self, op: p4.Count) -> None:
         scope, builder = self._scope, self._scope.builder
         with self._inside(op.index, op.counter.size) as index:
             start, base = scope.layout.counters[op.counter.name], scope.address(ControlWord.COUNTERS)
@@ -363,35 +336,35 @@ class Operations:
                 at = builder.add(index, word(start + offset))
                 scope.store(builder.add(scope.load(base, at), amount), base, at)
 
-    def _hash(self, op: Hash) -> None:
+    def _hash(self, op: p4.Hash) -> None:
         builder = self._scope.builder
         size, base = self.integers.word(op.size), self.integers.word(op.base)
         size = builder.select(builder.icmp_unsigned("==", size, word(0)), word(1), size)
         value = compute(self._scope, op.calculation)
         self.store_word(op.target, builder.add(builder.urem(value, size), base))
 
-    def _random(self, op: RandomUniform) -> None:
+    def _random(self, op: p4.RandomUniform) -> None:
         low, high = self.integers.word(op.low), self.integers.word(op.high)
         with self._scope.when(self._scope.builder.icmp_unsigned("<=", low, high)):
             self.store_word(op.target, draw(self._scope, low, high))
 
-    def _shift_stack(self, op: ShiftStack) -> None:
+    def _shift_stack(self, op: p4.ShiftStack) -> None:
         shift_stack(self._scope, op)
 
-    def _assign_stack(self, op: AssignStack) -> None:
+    def _assign_stack(self, op: p4.AssignStack) -> None:
         count = self._scope.load(self._scope.field_pointer(op.value.next), 0)
         self._scope.store(count, self._scope.field_pointer(op.target.next), 0)
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
-            self._assign_header(AssignHeader(target, value))
+            self._assign_header(p4.AssignHeader(target, value))
 
-    def _assign_union(self, op: AssignUnion) -> None:
+    def _assign_union(self, op: p4.AssignUnion) -> None:
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
-            self._assign_header(AssignHeader(target, value))
+            self._assign_header(p4.AssignHeader(target, value))
 
-    def _refuse(self, op: Operation) -> None:
+    def _refuse(self, op: p4.Operation) -> None:
         raise refuse(_INTERPRETED[type(op)], self._scope.where)
 
-    def _no_op(self, op: NoOp) -> None:
+    def _no_op(self, op: p4.NoOp) -> None:
         del op
 
     @contextmanager
@@ -419,31 +392,31 @@ class Operations:
 
 # Operations that only the interpreter runs, as `unsupported` names them.
 _INTERPRETED: dict[type, str] = {
-    Clone: "clone",
-    ExecuteMeter: "meter",
-    LogMessage: "log message",
-    Recirculate: "recirculate",
-    Resubmit: "resubmit",
-    SendDigest: "digest",
+    p4.Clone: "clone",
+    p4.ExecuteMeter: "meter",
+    p4.LogMessage: "log message",
+    p4.Recirculate: "recirculate",
+    p4.Resubmit: "resubmit",
+    p4.SendDigest: "digest",
 }
 
 _WRITERS: dict[type, Callable[[Operations, Any], None]] = {
-    Assign: Operations._assign,
-    AssignHeader: Operations._assign_header,
-    AddHeader: Operations._add_header,
-    RemoveHeader: Operations._remove_header,
-    ShiftStack: Operations._shift_stack,
-    AssignStack: Operations._assign_stack,
-    AssignElement: Operations._assign_element,
-    AssignUnion: Operations._assign_union,
+    p4.Assign: Operations._assign,
+    p4.AssignHeader: Operations._assign_header,
+    p4.AddHeader: Operations._add_header,
+    p4.RemoveHeader: Operations._remove_header,
+    p4.ShiftStack: Operations._shift_stack,
+    p4.AssignStack: Operations._assign_stack,
+    p4.AssignElement: Operations._assign_element,
+    p4.AssignUnion: Operations._assign_union,
     **dict.fromkeys(_INTERPRETED, Operations._refuse),
-    MarkToDrop: Operations._mark_to_drop,
-    Exit: Operations._exit,
-    Truncate: Operations._truncate,
-    RegisterRead: Operations._register_read,
-    RegisterWrite: Operations._register_write,
-    Count: Operations._count,
-    Hash: Operations._hash,
-    RandomUniform: Operations._random,
-    NoOp: Operations._no_op,
+    p4.MarkToDrop: Operations._mark_to_drop,
+    p4.Exit: Operations._exit,
+    p4.Truncate: Operations._truncate,
+    p4.RegisterRead: Operations._register_read,
+    p4.RegisterWrite: Operations._register_write,
+    p4.Count: Operations._count,
+    p4.Hash: Operations._hash,
+    p4.RandomUniform: Operations._random,
+    p4.NoOp: Operations._no_op,
 }

@@ -6,23 +6,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..interp.parser import error_number
+from ..program import ir as p4
 from ..program.frame_budget import parser_cycles
-from ..program.ir import (
-    Advance,
-    Computed,
-    Extract,
-    ExtractNext,
-    KeyPart,
-    Lookahead,
-    ParserOp,
-    Perform,
-    SetField,
-    SetLookahead,
-    StackIR,
-    StateIR,
-    Verify,
-    padded_bytes,
-)
 from ..program.ir_expressions import HeaderIR
 from .frame_code import HeaderAccess
 from .function_scope import PTR, CellRef, FunctionScope, Unit, Value, word
@@ -63,13 +48,13 @@ class _Parser:
     def _target(self, name: str | None) -> Value:
         return self._end if name is None else self._states[name]
 
-    def _successor(self, state: StateIR, name: str | None) -> Value:
+    def _successor(self, state: p4.StateIR, name: str | None) -> Value:
         """Return where a transition leads, by way of a step if it can lead back."""
         if name not in self._cycles.get(state.name, ()):
             return self._target(name)
         return step(self._scope, self._target(name), self._end)
 
-    def _state(self, state: StateIR) -> None:
+    def _state(self, state: p4.StateIR) -> None:
         for op in state.ops:
             self._write(op)
         builder = self._scope.builder
@@ -83,22 +68,22 @@ class _Parser:
                 self._scope.start(following)
         builder.branch(self._successor(state, state.default))
 
-    def _write(self, op: ParserOp) -> None:
+    def _write(self, op: p4.ParserOp) -> None:
         scope = self._scope
-        if isinstance(op, Extract):
+        if isinstance(op, p4.Extract):
             self._extract(op.header)
-        elif isinstance(op, ExtractNext):
+        elif isinstance(op, p4.ExtractNext):
             self._extract_next(op.stack)
-        elif isinstance(op, SetField):
+        elif isinstance(op, p4.SetField):
             self._operations.store_field(op.target, op.value)
-        elif isinstance(op, SetLookahead):
+        elif isinstance(op, p4.SetLookahead):
             self._set_lookahead(op)
-        elif isinstance(op, Verify):
+        elif isinstance(op, p4.Verify):
             self._fail_if(scope.builder.not_(self._integers.condition(op.condition)), self._integers.low(op.error, 64))
-        elif isinstance(op, Advance):
+        elif isinstance(op, p4.Advance):
             self._advance(op)
         else:
-            assert isinstance(op, Perform)
+            assert isinstance(op, p4.Perform)
             self._operations.write_all((op.operation,))
 
     def _fail_if(self, condition: Value, error: Value) -> None:
@@ -130,7 +115,7 @@ class _Parser:
         self._scope.make_valid(header)
         self._scope.set(Word.POSITION, self._scope.builder.add(position, size))
 
-    def _extract_next(self, stack: StackIR) -> None:
+    def _extract_next(self, stack: p4.StackIR) -> None:
         """Write one block per element. The number of elements in use selects the block."""
         scope, builder = self._scope, self._scope.builder
         pointer = scope.field_pointer(stack.next)
@@ -147,7 +132,7 @@ class _Parser:
             builder.branch(end)
         scope.start(end)
 
-    def _advance(self, op: Advance) -> None:
+    def _advance(self, op: p4.Advance) -> None:
         if op.bits.type.signed:
             raise refuse("signed length", f"advance() in {self._scope.where}")
         if op.bits.type.bits >= WORD_BITS:
@@ -159,11 +144,11 @@ class _Parser:
         position = self._need(size)
         self._scope.set(Word.POSITION, builder.add(position, size))
 
-    def _peek(self, ahead: Lookahead) -> Value:
+    def _peek(self, ahead: p4.Lookahead) -> Value:
         position = self._need(word((ahead.offset + ahead.bits + 7) // 8))
         return self._frames.bits(self._at(position), ahead.offset, ahead.bits)
 
-    def _set_lookahead(self, op: SetLookahead) -> None:
+    def _set_lookahead(self, op: p4.SetLookahead) -> None:
         scope, value = self._scope, self._peek(op.value)
         kind = ir.IntType(WORD_BITS * words_for(op.value.bits))
         with scope.builder.goto_entry_block():
@@ -180,9 +165,9 @@ class _Parser:
             cell = CellRef(pointer, StoredInteger(0, op.value.bits))
         self._operations.store_field(op.target, cell)
 
-    def _key(self, parts: tuple[KeyPart, ...]) -> Value:
+    def _key(self, parts: tuple[p4.KeyPart, ...]) -> Value:
         builder = self._scope.builder
-        sizes = [8 * padded_bytes(part.bits) for part in parts]
+        sizes = [8 * p4.padded_bytes(part.bits) for part in parts]
         kind = ir.IntType(max(WORD_BITS, round_up(sum(sizes), WORD_BITS)))
         key = ir.Constant(kind, 0)
         for size, part in zip(sizes, parts, strict=True):
@@ -190,10 +175,10 @@ class _Parser:
             key = builder.or_(builder.shl(key, ir.Constant(kind, size)), value) if size < kind.width else value
         return key
 
-    def _part(self, part: KeyPart) -> Value:
-        if isinstance(part.value, Lookahead):
+    def _part(self, part: p4.KeyPart) -> Value:
+        if isinstance(part.value, p4.Lookahead):
             return self._peek(part.value)
-        if isinstance(part.value, Computed):
+        if isinstance(part.value, p4.Computed):
             kind = ir.IntType(round_up(part.bits, WORD_BITS))
             value = self._integers.low(part.value.value, kind.width)
             return self._scope.builder.and_(value, ir.Constant(kind, (1 << part.bits) - 1))

@@ -20,18 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..interp.observer import Observer
-from ..program.ir import (
-    ActionCall,
-    ActionIR,
-    ActionNodeIR,
-    ConditionalIR,
-    CounterIR,
-    MarkToDrop,
-    NodeIR,
-    ProgramIR,
-    StateIR,
-    TableIR,
-)
+from ..program import ir as p4
 from ..program.p4_source import SourceInfo
 from ..state.entry_lookup import Entry
 
@@ -41,7 +30,7 @@ MAX_COUNTER_CELLS = 64
 class Coverage(Observer):
     """Collects the parts that packets meet."""
 
-    def __init__(self, program: ProgramIR) -> None:
+    def __init__(self, program: p4.ProgramIR) -> None:
         self._parts = tuple(dict.fromkeys(_parts(program)))
         self._met: set[str] = set()
 
@@ -65,24 +54,24 @@ class Coverage(Observer):
             lines.append(f"{kind}: {sum(_kind(part) == kind for part in self.met())} of {total}")
         return "\n".join([*lines, *(f"missed {part}" for part in self.missed())])
 
-    def state_entered(self, state: StateIR) -> None:
+    def state_entered(self, state: p4.StateIR) -> None:
         """Note a state."""
         self._met.add(_state(state))
 
-    def state_left(self, state: StateIR, following: str | None) -> None:
+    def state_left(self, state: p4.StateIR, following: str | None) -> None:
         """Note a transition."""
         self._met.add(_transition(state, following))
 
-    def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
+    def condition_met(self, node: p4.ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
         """Note an outcome."""
         self._met.add(_condition(node, holds))
 
-    def action_called(self, node: ActionNodeIR) -> None:
+    def action_called(self, node: p4.ActionNodeIR) -> None:
         """Note a call."""
         self._met.add(_call(node))
 
     def table_applied(
-        self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
+        self, table: p4.TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: p4.ActionCall | None
     ) -> None:
         """Note the outcome and the action."""
         if key is not None:
@@ -90,7 +79,7 @@ class Coverage(Observer):
         if call is not None:
             self._met.add(_table(table, call.action.name))
 
-    def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
+    def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
         """Note a cell."""
         if counter.size <= MAX_COUNTER_CELLS:
             self._met.add(_cell(counter, index))
@@ -100,7 +89,7 @@ class Coverage(Observer):
         self._met.add(_drop(action, source))
 
 
-def _parts(program: ProgramIR) -> Iterator[str]:
+def _parts(program: p4.ProgramIR) -> Iterator[str]:
     for state in program.parser.states.values():
         yield _state(state)
         for following in (*(case.next for case in state.cases), state.default):
@@ -113,11 +102,11 @@ def _parts(program: ProgramIR) -> Iterator[str]:
             yield from (_cell(counter, index) for index in range(counter.size))
 
 
-def _node_parts(node: NodeIR) -> Iterator[str]:
-    if isinstance(node, ConditionalIR):
+def _node_parts(node: p4.NodeIR) -> Iterator[str]:
+    if isinstance(node, p4.ConditionalIR):
         yield from (_condition(node, holds) for holds in (True, False))
         return
-    if isinstance(node, ActionNodeIR):
+    if isinstance(node, p4.ActionNodeIR):
         yield _call(node)
         yield from _drops(node.action)
         return
@@ -128,7 +117,7 @@ def _node_parts(node: NodeIR) -> Iterator[str]:
         yield from _drops(action)
 
 
-def _runnable(table: TableIR) -> Sequence[ActionIR]:
+def _runnable(table: p4.TableIR) -> Sequence[p4.ActionIR]:
     """Return the actions that a table can run, whatever the control plane writes."""
     default = [] if table.default is None else [table.default.action]
     fixed = bool(default) and (table.const_default_action or table.const_default_entry)
@@ -138,9 +127,9 @@ def _runnable(table: TableIR) -> Sequence[ActionIR]:
     return [*entries, *(default if fixed else [*table.actions.values(), *default])]
 
 
-def _drops(action: ActionIR) -> Iterator[str]:
+def _drops(action: p4.ActionIR) -> Iterator[str]:
     for operation, source in zip(action.body, action.sources, strict=True):
-        if isinstance(operation, MarkToDrop):
+        if isinstance(operation, p4.MarkToDrop):
             yield _drop(action.name, source)
 
 
@@ -148,27 +137,27 @@ def _kind(part: str) -> str:
     return part.partition(" ")[0]
 
 
-def _state(state: StateIR) -> str:
+def _state(state: p4.StateIR) -> str:
     return f"state {state.name}"
 
 
-def _transition(state: StateIR, following: str | None) -> str:
+def _transition(state: p4.StateIR, following: str | None) -> str:
     return f"transition {state.name} -> {following or 'accept'}"
 
 
-def _condition(node: ConditionalIR, holds: bool) -> str:
+def _condition(node: p4.ConditionalIR, holds: bool) -> str:
     return f"condition {node.source or node.name}: {str(holds).lower()}"
 
 
-def _call(node: ActionNodeIR) -> str:
+def _call(node: p4.ActionNodeIR) -> str:
     return f"call {node.action.name}"
 
 
-def _table(table: TableIR, what: str) -> str:
+def _table(table: p4.TableIR, what: str) -> str:
     return f"table {table.name}: {what}"
 
 
-def _cell(counter: CounterIR, index: int) -> str:
+def _cell(counter: p4.CounterIR, index: int) -> str:
     return f"counter {counter.name}[{index}]"
 
 

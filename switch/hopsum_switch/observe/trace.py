@@ -51,18 +51,8 @@ from typing import Any, TextIO
 
 from ..interp.observer import Observer
 from ..interp.v1model import TOO_MANY_TURNS
+from ..program import ir as p4
 from ..program.frame_budget import OUT_OF_STEPS
-from ..program.ir import (
-    ActionCall,
-    ActionNodeIR,
-    CellArray,
-    ConditionalIR,
-    CounterIR,
-    DigestIR,
-    RegisterIR,
-    StateIR,
-    TableIR,
-)
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.p4_source import SourceInfo
 from ..state.copies import PortCopy
@@ -313,7 +303,7 @@ class Trace(Observer):
         """Hand over the record of a packet on which the engine failed."""
         self._hand_over_failed()
 
-    def state_entered(self, state: StateIR) -> None:
+    def state_entered(self, state: p4.StateIR) -> None:
         """Extend the path."""
         self._parser()["path"].append(state.name)
 
@@ -322,7 +312,7 @@ class Trace(Observer):
         self._parser().update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
         self._start({"step": "ingress", "events": []})
 
-    def condition_met(self, node: ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
+    def condition_met(self, node: p4.ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
         """Note a condition."""
         event: Record = {"condition": node.name, "source": _place(node.source), "holds": holds}
         self._note({**event, "values": _shown(values)} if self.values else event)
@@ -343,12 +333,12 @@ class Trace(Observer):
         """Note a read of an invalid header."""
         self._note({"invalid_read": field.qualified, "value": hex(value), "source": _place(source)})
 
-    def action_called(self, node: ActionNodeIR) -> None:
+    def action_called(self, node: p4.ActionNodeIR) -> None:
         """Note a call."""
         self._note({"call": node.action.name, "source": _place(node.source)})
 
     def table_applied(
-        self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
+        self, table: p4.TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: p4.ActionCall | None
     ) -> None:
         """Note a table with the action that it runs."""
         if _is_made_by_compiler(table) and call is not None:
@@ -365,15 +355,15 @@ class Trace(Observer):
         event["params"] = {param.name: hex(value) for param, value in params}
         self._note(event)
 
-    def register_read(self, register: RegisterIR, index: int, value: int) -> None:
+    def register_read(self, register: p4.RegisterIR, index: int, value: int) -> None:
         """Note a read."""
         self._note({"read": register.name, "index": index, "value": hex(value)})
 
-    def register_written(self, register: RegisterIR, index: int, old: int, new: int) -> None:
+    def register_written(self, register: p4.RegisterIR, index: int, old: int, new: int) -> None:
         """Note a write."""
         self._note({"write": register.name, "index": index, "old": hex(old), "new": hex(new)})
 
-    def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
+    def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
         """Note a count. Both units of one count are one event."""
         events = self._steps[-1]["events"]
         last = events[-1] if events else {}
@@ -382,7 +372,7 @@ class Trace(Observer):
         else:
             self._note({"count": counter.name, "index": index, unit: [old, new]})
 
-    def index_out_of_range(self, access: str, array: CellArray, index: int, source: SourceInfo | None) -> None:
+    def index_out_of_range(self, access: str, array: p4.CellArray, index: int, source: SourceInfo | None) -> None:
         """Note an index outside an array."""
         place = {"size": array.size, "source": _place(source)}
         self._note({"outside": array.name, "access": access, "index": index, **place})
@@ -403,7 +393,7 @@ class Trace(Observer):
         """Note a clone."""
         self._note({"clone": session, "replicas": [list(replica) for replica in replicas]})
 
-    def digest_sent(self, digest: DigestIR, values: Sequence[int]) -> None:
+    def digest_sent(self, digest: p4.DigestIR, values: Sequence[int]) -> None:
         """Note a digest."""
         self._note({"digest": digest.name, "values": [hex(value) for value in values]})
 
@@ -491,7 +481,7 @@ def trace_to(target: str, *, as_json: bool = False, values: bool = False) -> Ite
         yield stack.enter_context(closing(Trace(TraceWriter(stream, as_json=as_json), values=values)))
 
 
-def _is_made_by_compiler(table: TableIR) -> bool:
+def _is_made_by_compiler(table: p4.TableIR) -> bool:
     """Return whether p4c has made a table for statements: such a name has no control in front, and there is no key."""
     return table.name.startswith("tbl_") and not table.keys and "." not in table.name
 

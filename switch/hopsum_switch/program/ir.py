@@ -9,10 +9,9 @@ JSON it came from. Objects are immutable and refer to each other directly (a fie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
-from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, VariableIR
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, IrNode, VariableIR
 from .p4_source import SourceInfo
 
 # Objects that actions and parsers name: stacks, field lists, digests, counters, meters, registers, calculations.
@@ -22,8 +21,7 @@ from .p4_source import SourceInfo
 STACK_STATE = "$stacks$"
 
 
-@dataclass(frozen=True, slots=True)
-class StackIR:
+class StackIR(IrNode, frozen=True):
     """A header stack. `next` counts the elements in use. It is metadata that only the engine writes."""
 
     name: str
@@ -31,8 +29,7 @@ class StackIR:
     next: FieldIR
 
 
-@dataclass(frozen=True, slots=True)
-class UnionIR:
+class UnionIR(IrNode, frozen=True):
     """A header union: when a member becomes valid, the others become invalid."""
 
     name: str
@@ -40,16 +37,14 @@ class UnionIR:
     headers: tuple[HeaderIR, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldListIR:
+class FieldListIR(IrNode, frozen=True):
     """Metadata that is preserved for a packet that is copied or starts again. All other metadata is reset."""
 
     id: int
     fields: tuple[FieldIR, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DigestIR:
+class DigestIR(IrNode, frozen=True):
     """A digest: the members of one type of message for the controller, and their widths."""
 
     id: int
@@ -59,8 +54,7 @@ class DigestIR:
     source: SourceInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class MeterIR:
+class MeterIR(IrNode, frozen=True):
     """Two-rate meters. A direct one has a table. A hit there stores the colour of the entry's meter in `target`."""
 
     name: str
@@ -72,8 +66,7 @@ class MeterIR:
     source: SourceInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class CounterIR:
+class CounterIR(IrNode, frozen=True):
     """A counter array. `table` is set for a direct counter, whose cells are that table's entries."""
 
     name: str
@@ -83,8 +76,7 @@ class CounterIR:
     source: SourceInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterIR:
+class RegisterIR(IrNode, frozen=True):
     """A register array. Cells hold unsigned values of `bits` bits."""
 
     name: str
@@ -102,8 +94,7 @@ INVALID_HEADER_READ = "invalid_header_read"
 """The kind under which an interpreter with an observer counts reads of fields of invalid headers (`Engine.faults`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CalculationInput:
+class CalculationInput(IrNode, frozen=True):
     """One piece of a calculation's input: a field, a whole header, or a constant of `bits` bits."""
 
     field: FieldIR | None
@@ -112,8 +103,7 @@ class CalculationInput:
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class CalculationIR:
+class CalculationIR(IrNode, frozen=True):
     """A checksum or hash over fields, skipping those of invalid headers."""
 
     name: str
@@ -125,62 +115,54 @@ class CalculationIR:
 # Actions: parameters and a list of operations with jumps.
 
 
-@dataclass(frozen=True, slots=True)
-class ParamIR:
+class ParamIR(IrNode, frozen=True):
     """One parameter of an action."""
 
     name: str
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(IrNode, frozen=True):
     """Store a value, wrapped to the field's width."""
 
     target: FieldIR
     value: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class AssignHeader:
+class AssignHeader(IrNode, frozen=True):
     """Copy validity and, if valid, all fields."""
 
     target: HeaderIR
     value: HeaderIR
 
 
-@dataclass(frozen=True, slots=True)
-class AddHeader:
+class AddHeader(IrNode, frozen=True):
     """Make an invalid header valid, with all fields 0. A valid header does not change."""
 
     header: HeaderIR
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveHeader:
+class RemoveHeader(IrNode, frozen=True):
     """Make a header invalid. Its fields keep their values."""
 
     header: HeaderIR
 
 
-@dataclass(frozen=True, slots=True)
-class ShiftStack:
+class ShiftStack(IrNode, frozen=True):
     """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
 
     stack: StackIR
     by: int
 
 
-@dataclass(frozen=True, slots=True)
-class AssignStack:
+class AssignStack(IrNode, frozen=True):
     """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
 
     target: StackIR
     value: StackIR
 
 
-@dataclass(frozen=True, slots=True)
-class AssignElement:
+class AssignElement(IrNode, frozen=True):
     """Store a value into one of several fields of one shape. An index outside them stores nothing."""
 
     targets: tuple[FieldIR, ...]
@@ -188,61 +170,53 @@ class AssignElement:
     value: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class AssignUnion:
+class AssignUnion(IrNode, frozen=True):
     """Copy a union, member by member as `AssignHeader`."""
 
     target: UnionIR
     value: UnionIR
 
 
-@dataclass(frozen=True, slots=True)
-class AssignVariable:
+class AssignVariable(IrNode, frozen=True):
     """Copy a variable-length field with its length."""
 
     target: VariableIR
     value: VariableIR
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage:
+class LogMessage(IrNode, frozen=True):
     """Write a line to the log. The values go between the parts of the text."""
 
     parts: tuple[str, ...]
     values: tuple[DataExpr, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Clone:
+class Clone(IrNode, frozen=True):
     """Have a copy made at the end of the control for a clone session. The last call holds."""
 
     session: DataExpr
     preserved: FieldListIR
 
 
-@dataclass(frozen=True, slots=True)
-class SendDigest:
+class SendDigest(IrNode, frozen=True):
     """After ingress, send the members' present values to the controller. The last call holds, and egress sends none."""
 
     digest: DigestIR
 
 
-@dataclass(frozen=True, slots=True)
-class Resubmit:
+class Resubmit(IrNode, frozen=True):
     """After ingress, start again with the frame as received. The last call holds."""
 
     preserved: FieldListIR
 
 
-@dataclass(frozen=True, slots=True)
-class Recirculate:
+class Recirculate(IrNode, frozen=True):
     """After egress, start again with the frame as emitted. The last call holds."""
 
     preserved: FieldListIR
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteMeter:
+class ExecuteMeter(IrNode, frozen=True):
     """Store a meter's colour (0 green, 1 yellow, 2 red). An index outside the array does nothing."""
 
     meter: MeterIR
@@ -250,28 +224,24 @@ class ExecuteMeter:
     target: FieldIR
 
 
-@dataclass(frozen=True, slots=True)
-class MarkToDrop:
+class MarkToDrop(IrNode, frozen=True):
     """Set the egress port to the drop port and clear the multicast group."""
 
     egress_spec: FieldIR
     mcast_grp: FieldIR | None
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(IrNode, frozen=True):
     """End the control after the running action."""
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(IrNode, frozen=True):
     """Cut the emitted frame to at most `length` bytes. The smallest of several cuts holds."""
 
     length: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterRead:
+class RegisterRead(IrNode, frozen=True):
     """Read a cell. An index outside the array leaves the field as it is."""
 
     target: FieldIR
@@ -279,8 +249,7 @@ class RegisterRead:
     index: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterWrite:
+class RegisterWrite(IrNode, frozen=True):
     """Write a cell. An index outside the array writes nothing."""
 
     register: RegisterIR
@@ -288,16 +257,14 @@ class RegisterWrite:
     value: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(IrNode, frozen=True):
     """Count the packet and its bytes as received. An index outside the array counts nothing."""
 
     counter: CounterIR
     index: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Hash:
+class Hash(IrNode, frozen=True):
     """target = base + hash mod size, in 64 bits. A size of 0 acts as 1."""
 
     target: FieldIR
@@ -306,8 +273,7 @@ class Hash:
     size: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class RandomUniform:
+class RandomUniform(IrNode, frozen=True):
     """Store a random integer in [low, high], or nothing if low > high."""
 
     target: FieldIR
@@ -315,23 +281,20 @@ class RandomUniform:
     high: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(IrNode, frozen=True):
     """Continue at operation `to` of the action."""
 
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class JumpIfZero:
+class JumpIfZero(IrNode, frozen=True):
     """Continue at operation `to` if the value is 0."""
 
     value: DataExpr
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoOp:
+class NoOp(IrNode, frozen=True):
     """No operation. It keeps jump targets in place."""
 
 
@@ -365,8 +328,7 @@ Operation = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ActionIR:
+class ActionIR(IrNode, frozen=True):
     """An action. `sources` has one element per element of `body`."""
 
     name: str
@@ -380,23 +342,20 @@ class ActionIR:
 # The parser: states of operations, each ending in a transition.
 
 
-@dataclass(frozen=True, slots=True)
-class Lookahead:
+class Lookahead(IrNode, frozen=True):
     """`bits` bits that start `offset` bits after the read position."""
 
     offset: int
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extract:
+class Extract(IrNode, frozen=True):
     """Read a header and make it valid."""
 
     header: HeaderIR
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractVariable:
+class ExtractVariable(IrNode, frozen=True):
     """Read a header whose variable-length field has `bits` bits, a multiple of 8.
 
     HeaderTooShort if that is more than the field holds.
@@ -407,46 +366,40 @@ class ExtractVariable:
     bits: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractNext:
+class ExtractNext(IrNode, frozen=True):
     """Read the next element of a stack. The error is StackOutOfBounds if all elements are in use."""
 
     stack: StackIR
 
 
-@dataclass(frozen=True, slots=True)
-class SetField:
+class SetField(IrNode, frozen=True):
     """Store an expression into a field."""
 
     target: FieldIR
     value: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class SetLookahead:
+class SetLookahead(IrNode, frozen=True):
     """Store bits that stay unread into a field."""
 
     target: FieldIR
     value: Lookahead
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(IrNode, frozen=True):
     """Stop with an error unless the condition holds."""
 
     condition: BoolExpr
     error: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(IrNode, frozen=True):
     """Skip bits. The number must be a multiple of 8."""
 
     bits: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Perform:
+class Perform(IrNode, frozen=True):
     """An operation that actions have too."""
 
     operation: Operation
@@ -455,8 +408,7 @@ class Perform:
 ParserOp = Extract | ExtractVariable | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(IrNode, frozen=True):
     """The low `bits` bits of an expression."""
 
     value: DataExpr
@@ -468,8 +420,7 @@ def padded_bytes(bits: int) -> int:
     return (bits + 7) // 8
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
+class KeyPart(IrNode, frozen=True):
     """One piece of a transition key, padded at the left to whole bytes."""
 
     value: FieldIR | Lookahead | Computed
@@ -480,8 +431,7 @@ class KeyPart:
         return self.value.bits
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionCase:
+class TransitionCase(IrNode, frozen=True):
     """A transition that is taken if key & mask == value. Value and mask cover the whole padded key."""
 
     value: int
@@ -489,8 +439,7 @@ class TransitionCase:
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class StateIR:
+class StateIR(IrNode, frozen=True):
     """One state. Cases are tried in order, then `default` (None: parsing ends)."""
 
     name: str
@@ -501,8 +450,7 @@ class StateIR:
     source: SourceInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class ParserIR:
+class ParserIR(IrNode, frozen=True):
     """All states. With `init` None the parser accepts every frame and reads no byte."""
 
     name: str
@@ -519,8 +467,7 @@ class MatchKind(Enum):
     RANGE = "range"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyIR:
+class KeyIR(IrNode, frozen=True):
     """One key field of a table. `mask` is ANDed to the field before matching."""
 
     name: str
@@ -531,16 +478,14 @@ class KeyIR:
     mask: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ActionCall:
+class ActionCall(IrNode, frozen=True):
     """An action with its arguments, in the order of its parameters."""
 
     action: ActionIR
     args: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConstEntryIR:
+class ConstEntryIR(IrNode, frozen=True):
     """An entry of the P4 source, with one (value, mask or prefix length or high bound) pair per key."""
 
     values: tuple[tuple[int, int], ...]
@@ -548,8 +493,7 @@ class ConstEntryIR:
     priority: int  # P4Runtime's sense: larger wins; 0 in exact and lpm tables
 
 
-@dataclass(frozen=True, slots=True)
-class TableIR:
+class TableIR(IrNode, frozen=True):
     """A match-action table and where control goes after it.
 
     Successors: after a hit `on_hit` if `branches_on_hit`, else `by_action[action id]`. After a miss
@@ -584,8 +528,7 @@ class TableIR:
         return self.match_kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionalIR:
+class ConditionalIR(IrNode, frozen=True):
     """An `if` between tables."""
 
     name: str
@@ -595,8 +538,7 @@ class ConditionalIR:
     source: SourceInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class ActionNodeIR:
+class ActionNodeIR(IrNode, frozen=True):
     """An action called from a control without a table."""
 
     name: str
@@ -608,8 +550,7 @@ class ActionNodeIR:
 NodeIR = TableIR | ConditionalIR | ActionNodeIR
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineIR:
+class PipelineIR(IrNode, frozen=True):
     """One control (ingress or egress): a graph of nodes. `init` None is an empty control."""
 
     name: str
@@ -617,8 +558,7 @@ class PipelineIR:
     nodes: Mapping[str, NodeIR]
 
 
-@dataclass(frozen=True, slots=True)
-class ChecksumIR:
+class ChecksumIR(IrNode, frozen=True):
     """A checksum field that the parser verifies, the deparser updates, or both."""
 
     name: str
@@ -630,15 +570,13 @@ class ChecksumIR:
     update: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeparserIR:
+class DeparserIR(IrNode, frozen=True):
     """Headers in the order in which the valid ones are emitted."""
 
     order: tuple[HeaderIR, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramIR:
+class ProgramIR(IrNode, frozen=True):
     """A loaded and verified program. Mappings are by fully qualified P4 name.
 
     `actions` holds one of the possibly several copies the compiler made of an action. Look an action of a

@@ -8,12 +8,16 @@ generator can choose machine types.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class IntType:
+
+class IrNode(Struct, frozen=True):
+    """A part of a program: an immutable value, compared by its members. `__struct_fields__` names them."""
+
+
+class IntType(IrNode, frozen=True):
     """Unsigned: values in [0, 2**bits). Signed: values in [-2**(bits-1), 2**(bits-1))."""
 
     bits: int
@@ -30,8 +34,7 @@ class IntType:
         return self if self.signed else IntType(self.bits + 1, True)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldIR:
+class FieldIR(IrNode, frozen=True):
     """A field of a header instance. `slot` numbers all fields of a program from 0.
 
     A signed field may hold values in [-2**(bits-1), 2**bits): the format wraps a stored value only when it
@@ -50,16 +53,14 @@ class FieldIR:
         return f"{self.header}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class VariableIR:
+class VariableIR(IrNode, frozen=True):
     """A variable-length field of at most `field.bits` bits. `length`, a field of the engine's own, has its bits."""
 
     field: FieldIR
     length: FieldIR
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderIR:
+class HeaderIR(IrNode, frozen=True):
     """A header or metadata instance. Metadata is always valid. `index` numbers instances from 0.
 
     The length of a variable-length field is the last of `fields`, and is not in the frame.
@@ -118,32 +119,28 @@ class CastOp(Enum):
     SATURATE_SIGNED = "sat_cast"
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRef:
+class FieldRef(IrNode, frozen=True):
     """The value of a field."""
 
     field: FieldIR
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(IrNode, frozen=True):
     """A literal."""
 
     value: int
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class ParamRef:
+class ParamRef(IrNode, frozen=True):
     """An argument of the enclosing action."""
 
     index: int
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(IrNode, frozen=True):
     """An operator on two integers.
 
     The right side of shifts is never negative, that of DIV and MOD a positive constant.
@@ -155,16 +152,14 @@ class Binary:
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class Invert:
+class Invert(IrNode, frozen=True):
     """Bitwise complement: -1 - operand."""
 
     operand: DataExpr
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(IrNode, frozen=True):
     """A change of range to `bits` bits."""
 
     op: CastOp
@@ -173,8 +168,7 @@ class Cast:
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(IrNode, frozen=True):
     """`condition ? yes : no` on integers."""
 
     condition: BoolExpr
@@ -183,8 +177,7 @@ class Select:
     type: IntType
 
 
-@dataclass(frozen=True, slots=True)
-class BoolToInt:
+class BoolToInt(IrNode, frozen=True):
     """The integer 1 or 0 of a condition, also of a header's validity that is read as a field."""
 
     operand: BoolExpr
@@ -194,15 +187,13 @@ class BoolToInt:
 DataExpr = FieldRef | Const | ParamRef | Binary | Invert | Cast | Select | BoolToInt
 
 
-@dataclass(frozen=True, slots=True)
-class BoolConst:
+class BoolConst(IrNode, frozen=True):
     """true or false."""
 
     value: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(IrNode, frozen=True):
     """A comparison of two integers."""
 
     op: CompareOp
@@ -210,61 +201,53 @@ class Compare:
     right: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class CompareHeaders:
+class CompareHeaders(IrNode, frozen=True):
     """Condition: two headers of one type are both valid and equal in all fields."""
 
     left: HeaderIR
     right: HeaderIR
 
 
-@dataclass(frozen=True, slots=True)
-class CompareBools:
+class CompareBools(IrNode, frozen=True):
     """Condition: two conditions have the same value."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(IrNode, frozen=True):
     """Condition: both conditions hold."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(IrNode, frozen=True):
     """Condition: at least one of two conditions holds."""
 
     left: BoolExpr
     right: BoolExpr
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(IrNode, frozen=True):
     """Not."""
 
     operand: BoolExpr
 
 
-@dataclass(frozen=True, slots=True)
-class IsValid:
+class IsValid(IrNode, frozen=True):
     """Condition: a header is valid."""
 
     header: HeaderIR
 
 
-@dataclass(frozen=True, slots=True)
-class NonZero:
+class NonZero(IrNode, frozen=True):
     """Condition: an integer is not 0."""
 
     operand: DataExpr
 
 
-@dataclass(frozen=True, slots=True)
-class SelectBool:
+class SelectBool(IrNode, frozen=True):
     """`condition ? yes : no` on conditions."""
 
     condition: BoolExpr

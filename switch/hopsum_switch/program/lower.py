@@ -6,37 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..errors import ProgramError
-from .ir import (
-    ActionCall,
-    ActionIR,
-    ActionNodeIR,
-    Advance,
-    Computed,
-    ConditionalIR,
-    ConstEntryIR,
-    DeparserIR,
-    Extract,
-    ExtractNext,
-    ExtractVariable,
-    KeyIR,
-    KeyPart,
-    Lookahead,
-    MatchKind,
-    MeterIR,
-    NodeIR,
-    ParserIR,
-    ParserOp,
-    Perform,
-    PipelineIR,
-    ProgramIR,
-    SetField,
-    SetLookahead,
-    StateIR,
-    TableIR,
-    TransitionCase,
-    Verify,
-    padded_bytes,
-)
+from . import ir as p4
+from . import p4c_json as js
 from .ir_expressions import FieldIR
 from .lower_actions import lower_action, lower_primitive
 from .lower_declarations import (
@@ -59,26 +30,6 @@ from .lower_expressions import (
     lower_header,
 )
 from .p4_source import SourceInfo, at
-from .p4c_json import (
-    ActionEntryJson,
-    EntryJson,
-    ExpressionOperand,
-    FieldOperand,
-    KeyJson,
-    LookaheadOperand,
-    MatchJson,
-    NamedOperand,
-    Operand,
-    OtherOperand,
-    ParserJson,
-    ParseStateJson,
-    PipelineJson,
-    PrimitiveJson,
-    ProgramJson,
-    StackFieldOperand,
-    TableJson,
-    TransitionJson,
-)
 from .unsupported import refuse
 
 # Controls of the mirror to IR: tables, conditions, action calls.
@@ -86,29 +37,29 @@ from .unsupported import refuse
 # The JSON's priorities run the other way round; the two senses are exchanged through this number.
 PRIORITY_PIVOT = 2**31 - 1
 
-_KINDS = {kind.value: kind for kind in MatchKind}
+_KINDS = {kind.value: kind for kind in p4.MatchKind}
 _HIT, _MISS = "__HIT__", "__MISS__"
 
 
-def lower_pipeline(pipeline: PipelineJson, scope: ProgramScope) -> PipelineIR:
+def lower_pipeline(pipeline: js.PipelineJson, scope: ProgramScope) -> p4.PipelineIR:
     """Return one control with all names resolved. Raises: ProgramError."""
     for profile in pipeline.action_profiles:
         raise refuse("action profile", profile.name, profile.source)
-    nodes: dict[str, NodeIR] = {}
+    nodes: dict[str, p4.NodeIR] = {}
     for table in pipeline.tables:
         nodes[table.name] = _table(table, scope)
     for conditional in pipeline.conditionals:
         condition = lower_bool(conditional.expression, ExpressionContext(scope, (), conditional.source))
-        nodes[conditional.name] = ConditionalIR(
+        nodes[conditional.name] = p4.ConditionalIR(
             conditional.name, condition, conditional.true_next, conditional.false_next, conditional.source
         )
     for call in pipeline.action_calls:
         action = scope.action(call.action_id, call.source)
-        nodes[call.name] = ActionNodeIR(call.name, action, call.next_node, call.source)
-    return PipelineIR(pipeline.name, pipeline.init_table, nodes)
+        nodes[call.name] = p4.ActionNodeIR(call.name, action, call.next_node, call.source)
+    return p4.PipelineIR(pipeline.name, pipeline.init_table, nodes)
 
 
-def _table(table: TableJson, scope: ProgramScope) -> TableIR:
+def _table(table: js.TableJson, scope: ProgramScope) -> p4.TableIR:
     _refuse_table(table)
     actions = {scope.action(i, table.source).name: scope.action(i, table.source) for i in table.action_ids}
     keys = tuple(_key(key, scope, table.source) for key in table.key)
@@ -116,7 +67,7 @@ def _table(table: TableJson, scope: ProgramScope) -> TableIR:
     default = table.default_entry
     branches = _HIT in table.next_tables or _MISS in table.next_tables
     entries = table.entries
-    return TableIR(
+    return p4.TableIR(
         name=table.name,
         id=table.id,
         match_kind=_KINDS[table.match_type],
@@ -141,7 +92,7 @@ def _table(table: TableJson, scope: ProgramScope) -> TableIR:
     )
 
 
-def _direct_meter(table: TableJson, scope: ProgramScope) -> MeterIR | None:
+def _direct_meter(table: js.TableJson, scope: ProgramScope) -> p4.MeterIR | None:
     if table.direct_meters is None:
         return None
     meter = scope.meter(table.direct_meters, table.source)
@@ -150,7 +101,7 @@ def _direct_meter(table: TableJson, scope: ProgramScope) -> MeterIR | None:
     return meter
 
 
-def _refuse_table(table: TableJson) -> None:
+def _refuse_table(table: js.TableJson) -> None:
     if table.type != "simple":
         raise refuse("action profile", f"table {table.name} of type {table.type}", table.source)
     for kind in (table.match_type, *(key.match_type for key in table.key)):
@@ -158,89 +109,91 @@ def _refuse_table(table: TableJson) -> None:
             raise refuse("match kind", f"{kind} in table {table.name}", table.source)
 
 
-def _successors(table: TableJson, actions: Mapping[str, ActionIR]) -> dict[int, str | None]:
+def _successors(table: js.TableJson, actions: Mapping[str, p4.ActionIR]) -> dict[int, str | None]:
     missing = [name for name in actions if name not in table.next_tables]
     if missing:
         raise ProgramError(f"table {table.name}: no successor for action {missing[0]}{at(table.source)}")
     return {action.id: table.next_tables[name] for name, action in actions.items()}
 
 
-def _key(key: KeyJson, scope: ProgramScope, source: SourceInfo | None) -> KeyIR:
+def _key(key: js.KeyJson, scope: ProgramScope, source: SourceInfo | None) -> p4.KeyIR:
     place = ExpressionContext(scope, (), source)
-    if isinstance(key.target, ExpressionOperand):
+    if isinstance(key.target, js.ExpressionOperand):
         element = lower_element(key.target, place)
         if element is None:
             raise refuse("expression", f"operator {key.target.op} as a key", source)
         name, bits = key.name or key.target.op, element[0][0].bits
-        return KeyIR(name, _KINDS[key.match_type], lower_data(key.target, place), bits, None, key.mask)
-    if not isinstance(key.target, FieldOperand):  # a header has match type valid, which was refused
+        return p4.KeyIR(name, _KINDS[key.match_type], lower_data(key.target, place), bits, None, key.mask)
+    if not isinstance(key.target, js.FieldOperand):  # a header has match type valid, which was refused
         raise ProgramError(f"a key of match type {key.match_type} is not a field{at(source)}")
     name = key.name or f"{key.target.header}.{key.target.field}"
     target = lower_data(key.target, place)
     header = scope.header(key.target.header, source)
     always = header.metadata or key.target.field == VALIDITY_FIELD
     bits = 1 if key.target.field == VALIDITY_FIELD else scope.field(key.target, source).bits
-    return KeyIR(name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
+    return p4.KeyIR(name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
 
 
-def _call(entry: ActionEntryJson, scope: ProgramScope, source: SourceInfo | None) -> ActionCall:
+def _call(entry: js.ActionEntryJson, scope: ProgramScope, source: SourceInfo | None) -> p4.ActionCall:
     action = scope.action(entry.action_id, source)
     if len(entry.action_data) != len(action.params):
         raise ProgramError(
             f"{action.name}: {len(entry.action_data)} arguments for {len(action.params)} parameters{at(source)}"
         )
-    return ActionCall(action, entry.action_data)
+    return p4.ActionCall(action, entry.action_data)
 
 
-def _value(match: MatchJson, key: KeyIR, source: SourceInfo | None) -> tuple[int, int]:
+def _value(match: js.MatchJson, key: p4.KeyIR, source: SourceInfo | None) -> tuple[int, int]:
     """Pair the value with its mask, prefix length or end. Bits that do not matter are cleared."""
-    numbers: dict[MatchKind, tuple[int | None, int | None]] = {
-        MatchKind.EXACT: (match.key, 0),
-        MatchKind.LPM: (match.key, match.prefix_length),
-        MatchKind.TERNARY: (match.key, match.mask),
-        MatchKind.RANGE: (match.start, match.end),
+    numbers: dict[p4.MatchKind, tuple[int | None, int | None]] = {
+        p4.MatchKind.EXACT: (match.key, 0),
+        p4.MatchKind.LPM: (match.key, match.prefix_length),
+        p4.MatchKind.TERNARY: (match.key, match.mask),
+        p4.MatchKind.RANGE: (match.start, match.end),
     }
     value, second = numbers[key.kind]
     if value is None or second is None:
         raise ProgramError(f"a constant entry has no {key.kind.value} match for key {key.name}{at(source)}")
-    if key.kind is MatchKind.TERNARY:
+    if key.kind is p4.MatchKind.TERNARY:
         value &= second
-    if key.kind is MatchKind.LPM:
+    if key.kind is p4.MatchKind.LPM:
         ignored = max(key.bits - second, 0)
         value = value >> ignored << ignored
     return value, second
 
 
-def _entry(entry: EntryJson, table: TableJson, keys: tuple[KeyIR, ...], scope: ProgramScope) -> ConstEntryIR:
+def _entry(
+    entry: js.EntryJson, table: js.TableJson, keys: tuple[p4.KeyIR, ...], scope: ProgramScope
+) -> p4.ConstEntryIR:
     if len(entry.match_key) != len(keys):
         found = f"{len(entry.match_key)} of {len(keys)} keys"
         raise ProgramError(f"table {table.name}: an entry has {found}{at(table.source)}")
-    ordered = table.match_type in (MatchKind.TERNARY.value, MatchKind.RANGE.value)
+    ordered = table.match_type in (p4.MatchKind.TERNARY.value, p4.MatchKind.RANGE.value)
     priority = PRIORITY_PIVOT - entry.priority if ordered else 0
     source = entry.source or table.source
     values = tuple(_value(m, key, source) for m, key in zip(entry.match_key, keys, strict=True))
-    return ConstEntryIR(values, _call(entry.action_entry, scope, source), priority)
+    return p4.ConstEntryIR(values, _call(entry.action_entry, scope, source), priority)
 
 
 # Parser states of the mirror to IR.
 
 
-def lower_parser(parser: ParserJson, scope: ProgramScope) -> ParserIR:
+def lower_parser(parser: js.ParserJson, scope: ProgramScope) -> p4.ParserIR:
     """Return the parser with all names resolved. Raises: ProgramError."""
     states = {state.name: _state(state, scope) for state in parser.parse_states}
-    return ParserIR(parser.name, parser.init_state, states)
+    return p4.ParserIR(parser.name, parser.init_state, states)
 
 
-def _state(state: ParseStateJson, scope: ProgramScope) -> StateIR:
+def _state(state: js.ParseStateJson, scope: ProgramScope) -> p4.StateIR:
     key = tuple(_key_part(part, ExpressionContext(scope, (), state.source)) for part in state.transition_key)
-    key_bits = sum(8 * padded_bytes(part.bits) for part in key)
+    key_bits = sum(8 * p4.padded_bytes(part.bits) for part in key)
     cases = tuple(_cases(state, key_bits))
     defaults = [t.next_state for t in state.transitions if t.type == "default"]
     ops = tuple(_op(op, scope, state) for op in state.parser_ops)
-    return StateIR(state.name, ops, key, cases, defaults[0] if defaults else None, state.source)
+    return p4.StateIR(state.name, ops, key, cases, defaults[0] if defaults else None, state.source)
 
 
-def _cases(state: ParseStateJson, key_bits: int) -> Iterator[TransitionCase]:
+def _cases(state: js.ParseStateJson, key_bits: int) -> Iterator[p4.TransitionCase]:
     for transition in state.transitions:
         if transition.type == "default":
             continue
@@ -249,7 +202,7 @@ def _cases(state: ParseStateJson, key_bits: int) -> Iterator[TransitionCase]:
         yield _case(transition, state, key_bits)
 
 
-def _case(transition: TransitionJson, state: ParseStateJson, key_bits: int) -> TransitionCase:
+def _case(transition: js.TransitionJson, state: js.ParseStateJson, key_bits: int) -> p4.TransitionCase:
     if transition.type != "hexstr":
         raise refuse("parser operation", f"transition {transition.type} of state {state.name}", state.source)
     everything = (1 << key_bits) - 1
@@ -262,80 +215,80 @@ def _case(transition: TransitionJson, state: ParseStateJson, key_bits: int) -> T
         ) from None
     if value & ~everything or mask & ~everything:
         raise ProgramError(f"state {state.name}: a transition is wider than its key{at(state.source)}")
-    return TransitionCase(value & mask, mask, transition.next_state)
+    return p4.TransitionCase(value & mask, mask, transition.next_state)
 
 
-def _key_part(part: Operand, place: ExpressionContext) -> KeyPart:
-    if isinstance(part, FieldOperand):
-        return KeyPart(place.scope.field(part, place.source))
-    if isinstance(part, LookaheadOperand):
-        return KeyPart(Lookahead(part.offset, part.bits))
-    if isinstance(part, StackFieldOperand):
+def _key_part(part: js.Operand, place: ExpressionContext) -> p4.KeyPart:
+    if isinstance(part, js.FieldOperand):
+        return p4.KeyPart(place.scope.field(part, place.source))
+    if isinstance(part, js.LookaheadOperand):
+        return p4.KeyPart(p4.Lookahead(part.offset, part.bits))
+    if isinstance(part, js.StackFieldOperand):
         value = lower_data(part, place)
-        return KeyPart(Computed(value, value.type.bits))
+        return p4.KeyPart(p4.Computed(value, value.type.bits))
     lower_data(part, place)  # refuses unsupported operands by their own name
     raise ProgramError(f"transition key that is neither field nor lookahead{at(place.source)}")
 
 
-def _op(op: PrimitiveJson, scope: ProgramScope, state: ParseStateJson) -> ParserOp:
+def _op(op: js.PrimitiveJson, scope: ProgramScope, state: js.ParseStateJson) -> p4.ParserOp:
     place = ExpressionContext(scope, (), op.source or state.source)
     if op.op == "extract_VL":
         return _extract_variable(op, place)
     if op.op == "primitive":
         call = _arg(op, 0, place)
-        if not isinstance(call, PrimitiveJson):
+        if not isinstance(call, js.PrimitiveJson):
             raise ProgramError(f"parser operation primitive without a primitive{at(place.source)}")
-        return Perform(lower_primitive(call, scope))
+        return p4.Perform(lower_primitive(call, scope))
     if op.op == "extract":
         return _extract(op, place)
     if op.op == "set":
         return _set(op, place)
     if op.op == "verify":
-        return Verify(lower_bool(_arg(op, 0, place), place), lower_data(_arg(op, 1, place), place))
+        return p4.Verify(lower_bool(_arg(op, 0, place), place), lower_data(_arg(op, 1, place), place))
     if op.op == "advance":
-        return Advance(lower_data(_arg(op, 0, place), place))
+        return p4.Advance(lower_data(_arg(op, 0, place), place))
     raise refuse("parser operation", f"{op.op} in state {state.name}", place.source)
 
 
-def _extract(op: PrimitiveJson, place: ExpressionContext) -> ParserOp:
+def _extract(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
     target = _arg(op, 0, place)
-    if isinstance(target, NamedOperand) and target.type == "header_stack":
-        return ExtractNext(place.scope.stack(target.name, place.source))
-    if isinstance(target, OtherOperand):
+    if isinstance(target, js.NamedOperand) and target.type == "header_stack":
+        return p4.ExtractNext(place.scope.stack(target.name, place.source))
+    if isinstance(target, js.OtherOperand):
         construct = "header union" if target.type == "union_stack" else "operand"
         raise refuse(construct, f"extract to {target.type}", place.source)
     header = lower_header(target, place)
     if header.variable is not None:
         raise refuse("varbit", f"extract of {header.name} without a length", place.source)
-    return Extract(header)
+    return p4.Extract(header)
 
 
-def _extract_variable(op: PrimitiveJson, place: ExpressionContext) -> ParserOp:
+def _extract_variable(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
     target = _arg(op, 0, place)
-    if not isinstance(target, NamedOperand) or target.type != "header":
+    if not isinstance(target, js.NamedOperand) or target.type != "header":
         raise refuse("varbit", "extract with a length to something else than a header", place.source)
     header = lower_header(target, place)
     if header.variable is None:
         raise ProgramError(f"{header.name} has no variable-length field{at(place.source)}")
-    return ExtractVariable(header, header.variable, lower_data(_arg(op, 1, place), place))
+    return p4.ExtractVariable(header, header.variable, lower_data(_arg(op, 1, place), place))
 
 
-def _set(op: PrimitiveJson, place: ExpressionContext) -> ParserOp:
+def _set(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
     target, value = _target(_arg(op, 0, place), place), _arg(op, 1, place)
-    if isinstance(value, LookaheadOperand):
-        return SetLookahead(target, Lookahead(value.offset, value.bits))
-    return SetField(target, lower_data(value, place))
+    if isinstance(value, js.LookaheadOperand):
+        return p4.SetLookahead(target, p4.Lookahead(value.offset, value.bits))
+    return p4.SetField(target, lower_data(value, place))
 
 
-def _target(operand: Operand, place: ExpressionContext) -> FieldIR:
-    if not isinstance(operand, FieldOperand):
+def _target(operand: js.Operand, place: ExpressionContext) -> FieldIR:
+    if not isinstance(operand, js.FieldOperand):
         raise ProgramError(f"the parser sets something that is not a field{at(place.source)}")
     if operand.field == VALIDITY_FIELD:
         raise refuse("validity write", f"{operand.header}.{operand.field}", place.source)
     return place.scope.field(operand, place.source)
 
 
-def _arg(op: PrimitiveJson, index: int, place: ExpressionContext) -> Operand:
+def _arg(op: js.PrimitiveJson, index: int, place: ExpressionContext) -> js.Operand:
     if index >= len(op.parameters):
         raise ProgramError(f"parser operation {op.op} lacks argument {index + 1}{at(place.source)}")
     return op.parameters[index]
@@ -349,7 +302,7 @@ _REFUSED_SECTIONS = {
 }
 
 
-def lower(program: ProgramJson, digest: str) -> ProgramIR:
+def lower(program: js.ProgramJson, digest: str) -> p4.ProgramIR:
     """Return the program with all names resolved. Raises: ProgramError."""
     for section, construct in _REFUSED_SECTIONS.items():
         for item in getattr(program, section):
@@ -365,7 +318,7 @@ def lower(program: ProgramJson, digest: str) -> ProgramIR:
     for action in program.actions:
         scope.actions_by_id[action.id] = lower_action(action, scope)
     pipelines = {p.name: lower_pipeline(p, scope) for p in program.pipelines}
-    return ProgramIR(
+    return p4.ProgramIR(
         name=program.program or "",
         digest=digest,
         headers=scope.headers,
@@ -389,27 +342,27 @@ def lower(program: ProgramJson, digest: str) -> ProgramIR:
     )
 
 
-def _pipeline(pipelines: dict[str, PipelineIR], name: str) -> PipelineIR:
+def _pipeline(pipelines: dict[str, p4.PipelineIR], name: str) -> p4.PipelineIR:
     if name not in pipelines:
         raise ProgramError(f"the program has no {name} control; compile it with --arch v1model")
     return pipelines[name]
 
 
-def _parser(program: ProgramJson, scope: ProgramScope) -> ParserIR:
+def _parser(program: js.ProgramJson, scope: ProgramScope) -> p4.ParserIR:
     if len(program.parsers) != 1:
         raise ProgramError(f"the program has {len(program.parsers)} parsers, 1 needed; use --arch v1model")
     return lower_parser(program.parsers[0], scope)
 
 
-def _deparser(program: ProgramJson, scope: ProgramScope) -> DeparserIR:
+def _deparser(program: js.ProgramJson, scope: ProgramScope) -> p4.DeparserIR:
     if len(program.deparsers) != 1:
         raise ProgramError(f"the program has {len(program.deparsers)} deparsers, 1 needed; use --arch v1model")
     deparser = program.deparsers[0]
     for primitive in deparser.primitives:
         raise refuse("primitive", f"{primitive.op} in the deparser", primitive.source)
-    return DeparserIR(tuple(scope.header(name, None) for name in deparser.order))
+    return p4.DeparserIR(tuple(scope.header(name, None) for name in deparser.order))
 
 
-def _tables(pipelines: dict[str, PipelineIR]) -> dict[str, TableIR]:
+def _tables(pipelines: dict[str, p4.PipelineIR]) -> dict[str, p4.TableIR]:
     nodes = [node for pipeline in pipelines.values() for node in pipeline.nodes.values()]
-    return {node.name: node for node in nodes if isinstance(node, TableIR)}
+    return {node.name: node for node in nodes if isinstance(node, p4.TableIR)}

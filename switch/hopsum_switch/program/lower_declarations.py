@@ -4,48 +4,19 @@
 from __future__ import annotations
 
 from ..errors import ProgramError
-from .ir import (
-    STACK_STATE,
-    CalculationInput,
-    CalculationIR,
-    ChecksumIR,
-    CounterIR,
-    DigestIR,
-    FieldListIR,
-    MeterIR,
-    RegisterIR,
-    StackIR,
-    UnionIR,
-)
+from . import ir as p4
+from . import p4c_json as js
 from .ir_expressions import DataExpr, FieldIR, FieldRef, HeaderIR, VariableIR
 from .lower_expressions import INDEX_BITS, ExpressionContext, ProgramScope, lower_bool, lower_data, lower_header
 from .p4_source import at
-from .p4c_json import (
-    CalculationJson,
-    ChecksumJson,
-    CounterJson,
-    FieldListJson,
-    FieldOperand,
-    HeaderJson,
-    HeaderStackJson,
-    HeaderTypeJson,
-    HeaderUnionJson,
-    HexOperand,
-    LearnListJson,
-    MeterJson,
-    NamedOperand,
-    Operand,
-    OtherOperand,
-    ProgramJson,
-)
 from .unsupported import refuse
 
 LENGTH_FIELD, LENGTH_BITS = "$length$", 32
-_PAYLOAD = OtherOperand("payload")
+_PAYLOAD = js.OtherOperand("payload")
 HASH_ALGORITHMS = frozenset({"crc16", "crc32", "crcCCITT", "csum16", "identity", "xor16"})
 
 
-def declare_headers(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_headers(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter headers, fields and the architecture's names of metadata fields. Raises: ProgramError."""
     types = {t.name: t for t in program.header_types}
     for index, header in enumerate(program.headers):
@@ -61,7 +32,7 @@ def declare_headers(program: ProgramJson, scope: ProgramScope) -> None:
         scope.standard[alias] = scope.field(target, None)
 
 
-def _header(header: HeaderJson, kind: HeaderTypeJson, index: int, first_slot: int) -> HeaderIR:
+def _header(header: js.HeaderJson, kind: js.HeaderTypeJson, index: int, first_slot: int) -> HeaderIR:
     fields: list[FieldIR] = []
     for field in kind.fields:
         bits = _variable_bits(header, kind) if field.bits is None else field.bits
@@ -79,54 +50,54 @@ def _header(header: HeaderJson, kind: HeaderTypeJson, index: int, first_slot: in
     return HeaderIR(header.name, kind.name, index, header.metadata, (*fields, length), pair)
 
 
-def _variable_bits(header: HeaderJson, kind: HeaderTypeJson) -> int:
+def _variable_bits(header: js.HeaderJson, kind: js.HeaderTypeJson) -> int:
     """Return the most bits that a header's variable-length field can have."""
     if header.metadata or sum(field.bits is None for field in kind.fields) > 1:
         raise refuse("varbit", f"field of {header.name}", header.source)
     return 8 * (kind.max_bytes or 0) - sum(field.bits or 0 for field in kind.fields)
 
 
-def declare_state(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_state(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter counters, registers and calculations. Raises: ProgramError."""
     for counter in program.counter_arrays:
-        ir = CounterIR(counter.name, counter.id, counter.size or 0, bound_table(counter), counter.source)
+        ir = p4.CounterIR(counter.name, counter.id, counter.size or 0, bound_table(counter), counter.source)
         scope.counters[counter.name] = ir
     for register in program.register_arrays:
         if register.size <= 0 or register.bitwidth <= 0:
             raise ProgramError(f"register {register.name} has no cells or no width{at(register.source)}")
-        array = RegisterIR(register.name, register.id, register.size, register.bitwidth, register.source)
+        array = p4.RegisterIR(register.name, register.id, register.size, register.bitwidth, register.source)
         scope.registers[register.name] = array
     for calculation in program.calculations:
         scope.calculations[calculation.name] = _calculation(calculation, scope)
 
 
-def _calculation(calculation: CalculationJson, scope: ProgramScope) -> CalculationIR:
+def _calculation(calculation: js.CalculationJson, scope: ProgramScope) -> p4.CalculationIR:
     if calculation.algo not in HASH_ALGORITHMS:
         raise refuse("hash algorithm", f"{calculation.algo} of {calculation.name}", calculation.source)
     place = ExpressionContext(scope, (), calculation.source)
     payload = [operand for operand in calculation.input if operand == _PAYLOAD]
     inputs = tuple(_input(operand, place) for operand in calculation.input if operand != _PAYLOAD)
-    return CalculationIR(calculation.name, calculation.algo, inputs, bool(payload))
+    return p4.CalculationIR(calculation.name, calculation.algo, inputs, bool(payload))
 
 
-def _input(operand: Operand, place: ExpressionContext) -> CalculationInput:
-    if isinstance(operand, FieldOperand):
+def _input(operand: js.Operand, place: ExpressionContext) -> p4.CalculationInput:
+    if isinstance(operand, js.FieldOperand):
         field = place.scope.field(operand, place.source)
-        return CalculationInput(field, place.scope.header(operand.header, place.source), 0, field.bits)
-    if isinstance(operand, HexOperand):
-        return CalculationInput(None, None, operand.value, operand.bits)
-    if isinstance(operand, NamedOperand):
+        return p4.CalculationInput(field, place.scope.header(operand.header, place.source), 0, field.bits)
+    if isinstance(operand, js.HexOperand):
+        return p4.CalculationInput(None, None, operand.value, operand.bits)
+    if isinstance(operand, js.NamedOperand):
         header = lower_header(operand, place)
-        return CalculationInput(None, header, 0, header.bits)
+        return p4.CalculationInput(None, header, 0, header.bits)
     raise refuse("operand", f"calculation input {type(operand).__name__}", place.source)
 
 
-def lower_checksum(checksum: ChecksumJson, scope: ProgramScope) -> ChecksumIR:
+def lower_checksum(checksum: js.ChecksumJson, scope: ProgramScope) -> p4.ChecksumIR:
     """Return a checksum with all names resolved. Raises: ProgramError."""
     if checksum.type != "generic":
         raise refuse("checksum type", f"{checksum.type} of {checksum.name}", checksum.source)
     place = ExpressionContext(scope, (), checksum.source)
-    return ChecksumIR(
+    return p4.ChecksumIR(
         name=checksum.name,
         target=scope.field(checksum.target, checksum.source),
         header=scope.header(checksum.target.header, checksum.source),
@@ -141,23 +112,23 @@ _UNITS = {"packets": False, "bytes": True}
 _RATES = 2
 
 
-def declare_stacks(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_stacks(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter header stacks, after all headers. Raises: ProgramError."""
     if not program.header_stacks:
         return
     first, by_id = len(scope.fields), {header.id: header.name for header in program.headers}
     fields = tuple(
-        FieldIR(STACK_STATE, stack.name, INDEX_BITS, False, first + number)
+        FieldIR(p4.STACK_STATE, stack.name, INDEX_BITS, False, first + number)
         for number, stack in enumerate(program.header_stacks)
     )
-    state = HeaderIR(STACK_STATE, STACK_STATE, len(scope.headers), True, fields)
+    state = HeaderIR(p4.STACK_STATE, p4.STACK_STATE, len(scope.headers), True, fields)
     for stack, field in zip(program.header_stacks, fields, strict=True):
-        scope.stacks[stack.name] = StackIR(stack.name, _elements(stack, by_id, scope), field)
-    scope.headers[STACK_STATE] = state
-    scope.fields.update({(STACK_STATE, field.name): field for field in fields})
+        scope.stacks[stack.name] = p4.StackIR(stack.name, _elements(stack, by_id, scope), field)
+    scope.headers[p4.STACK_STATE] = state
+    scope.fields.update({(p4.STACK_STATE, field.name): field for field in fields})
 
 
-def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: ProgramScope) -> tuple[HeaderIR, ...]:
+def _elements(stack: js.HeaderStackJson, by_id: dict[int, str], scope: ProgramScope) -> tuple[HeaderIR, ...]:
     headers = _headers(stack, by_id, scope)
     if any(header.variable is not None for header in headers):
         raise refuse("varbit", f"header stack {stack.name}", stack.source)
@@ -166,57 +137,57 @@ def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: ProgramScope
     return headers
 
 
-def declare_unions(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_unions(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter header unions, after all headers. Raises: ProgramError."""
     by_id = {header.id: header.name for header in program.headers}
     for union in program.header_unions:
-        scope.unions[union.name] = UnionIR(union.name, union.union_type, _headers(union, by_id, scope))
+        scope.unions[union.name] = p4.UnionIR(union.name, union.union_type, _headers(union, by_id, scope))
 
 
 def _headers(
-    owner: HeaderStackJson | HeaderUnionJson, by_id: dict[int, str], scope: ProgramScope
+    owner: js.HeaderStackJson | js.HeaderUnionJson, by_id: dict[int, str], scope: ProgramScope
 ) -> tuple[HeaderIR, ...]:
     return tuple(scope.header(by_id.get(number, f"number {number}"), owner.source) for number in owner.header_ids)
 
 
-def declare_field_lists(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_field_lists(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter the lists of preserved metadata. Raises: ProgramError."""
     for item in program.field_lists:
-        scope.field_lists[item.id] = FieldListIR(item.id, tuple(_preserved(item, scope)))
+        scope.field_lists[item.id] = p4.FieldListIR(item.id, tuple(_preserved(item, scope)))
 
 
-def _preserved(item: FieldListJson, scope: ProgramScope) -> list[FieldIR]:
+def _preserved(item: js.FieldListJson, scope: ProgramScope) -> list[FieldIR]:
     fields = []
     for element in item.elements:
-        if not isinstance(element, FieldOperand):
+        if not isinstance(element, js.FieldOperand):
             raise refuse("operand", f"{type(element).__name__} in field list {item.name or item.id}", item.source)
         fields.append(scope.field(element, item.source))
     return fields
 
 
-def declare_digests(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_digests(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter the members of digests. Raises: ProgramError."""
     for item in program.learn_lists:
         scope.digests[item.id] = _digest(item, scope)
 
 
-def _digest(item: LearnListJson, scope: ProgramScope) -> DigestIR:
+def _digest(item: js.LearnListJson, scope: ProgramScope) -> p4.DigestIR:
     place = ExpressionContext(scope, (), item.source)
     members = tuple(lower_data(element, place) for element in item.elements)
-    return DigestIR(item.id, item.name, members, tuple(map(_bits, members)), item.source)
+    return p4.DigestIR(item.id, item.name, members, tuple(map(_bits, members)), item.source)
 
 
 def _bits(member: DataExpr) -> int:
     return member.field.bits if isinstance(member, FieldRef) else member.type.bits
 
 
-def declare_meters(program: ProgramJson, scope: ProgramScope) -> None:
+def declare_meters(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter meter arrays. Raises: ProgramError."""
     for meter in program.meter_arrays:
         scope.meters[meter.name] = _meter(meter, scope)
 
 
-def _meter(meter: MeterJson, scope: ProgramScope) -> MeterIR:
+def _meter(meter: js.MeterJson, scope: ProgramScope) -> p4.MeterIR:
     if meter.rate_count != _RATES:
         raise refuse("meter", f"{meter.name} with {meter.rate_count} rates", meter.source)
     table, size = bound_table(meter), meter.size or 0
@@ -227,10 +198,10 @@ def _meter(meter: MeterJson, scope: ProgramScope) -> MeterIR:
         if meter.result_target is None:
             raise ProgramError(f"the direct meter {meter.name} has no field for its colour{at(meter.source)}")
         target = scope.field(meter.result_target, meter.source)
-    return MeterIR(meter.name, meter.id, size, _UNITS[meter.type], table, target, meter.source)
+    return p4.MeterIR(meter.name, meter.id, size, _UNITS[meter.type], table, target, meter.source)
 
 
-def bound_table(array: CounterJson | MeterJson) -> str | None:
+def bound_table(array: js.CounterJson | js.MeterJson) -> str | None:
     """The table of a direct counter or meter, None for another array. Raises: ProgramError (a direct one has none)."""
     if not array.is_direct:
         return None

@@ -7,62 +7,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..errors import ProgramError
-from .ir import (
-    ActionIR,
-    CalculationIR,
-    CounterIR,
-    DigestIR,
-    FieldListIR,
-    MeterIR,
-    ParamIR,
-    RegisterIR,
-    StackIR,
-    UnionIR,
-)
-from .ir_expressions import (
-    And,
-    Binary,
-    BinaryOp,
-    BoolConst,
-    BoolExpr,
-    BoolToInt,
-    Cast,
-    CastOp,
-    Compare,
-    CompareBools,
-    CompareHeaders,
-    CompareOp,
-    Const,
-    DataExpr,
-    FieldIR,
-    FieldRef,
-    HeaderIR,
-    IntType,
-    Invert,
-    IsValid,
-    NonZero,
-    Not,
-    Or,
-    ParamRef,
-    Select,
-    SelectBool,
-    binary_type,
-    const_type,
-    field_type,
-    invert_type,
-)
+from . import ir as p4
+from . import ir_expressions as ex
+from . import p4c_json as js
 from .p4_source import SourceInfo, at
-from .p4c_json import (
-    BoolOperand,
-    ExpressionOperand,
-    FieldOperand,
-    HexOperand,
-    LocalOperand,
-    NamedOperand,
-    Operand,
-    OtherOperand,
-    StackFieldOperand,
-)
 from .unsupported import refuse
 
 # Names in reach while a program is resolved.
@@ -77,60 +25,60 @@ V = TypeVar("V")
 class ProgramScope:
     """All declarations so far. They are added in the order headers, state, actions, tables."""
 
-    headers: dict[str, HeaderIR] = field(default_factory=dict)
-    fields: dict[tuple[str, str], FieldIR] = field(default_factory=dict)
-    standard: dict[str, FieldIR] = field(default_factory=dict)
-    stacks: dict[str, StackIR] = field(default_factory=dict)
-    unions: dict[str, UnionIR] = field(default_factory=dict)
-    field_lists: dict[int, FieldListIR] = field(default_factory=dict)
-    digests: dict[int, DigestIR] = field(default_factory=dict)
-    meters: dict[str, MeterIR] = field(default_factory=dict)
-    counters: dict[str, CounterIR] = field(default_factory=dict)
-    registers: dict[str, RegisterIR] = field(default_factory=dict)
-    calculations: dict[str, CalculationIR] = field(default_factory=dict)
-    actions_by_id: dict[int, ActionIR] = field(default_factory=dict)
+    headers: dict[str, ex.HeaderIR] = field(default_factory=dict)
+    fields: dict[tuple[str, str], ex.FieldIR] = field(default_factory=dict)
+    standard: dict[str, ex.FieldIR] = field(default_factory=dict)
+    stacks: dict[str, p4.StackIR] = field(default_factory=dict)
+    unions: dict[str, p4.UnionIR] = field(default_factory=dict)
+    field_lists: dict[int, p4.FieldListIR] = field(default_factory=dict)
+    digests: dict[int, p4.DigestIR] = field(default_factory=dict)
+    meters: dict[str, p4.MeterIR] = field(default_factory=dict)
+    counters: dict[str, p4.CounterIR] = field(default_factory=dict)
+    registers: dict[str, p4.RegisterIR] = field(default_factory=dict)
+    calculations: dict[str, p4.CalculationIR] = field(default_factory=dict)
+    actions_by_id: dict[int, p4.ActionIR] = field(default_factory=dict)
 
-    def header(self, name: str, source: SourceInfo | None) -> HeaderIR:
+    def header(self, name: str, source: SourceInfo | None) -> ex.HeaderIR:
         """Return a header instance. Raises: ProgramError."""
         return _found(self.headers, name, "header", source)
 
-    def field(self, operand: FieldOperand, source: SourceInfo | None) -> FieldIR:
+    def field(self, operand: js.FieldOperand, source: SourceInfo | None) -> ex.FieldIR:
         """Return a field. Validity is not a field. Raises: ProgramError."""
         return _found(self.fields, (operand.header, operand.field), "field", source)
 
-    def stack(self, name: str, source: SourceInfo | None) -> StackIR:
+    def stack(self, name: str, source: SourceInfo | None) -> p4.StackIR:
         """Return a header stack. Raises: ProgramError."""
         return _found(self.stacks, name, "header stack", source)
 
-    def union(self, name: str, source: SourceInfo | None) -> UnionIR:
+    def union(self, name: str, source: SourceInfo | None) -> p4.UnionIR:
         """Return a header union. Raises: ProgramError."""
         return _found(self.unions, name, "header union", source)
 
-    def field_list(self, number: int, source: SourceInfo | None) -> FieldListIR:
+    def field_list(self, number: int, source: SourceInfo | None) -> p4.FieldListIR:
         """Return a field list by its number. Raises: ProgramError."""
         return _found(self.field_lists, number, "field list", source)
 
-    def digest(self, number: int, source: SourceInfo | None) -> DigestIR:
+    def digest(self, number: int, source: SourceInfo | None) -> p4.DigestIR:
         """Return a digest by its number. Raises: ProgramError."""
         return _found(self.digests, number, "learn list", source)
 
-    def meter(self, name: str, source: SourceInfo | None) -> MeterIR:
+    def meter(self, name: str, source: SourceInfo | None) -> p4.MeterIR:
         """Return a meter array. Raises: ProgramError."""
         return _found(self.meters, name, "meter", source)
 
-    def counter(self, name: str, source: SourceInfo | None) -> CounterIR:
+    def counter(self, name: str, source: SourceInfo | None) -> p4.CounterIR:
         """Return a counter. Raises: ProgramError."""
         return _found(self.counters, name, "counter", source)
 
-    def register(self, name: str, source: SourceInfo | None) -> RegisterIR:
+    def register(self, name: str, source: SourceInfo | None) -> p4.RegisterIR:
         """Return a register array. Raises: ProgramError."""
         return _found(self.registers, name, "register", source)
 
-    def calculation(self, name: str, source: SourceInfo | None) -> CalculationIR:
+    def calculation(self, name: str, source: SourceInfo | None) -> p4.CalculationIR:
         """Return a calculation. Raises: ProgramError."""
         return _found(self.calculations, name, "calculation", source)
 
-    def action(self, action_id: int, source: SourceInfo | None) -> ActionIR:
+    def action(self, action_id: int, source: SourceInfo | None) -> p4.ActionIR:
         """Return an action by its number. Raises: ProgramError."""
         return _found(self.actions_by_id, action_id, "action", source)
 
@@ -140,7 +88,7 @@ class ExpressionContext:
     """The context of an expression: the names that it may use besides the scope, and the place for errors."""
 
     scope: ProgramScope
-    params: tuple[ParamIR, ...]
+    params: tuple[p4.ParamIR, ...]
     source: SourceInfo | None
 
 
@@ -156,18 +104,18 @@ def _found(table: dict[K, V], key: K, kind: str, source: SourceInfo | None) -> V
 INDEX_BITS = 32
 
 
-def count(stack: StackIR) -> DataExpr:
+def count(stack: p4.StackIR) -> ex.DataExpr:
     """Return the number of elements in use."""
-    return FieldRef(stack.next, field_type(stack.next))
+    return ex.FieldRef(stack.next, ex.field_type(stack.next))
 
 
-def last_index(stack: StackIR) -> DataExpr:
+def last_index(stack: p4.StackIR) -> ex.DataExpr:
     """Return the number of the last element in use, or 2**32 - 1 if none is."""
-    before = Binary(BinaryOp.ADD, count(stack), _const((1 << INDEX_BITS) - 1), IntType(INDEX_BITS + 1, False))
-    return Binary(BinaryOp.AND, before, _const((1 << INDEX_BITS) - 1), IntType(INDEX_BITS, False))
+    before = ex.Binary(ex.BinaryOp.ADD, count(stack), _const((1 << INDEX_BITS) - 1), ex.IntType(INDEX_BITS + 1, False))
+    return ex.Binary(ex.BinaryOp.AND, before, _const((1 << INDEX_BITS) - 1), ex.IntType(INDEX_BITS, False))
 
 
-def last_field(stack: StackIR, name: str, source: SourceInfo | None) -> DataExpr:
+def last_field(stack: p4.StackIR, name: str, source: SourceInfo | None) -> ex.DataExpr:
     """Return a field of the last element in use. Raises: ProgramError (no such field)."""
     names = [field.name for field in stack.headers[0].fields]
     if name not in names:
@@ -175,25 +123,25 @@ def last_field(stack: StackIR, name: str, source: SourceInfo | None) -> DataExpr
     return element_field(stack, last_index(stack), names.index(name), source)
 
 
-def element_field(stack: StackIR, index: DataExpr, position: int, source: SourceInfo | None) -> DataExpr:
+def element_field(stack: p4.StackIR, index: ex.DataExpr, position: int, source: SourceInfo | None) -> ex.DataExpr:
     """Return field number `position` of element `index`. Raises: ProgramError (no such field)."""
     if position >= len(stack.headers[0].fields):
         raise ProgramError(f"the elements of {stack.name} have no field {position}{at(source)}")
-    kind = field_type(stack.headers[0].fields[position])
-    value: DataExpr = Const(0, IntType(kind.bits, kind.signed))
+    kind = ex.field_type(stack.headers[0].fields[position])
+    value: ex.DataExpr = ex.Const(0, ex.IntType(kind.bits, kind.signed))
     for number, header in reversed(list(enumerate(stack.headers))):
-        chosen = Compare(CompareOp.EQ, index, _const(number))
-        value = Select(chosen, FieldRef(header.fields[position], kind), value, kind)
+        chosen = ex.Compare(ex.CompareOp.EQ, index, _const(number))
+        value = ex.Select(chosen, ex.FieldRef(header.fields[position], kind), value, kind)
     return value
 
 
-def _const(value: int) -> Const:
-    return Const(value, const_type(value))
+def _const(value: int) -> ex.Const:
+    return ex.Const(value, ex.const_type(value))
 
 
-_BINARY = {op.value: op for op in BinaryOp}
-_COMPARE = {op.value: op for op in CompareOp}
-_CAST = {op.value: op for op in CastOp}
+_BINARY = {op.value: op for op in ex.BinaryOp}
+_COMPARE = {op.value: op for op in ex.CompareOp}
+_CAST = {op.value: op for op in ex.CastOp}
 
 # Operands that have a construct of their own in the list of unsupported ones.
 _REFUSED_OPERANDS = {
@@ -205,167 +153,167 @@ _REFUSED_OPERANDS = {
 _UNION_OPERATORS = frozenset({"dereference_union_stack"})
 
 
-def lower_data(operand: Operand | None, place: ExpressionContext) -> DataExpr:
+def lower_data(operand: js.Operand | None, place: ExpressionContext) -> ex.DataExpr:
     """Return an operand as an integer expression. Raises: ProgramError."""
-    if isinstance(operand, FieldOperand):
+    if isinstance(operand, js.FieldOperand):
         return _field(operand, place)
-    if isinstance(operand, HexOperand):
-        return Const(operand.value, const_type(operand.value))
-    if isinstance(operand, LocalOperand):
+    if isinstance(operand, js.HexOperand):
+        return ex.Const(operand.value, ex.const_type(operand.value))
+    if isinstance(operand, js.LocalOperand):
         return _param(operand, place)
-    if isinstance(operand, StackFieldOperand):
+    if isinstance(operand, js.StackFieldOperand):
         return last_field(place.scope.stack(operand.stack, place.source), operand.field, place.source)
-    if isinstance(operand, ExpressionOperand) and operand.op not in _BOOL_OPERATORS:
+    if isinstance(operand, js.ExpressionOperand) and operand.op not in _BOOL_OPERATORS:
         return _data_operator(operand, place)
     raise _misfit(operand, "an integer", place)
 
 
-def lower_bool(operand: Operand | None, place: ExpressionContext) -> BoolExpr:
+def lower_bool(operand: js.Operand | None, place: ExpressionContext) -> ex.BoolExpr:
     """Return an operand as a condition. Raises: ProgramError."""
-    if isinstance(operand, BoolOperand):
-        return BoolConst(operand.value)
-    if isinstance(operand, ExpressionOperand):
+    if isinstance(operand, js.BoolOperand):
+        return ex.BoolConst(operand.value)
+    if isinstance(operand, js.ExpressionOperand):
         return _bool_operator(operand, place)
     raise _misfit(operand, "a condition", place)
 
 
-def lower_header(operand: Operand | None, place: ExpressionContext) -> HeaderIR:
+def lower_header(operand: js.Operand | None, place: ExpressionContext) -> ex.HeaderIR:
     """Return the header instance that an operand names. Raises: ProgramError."""
-    if isinstance(operand, NamedOperand) and operand.type == "header":
+    if isinstance(operand, js.NamedOperand) and operand.type == "header":
         return place.scope.header(operand.name, place.source)
-    if isinstance(operand, ExpressionOperand) and operand.op == "dereference_header_stack":
+    if isinstance(operand, js.ExpressionOperand) and operand.op == "dereference_header_stack":
         stack, index = _element(operand, place)
-        if not isinstance(index, Const) or not 0 <= index.value < len(stack.headers):
+        if not isinstance(index, ex.Const) or not 0 <= index.value < len(stack.headers):
             raise refuse("header stack", f"an element of {stack.name} that is chosen at run time", place.source)
         return stack.headers[index.value]
-    if isinstance(operand, StackFieldOperand):
+    if isinstance(operand, js.StackFieldOperand):
         raise refuse("header stack", f"the last element of {operand.stack} as a whole", place.source)
-    if isinstance(operand, ExpressionOperand) and operand.op == "access_union_header":
+    if isinstance(operand, js.ExpressionOperand) and operand.op == "access_union_header":
         union = lower_union(operand.left, place)
-        assert isinstance(operand.right, HexOperand)  # the reader makes it so
+        assert isinstance(operand.right, js.HexOperand)  # the reader makes it so
         if operand.right.value >= len(union.headers):
             raise ProgramError(f"{union.name} has no member {operand.right.value}{at(place.source)}")
         return union.headers[operand.right.value]
     raise _misfit(operand, "a header", place)
 
 
-def lower_union(operand: Operand | None, place: ExpressionContext) -> UnionIR:
+def lower_union(operand: js.Operand | None, place: ExpressionContext) -> p4.UnionIR:
     """Return the header union that an operand names. Raises: ProgramError."""
-    if isinstance(operand, NamedOperand) and operand.type == "header_union":
+    if isinstance(operand, js.NamedOperand) and operand.type == "header_union":
         return place.scope.union(operand.name, place.source)
     raise _misfit(operand, "a header union", place)
 
 
-def _field(operand: FieldOperand, place: ExpressionContext) -> DataExpr:
+def _field(operand: js.FieldOperand, place: ExpressionContext) -> ex.DataExpr:
     if operand.field == VALIDITY_FIELD:
-        return BoolToInt(IsValid(place.scope.header(operand.header, place.source)))
+        return ex.BoolToInt(ex.IsValid(place.scope.header(operand.header, place.source)))
     field = place.scope.field(operand, place.source)
-    return FieldRef(field, field_type(field))
+    return ex.FieldRef(field, ex.field_type(field))
 
 
-def _param(operand: LocalOperand, place: ExpressionContext) -> DataExpr:
+def _param(operand: js.LocalOperand, place: ExpressionContext) -> ex.DataExpr:
     if operand.index >= len(place.params):
         raise ProgramError(
             f"argument {operand.index} of an action with {len(place.params)} parameters{at(place.source)}"
         )
-    return ParamRef(operand.index, IntType(place.params[operand.index].bits, False))
+    return ex.ParamRef(operand.index, ex.IntType(place.params[operand.index].bits, False))
 
 
-def _data_operator(expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
+def _data_operator(expr: js.ExpressionOperand, place: ExpressionContext) -> ex.DataExpr:
     if expr.op in _BINARY:
         return _binary(_BINARY[expr.op], expr, place)
     if expr.op == "~":
         operand = lower_data(expr.right, place)
-        return Invert(operand, invert_type(operand.type))
+        return ex.Invert(operand, ex.invert_type(operand.type))
     if expr.op in _CAST:
         return _cast(_CAST[expr.op], expr, place)
     if expr.op == "?":
         yes, no = lower_data(expr.left, place), lower_data(expr.right, place)
-        return Select(lower_bool(expr.condition, place), yes, no, yes.type.covering(no.type))
+        return ex.Select(lower_bool(expr.condition, place), yes, no, yes.type.covering(no.type))
     if expr.op == "b2d":
-        return BoolToInt(lower_bool(expr.right, place))
+        return ex.BoolToInt(lower_bool(expr.right, place))
     if expr.op in ("last_stack_index", "size_stack"):
         return _stack_operator(expr, place)
-    if expr.op == "access_field" and isinstance(expr.left, ExpressionOperand):
-        assert isinstance(expr.right, HexOperand)  # the reader makes it so
+    if expr.op == "access_field" and isinstance(expr.left, js.ExpressionOperand):
+        assert isinstance(expr.right, js.HexOperand)  # the reader makes it so
         return element_field(*_element(expr.left, place), expr.right.value, place.source)
     raise _unknown_operator(expr, place)
 
 
-def _element(expr: ExpressionOperand, place: ExpressionContext) -> tuple[StackIR, DataExpr]:
+def _element(expr: js.ExpressionOperand, place: ExpressionContext) -> tuple[p4.StackIR, ex.DataExpr]:
     if expr.op != "dereference_header_stack":
         raise _unknown_operator(expr, place)
     return _stack(expr.left, place), lower_data(expr.right, place)
 
 
-def lower_element(operand: Operand, place: ExpressionContext) -> tuple[tuple[FieldIR, ...], DataExpr] | None:
+def lower_element(operand: js.Operand, place: ExpressionContext) -> tuple[tuple[ex.FieldIR, ...], ex.DataExpr] | None:
     """Return the field of each element of a stack and the index expression, or None for another operand.
 
     Raises: ProgramError.
     """
-    if not isinstance(operand, ExpressionOperand) or operand.op != "access_field":
+    if not isinstance(operand, js.ExpressionOperand) or operand.op != "access_field":
         return None
-    if not isinstance(operand.left, ExpressionOperand):
+    if not isinstance(operand.left, js.ExpressionOperand):
         raise _misfit(operand.left, "an element of a header stack", place)
-    assert isinstance(operand.right, HexOperand)  # the reader makes it so
+    assert isinstance(operand.right, js.HexOperand)  # the reader makes it so
     stack, index = _element(operand.left, place)
     if operand.right.value >= len(stack.headers[0].fields):
         raise ProgramError(f"the elements of {stack.name} have no field {operand.right.value}{at(place.source)}")
     return tuple(header.fields[operand.right.value] for header in stack.headers), index
 
 
-def _stack(operand: Operand | None, place: ExpressionContext) -> StackIR:
-    if isinstance(operand, NamedOperand) and operand.type == "header_stack":
+def _stack(operand: js.Operand | None, place: ExpressionContext) -> p4.StackIR:
+    if isinstance(operand, js.NamedOperand) and operand.type == "header_stack":
         return place.scope.stack(operand.name, place.source)
     raise _misfit(operand, "a header stack", place)
 
 
-def _stack_operator(expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
+def _stack_operator(expr: js.ExpressionOperand, place: ExpressionContext) -> ex.DataExpr:
     stack = _stack(expr.right, place)
     return last_index(stack) if expr.op == "last_stack_index" else count(stack)
 
 
-def _binary(op: BinaryOp, expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
+def _binary(op: ex.BinaryOp, expr: js.ExpressionOperand, place: ExpressionContext) -> ex.DataExpr:
     # Unary plus and minus are written with an absent left side.
-    left = Const(0, const_type(0)) if expr.left is None else lower_data(expr.left, place)
+    left = ex.Const(0, ex.const_type(0)) if expr.left is None else lower_data(expr.left, place)
     right = lower_data(expr.right, place)
-    if op in (BinaryOp.DIV, BinaryOp.MOD):
-        if left.type.signed or not isinstance(right, Const) or right.value <= 0:
+    if op in (ex.BinaryOp.DIV, ex.BinaryOp.MOD):
+        if left.type.signed or not isinstance(right, ex.Const) or right.value <= 0:
             raise refuse("division", f"operator {op.value}", place.source)
-    elif op in (BinaryOp.SHL, BinaryOp.SHR) and right.type.signed:
+    elif op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and right.type.signed:
         raise ProgramError(f"shift by a value that may be negative{at(place.source)}")
-    return Binary(op, left, right, binary_type(op, left, right))
+    return ex.Binary(op, left, right, ex.binary_type(op, left, right))
 
 
-def _cast(op: CastOp, expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
+def _cast(op: ex.CastOp, expr: js.ExpressionOperand, place: ExpressionContext) -> ex.DataExpr:
     operand, width = lower_data(expr.left, place), lower_data(expr.right, place)
-    if not isinstance(width, Const) or width.value <= 0:
+    if not isinstance(width, ex.Const) or width.value <= 0:
         raise ProgramError(f"{op.value} to a width that is not a positive constant{at(place.source)}")
-    return Cast(op, operand, width.value, IntType(width.value, op is not CastOp.SATURATE))
+    return ex.Cast(op, operand, width.value, ex.IntType(width.value, op is not ex.CastOp.SATURATE))
 
 
-def _bool_operator(expr: ExpressionOperand, place: ExpressionContext) -> BoolExpr:
+def _bool_operator(expr: js.ExpressionOperand, place: ExpressionContext) -> ex.BoolExpr:
     if expr.op in _COMPARE:
         return _compare(_COMPARE[expr.op], expr, place)
     if expr.op == "and":
-        return And(lower_bool(expr.left, place), lower_bool(expr.right, place))
+        return ex.And(lower_bool(expr.left, place), lower_bool(expr.right, place))
     if expr.op == "or":
-        return Or(lower_bool(expr.left, place), lower_bool(expr.right, place))
+        return ex.Or(lower_bool(expr.left, place), lower_bool(expr.right, place))
     if expr.op == "not":
-        return Not(lower_bool(expr.right, place))
+        return ex.Not(lower_bool(expr.right, place))
     if expr.op == "valid":
-        return IsValid(lower_header(expr.right, place))
+        return ex.IsValid(lower_header(expr.right, place))
     if expr.op == "valid_union":
-        return any_of([IsValid(header) for header in lower_union(expr.right, place).headers])
+        return any_of([ex.IsValid(header) for header in lower_union(expr.right, place).headers])
     if expr.op in ("==u", "!=u"):
         pairs = zip(lower_union(expr.left, place).headers, lower_union(expr.right, place).headers, strict=False)
-        equal = any_of([CompareHeaders(left, right) for left, right in pairs])
-        return equal if expr.op == "==u" else Not(equal)
+        equal = any_of([ex.CompareHeaders(left, right) for left, right in pairs])
+        return equal if expr.op == "==u" else ex.Not(equal)
     if expr.op == "d2b":
-        return NonZero(lower_data(expr.right, place))
+        return ex.NonZero(lower_data(expr.right, place))
     if expr.op == "?":
         yes, no = lower_bool(expr.left, place), lower_bool(expr.right, place)
-        return SelectBool(lower_bool(expr.condition, place), yes, no)
+        return ex.SelectBool(lower_bool(expr.condition, place), yes, no)
     if expr.op in _UNION_OPERATORS or expr.op not in _BINARY.keys() | _CAST.keys() | {
         "~",
         "b2d",
@@ -377,40 +325,40 @@ def _bool_operator(expr: ExpressionOperand, place: ExpressionContext) -> BoolExp
 _BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b", "valid_union", "==u", "!=u"}
 
 
-def _compare(op: CompareOp, expr: ExpressionOperand, place: ExpressionContext) -> BoolExpr:
-    if op in (CompareOp.EQ, CompareOp.NE):
-        equal: BoolExpr | None = None
-        if isinstance(expr.left, NamedOperand):
-            equal = CompareHeaders(lower_header(expr.left, place), lower_header(expr.right, place))
+def _compare(op: ex.CompareOp, expr: js.ExpressionOperand, place: ExpressionContext) -> ex.BoolExpr:
+    if op in (ex.CompareOp.EQ, ex.CompareOp.NE):
+        equal: ex.BoolExpr | None = None
+        if isinstance(expr.left, js.NamedOperand):
+            equal = ex.CompareHeaders(lower_header(expr.left, place), lower_header(expr.right, place))
         elif _is_bool(expr.left):
-            equal = CompareBools(lower_bool(expr.left, place), lower_bool(expr.right, place))
+            equal = ex.CompareBools(lower_bool(expr.left, place), lower_bool(expr.right, place))
         if equal is not None:
-            return equal if op is CompareOp.EQ else Not(equal)
-    return Compare(op, lower_data(expr.left, place), lower_data(expr.right, place))
+            return equal if op is ex.CompareOp.EQ else ex.Not(equal)
+    return ex.Compare(op, lower_data(expr.left, place), lower_data(expr.right, place))
 
 
-def any_of(conditions: list[BoolExpr]) -> BoolExpr:
+def any_of(conditions: list[ex.BoolExpr]) -> ex.BoolExpr:
     """Return whether at least one condition holds."""
-    result: BoolExpr = BoolConst(False)
+    result: ex.BoolExpr = ex.BoolConst(False)
     for condition in conditions:
-        result = Or(result, condition)
+        result = ex.Or(result, condition)
     return result
 
 
-def _is_bool(operand: Operand | None) -> bool:
-    if isinstance(operand, ExpressionOperand):
+def _is_bool(operand: js.Operand | None) -> bool:
+    if isinstance(operand, js.ExpressionOperand):
         return operand.op in _BOOL_OPERATORS or (operand.op == "?" and _is_bool(operand.left))
-    return isinstance(operand, BoolOperand)
+    return isinstance(operand, js.BoolOperand)
 
 
-def _unknown_operator(expr: ExpressionOperand, place: ExpressionContext) -> ProgramError:
+def _unknown_operator(expr: js.ExpressionOperand, place: ExpressionContext) -> ProgramError:
     if expr.op in _UNION_OPERATORS:
         return refuse("header union", f"operator {expr.op}", place.source)
     return refuse("expression", f"operator {expr.op}", place.source)
 
 
-def _misfit(operand: Operand | None, wanted: str, place: ExpressionContext) -> ProgramError:
-    if isinstance(operand, OtherOperand):
+def _misfit(operand: js.Operand | None, wanted: str, place: ExpressionContext) -> ProgramError:
+    if isinstance(operand, js.OtherOperand):
         construct = _REFUSED_OPERANDS.get(operand.type, "operand")
         return refuse(construct, f"operand of type {operand.type}", place.source)
     found = "nothing" if operand is None else type(operand).__name__.removesuffix("Operand").lower()

@@ -14,21 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ProgramError
-from .ir import (
-    ActionCall,
-    ActionIR,
-    ActionNodeIR,
-    ConditionalIR,
-    Extract,
-    Jump,
-    JumpIfZero,
-    Lookahead,
-    MatchKind,
-    NodeIR,
-    PipelineIR,
-    ProgramIR,
-    TableIR,
-)
+from . import ir as p4
 from .p4_source import at
 
 REQUIRED_STANDARD = (
@@ -41,33 +27,33 @@ REQUIRED_STANDARD = (
 
 # Key kinds that may appear in a table of each kind.
 _KEY_KINDS = {
-    MatchKind.EXACT: {MatchKind.EXACT},
-    MatchKind.LPM: {MatchKind.EXACT, MatchKind.LPM},
-    MatchKind.TERNARY: {MatchKind.EXACT, MatchKind.LPM, MatchKind.TERNARY},
-    MatchKind.RANGE: set(MatchKind),
+    p4.MatchKind.EXACT: {p4.MatchKind.EXACT},
+    p4.MatchKind.LPM: {p4.MatchKind.EXACT, p4.MatchKind.LPM},
+    p4.MatchKind.TERNARY: {p4.MatchKind.EXACT, p4.MatchKind.LPM, p4.MatchKind.TERNARY},
+    p4.MatchKind.RANGE: set(p4.MatchKind),
 }
 
 
-def verify(program: ProgramIR) -> None:
+def verify(program: p4.ProgramIR) -> None:
     """Check a program. Raises: ProgramError (the first violation, with the object's name)."""
     for check in (_standard, _headers, _parser, _actions, _controls, _tables, _counters):
         for violation in check(program):
             raise ProgramError(violation)
 
 
-def _standard(program: ProgramIR) -> Iterator[str]:
+def _standard(program: p4.ProgramIR) -> Iterator[str]:
     for name in REQUIRED_STANDARD:
         if name not in program.standard:
             yield f"the program has no field {name}; compile it with --arch v1model"
 
 
-def _headers(program: ProgramIR) -> Iterator[str]:
+def _headers(program: p4.ProgramIR) -> Iterator[str]:
     for header in program.headers.values():
         if not header.metadata and header.bits % 8:
             yield f"header {header.name} has {header.bits} bits, which is no whole number of bytes"
 
 
-def _parser(program: ProgramIR) -> Iterator[str]:
+def _parser(program: p4.ProgramIR) -> Iterator[str]:
     states = program.parser.states
     if program.parser.init is not None and program.parser.init not in states:
         yield f"the parser starts in an unknown state {program.parser.init}"
@@ -78,27 +64,27 @@ def _parser(program: ProgramIR) -> Iterator[str]:
         if state.cases and not state.key:
             yield f"parser state {state.name} selects without a key{at(state.source)}"
         for op in state.ops:
-            if isinstance(op, Extract) and op.header.metadata:
+            if isinstance(op, p4.Extract) and op.header.metadata:
                 yield f"parser state {state.name} extracts metadata {op.header.name}{at(state.source)}"
         for part in state.key:
-            if isinstance(part.value, Lookahead) and (part.value.bits <= 0 or part.value.offset < 0):
+            if isinstance(part.value, p4.Lookahead) and (part.value.bits <= 0 or part.value.offset < 0):
                 yield f"parser state {state.name} looks ahead by nothing{at(state.source)}"
 
 
-def _actions(program: ProgramIR) -> Iterator[str]:
+def _actions(program: p4.ProgramIR) -> Iterator[str]:
     for action in _all_actions(program):
         for op in action.body:
-            if isinstance(op, Jump | JumpIfZero) and not 0 <= op.to <= len(action.body):
+            if isinstance(op, p4.Jump | p4.JumpIfZero) and not 0 <= op.to <= len(action.body):
                 yield f"action {action.name} jumps to {op.to} of {len(action.body)} operations{at(action.source)}"
 
 
-def _all_actions(program: ProgramIR) -> Iterator[ActionIR]:
+def _all_actions(program: p4.ProgramIR) -> Iterator[p4.ActionIR]:
     yield from program.actions.values()
     for table in program.tables.values():
         yield from table.actions.values()
 
 
-def _controls(program: ProgramIR) -> Iterator[str]:
+def _controls(program: p4.ProgramIR) -> Iterator[str]:
     for control in (program.ingress, program.egress):
         if control.init is not None and control.init not in control.nodes:
             yield f"{control.name} starts at an unknown node {control.init}"
@@ -109,18 +95,18 @@ def _controls(program: ProgramIR) -> Iterator[str]:
         yield from _cycles(control)  # control flow has no loops: a cycle would never end
 
 
-def successors(node: NodeIR) -> tuple[str, ...]:
+def successors(node: p4.NodeIR) -> tuple[str, ...]:
     """Return the names of all nodes that may follow one."""
-    if isinstance(node, ConditionalIR):
+    if isinstance(node, p4.ConditionalIR):
         names: tuple[str | None, ...] = (node.on_true, node.on_false)
-    elif isinstance(node, ActionNodeIR):
+    elif isinstance(node, p4.ActionNodeIR):
         names = (node.next,)
     else:
         names = (node.on_hit, node.on_miss, node.base_next, *node.by_action.values())
     return tuple(name for name in names if name is not None)
 
 
-def _cycles(control: PipelineIR) -> Iterator[str]:
+def _cycles(control: p4.PipelineIR) -> Iterator[str]:
     done: set[str] = set()
     for start in control.nodes:
         stack = [(start, iter(successors(control.nodes[start])))] if start not in done else []
@@ -140,19 +126,19 @@ def _cycles(control: PipelineIR) -> Iterator[str]:
                 stack.append((successor, iter(successors(control.nodes[successor]))))
 
 
-def _tables(program: ProgramIR) -> Iterator[str]:
+def _tables(program: p4.ProgramIR) -> Iterator[str]:
     for table in program.tables.values():
         kinds = {key.kind for key in table.keys}
         if not kinds <= _KEY_KINDS[table.match_kind]:
             yield f"table {table.name} of kind {table.match_kind.value} has a key that needs more{at(table.source)}"
-        if [key.kind for key in table.keys].count(MatchKind.LPM) != 1 and table.match_kind is MatchKind.LPM:
+        if [key.kind for key in table.keys].count(p4.MatchKind.LPM) != 1 and table.match_kind is p4.MatchKind.LPM:
             yield f"lpm table {table.name} has not exactly one lpm key{at(table.source)}"
         if table.max_size <= 0 and table.keys:
             yield f"table {table.name} has size {table.max_size}{at(table.source)}"
         yield from _entries(table)
 
 
-def _entries(table: TableIR) -> Iterator[str]:
+def _entries(table: p4.TableIR) -> Iterator[str]:
     calls = [entry.call for entry in table.const_entries]
     if table.default is not None:
         calls.append(table.default)
@@ -166,21 +152,21 @@ def _entries(table: TableIR) -> Iterator[str]:
         yield f"table {table.name}: the default action {table.default.action.name} is foreign{at(table.source)}"
     for entry in table.const_entries:
         for key, (first, second) in zip(table.keys, entry.values, strict=True):
-            bound = key.bits + 1 if key.kind is MatchKind.LPM else 1 << key.bits
-            empty = key.kind is MatchKind.RANGE and first > second
+            bound = key.bits + 1 if key.kind is p4.MatchKind.LPM else 1 << key.bits
+            empty = key.kind is p4.MatchKind.RANGE and first > second
             if empty or not 0 <= first < 1 << key.bits or not 0 <= second < bound:
                 yield f"table {table.name}: a constant entry does not fit key {key.name}{at(table.source)}"
         if entry.call.action.id not in table.by_action and not table.branches_on_hit:
             yield f"table {table.name}: an entry uses the foreign action {entry.call.action.name}{at(table.source)}"
 
 
-def _arguments(table: TableIR, call: ActionCall) -> Iterator[str]:
+def _arguments(table: p4.TableIR, call: p4.ActionCall) -> Iterator[str]:
     for param, value in zip(call.action.params, call.args, strict=True):
         if not 0 <= value < 1 << param.bits:
             yield f"table {table.name}: {value} does not fit {call.action.name}.{param.name}{at(table.source)}"
 
 
-def _counters(program: ProgramIR) -> Iterator[str]:
+def _counters(program: p4.ProgramIR) -> Iterator[str]:
     for counter in program.counters.values():
         if counter.table is None:
             if counter.size <= 0:

@@ -17,7 +17,7 @@ import hopsum
 from hopsum_cli.packet import main
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.ports.udp import UdpAddress, UdpPort

@@ -18,7 +18,7 @@ from hopsum_cli.packet import main
 from hopsum_cli.packet.capture import read_capture
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import Namespace, NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT

@@ -18,7 +18,7 @@ from hopsum_cli.packet.fields import PacketError, parse_arguments
 from hopsum_cli.packet.layers import values_of
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.server import SwitchServer

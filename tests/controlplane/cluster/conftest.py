@@ -11,7 +11,7 @@ import pytest
 
 from hopsum_controlplane.cluster import SwitchConfig
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 from .noted import noted_tree
 from .world import Cluster, switch_config

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hopsum_controlplane.entries import Delete, Insert, TableEntry, Update
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 from .world import TREE_LINKS, Cluster, tree_configs
 

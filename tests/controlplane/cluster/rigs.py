@@ -18,7 +18,7 @@ from hopsum.protocol.worker import Timing
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import SwitchConfig
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_switch.management import ManagementClient

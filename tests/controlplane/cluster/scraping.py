@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hopsum_controlplane.metrics.collect import FAMILIES, PREFIX
+from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 
 Values = dict[str, float]
 _LABELS = {PREFIX + name.removesuffix("_total"): labels for name, _, _, labels in FAMILIES}

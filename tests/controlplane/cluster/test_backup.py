@@ -17,8 +17,8 @@ from hopsum_controlplane.cluster import (
     UndecidedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.views import HeartbeatResult
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.cluster.answers import HeartbeatResult
+from hopsum_ptf.fake_device import FakeDevice
 
 from .world import Cluster, Worker, enter, state_of, switch_config
 

@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.tables import admit
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .conftest import MakeCluster
 from .world import LEASE_S, Cluster, enter, state_of

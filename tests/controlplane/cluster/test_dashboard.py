@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.metrics import FAMILIES
-from hopsum_controlplane.metrics.collect import PREFIX
+from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana" / "hopsum.json"
 PARTS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

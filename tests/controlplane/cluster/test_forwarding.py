@@ -6,7 +6,7 @@ from __future__ import annotations
 from hopsum_controlplane.cluster import JobState
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
 from hopsum_controlplane.tables import forward
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .conftest import MakeCluster
 from .world import LEASE_S, Cluster, Worker, state_of, switch_config

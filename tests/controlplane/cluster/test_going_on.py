@@ -17,8 +17,8 @@ from hopsum_controlplane.cluster import (
     UnauthenticatedError,
 )
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.rounds import ROUNDS_MOST
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.membership import parse_membership
 
 from .world import LEASE_S, Cluster, Worker, enter, phase_of, state_of

@@ -14,9 +14,9 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.cluster.records import JobState
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.metrics.collect import collect
-from hopsum_controlplane.testing import FakeDevice
-from hopsum_controlplane.web.state import PageState
+from hopsum_controlplane.prometheus_metrics import collect
+from hopsum_controlplane.web.page_state import PageState
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.words import ago, state, tone

@@ -21,7 +21,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import JobState, Pending, SwitchConfig
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.testing import Failure
+from hopsum_ptf.fake_device import Failure
 
 from .watched import FOREIGN_GENERATION, Fuse, Intents, Killed, WatchedDevice, WatchedStore
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, state_of, switch_config, tree_configs

@@ -9,7 +9,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.job_history import KEPT_EVENTS
 from hopsum_controlplane.cluster.job_status import JobCondition, SwitchTrouble, conditions_of, status_of
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
 

@@ -21,8 +21,8 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord, Member
-from hopsum_controlplane.jobs import Job
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.job_spec import Job
+from hopsum_controlplane.resource_allocator import SlotRange
 
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 

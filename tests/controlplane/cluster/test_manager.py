@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster import (
     UnknownJobError,
 )
 from hopsum_controlplane.cluster.cluster_controller import GRACE_S
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import parse_membership

@@ -13,9 +13,9 @@ from hopsum_controlplane.cluster import InvalidRequestError, JobState, Pending, 
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord
-from hopsum_controlplane.devices.base import Capabilities
+from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .test_shard_jobs import device, join, run, three  # noqa: F401
 from .test_switch_registry import Hosts, hosts  # noqa: F401

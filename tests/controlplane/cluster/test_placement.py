@@ -9,7 +9,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import InvalidRequestError, JobExistsError, JobRequest, ResourceExhaustedError
-from hopsum_controlplane.devices.base import Capabilities
+from hopsum_controlplane.devices.device import Capabilities
 
 from .conftest import MakeCluster
 from .world import TABLE, Cluster, switch_config

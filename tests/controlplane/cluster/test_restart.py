@@ -21,7 +21,7 @@ from hopsum.protocol.worker import Timing
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import JobState, Pending, device_factories
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_controlplane.cluster import InvalidRequestError, JobState, UnauthenticatedError, UnknownJobError
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 from .world import Cluster, Worker, enter, state_of, switch_config
 

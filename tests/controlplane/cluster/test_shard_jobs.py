@@ -17,8 +17,8 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import ShardEndpoint
-from hopsum_controlplane.devices.base import Capabilities
-from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_controlplane.devices.device import Capabilities
+from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership
 

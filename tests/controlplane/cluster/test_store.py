@@ -15,7 +15,7 @@ from hopsum_controlplane.cluster import StateStore, StoreError
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
 from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
-from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_controlplane.job_spec import WorkerEndpoint
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
 from .world import TABLE, switch_config

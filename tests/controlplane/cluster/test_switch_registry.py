@@ -22,9 +22,9 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable
 from hopsum_controlplane.cluster.switch_registry import RegistrationRequest
-from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 from .test_shard_jobs import join
 from .world import LEASE_S, Cluster, Worker, state_of, switch_config

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import JobState, Pending
-from hopsum_controlplane.cluster.pace import LONGEST_S
+from hopsum_controlplane.cluster.switch_reconciler import LONGEST_S
 from hopsum_controlplane.entries import Update
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 from .conftest import MakeCluster
 from .world import Cluster, Worker, enter, state_of, switch_config

@@ -14,7 +14,7 @@ from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import JobState, SwitchConfig
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable

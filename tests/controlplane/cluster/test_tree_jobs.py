@@ -18,8 +18,8 @@ from hopsum_controlplane.cluster import (
     PortRule,
     SwitchUnavailableError,
 )
-from hopsum_controlplane.devices.base import Capabilities
-from hopsum_controlplane.testing import Failure
+from hopsum_controlplane.devices.device import Capabilities
+from hopsum_ptf.fake_device import Failure
 
 from .conftest import MakeCluster
 from .noted import EVERYBODY, device

@@ -13,10 +13,10 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import InvalidRequestError, JobRequest, Pending, PortRule, ResourceExhaustedError
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
-from hopsum_controlplane.devices.base import Capabilities
-from hopsum_controlplane.metrics.collect import expose
+from hopsum_controlplane.devices.device import Capabilities
+from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.tables import forward
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Event
 
 from .conftest import MakeCluster

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.clients import CLIENTS_MAX, Clients
 from hopsum_controlplane.web.page import Page
-from hopsum_controlplane.web.state import KEPT, WINDOW_S, PageState
+from hopsum_controlplane.web.page_state import KEPT, WINDOW_S, PageState
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 
 from ...support.clock import FakeClock

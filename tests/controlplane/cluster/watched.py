@@ -10,8 +10,8 @@ from pathlib import Path
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.entries import CounterValue, Insert, TableEntry, Update
-from hopsum_controlplane.slots import SlotRange
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.resource_allocator import SlotRange
+from hopsum_ptf.fake_device import FakeDevice
 
 FOREIGN_GENERATION = 77
 """Of entries that nobody's controller wrote."""

@@ -26,12 +26,12 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.entries import Entity
-from hopsum_controlplane.jobs import Job
-from hopsum_controlplane.plan import plan
+from hopsum_controlplane.entry_plan import plan
+from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.tables.address import switch_address
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of

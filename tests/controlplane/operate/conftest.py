@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_ptf.fake_device import FakeDevice
 
 from ..cluster.world import Cluster, switch_config
 

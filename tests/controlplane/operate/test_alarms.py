@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from hopsum_controlplane.metrics import FAMILIES
-from hopsum_controlplane.metrics.collect import PREFIX, expose
+from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX, expose
 from hopsum_controlplane.web import WebServer
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.watch.heartbeat import NAMES
 
+from ...support.pages import blocks
 from ..cluster.scraping import parse
 from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, start, write_config
@@ -32,8 +32,8 @@ from .test_reload import certify, needs_openssl
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "docs" / "prometheus" / "hopsum.rules.yml"
-PAGE = (ROOT / "docs" / "alarms.md").read_text()
-(SCRAPE,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
+PAGE = (ROOT / "docs" / "administration.md").read_text()
+(SCRAPE,) = blocks("operating", "See what happens", "yaml")
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 OPEN_METRICS = "application/openmetrics-text"
 
@@ -73,7 +73,7 @@ def test_the_page_has_every_alert() -> None:
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH")
 def test_the_commands_on_the_page() -> None:
-    (block,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = blocks("administration", "Alarms")
     done = subprocess.run(["bash", "-euc", block], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -132,7 +132,7 @@ def test_a_prometheus_scrapes_a_controller_and_an_alert_fires(tmp_path: Path, st
     (page,) = re.findall(r"^page http://(\S+)/$", controller.process.log_text(), re.MULTILINE)
     rules = RULES.read_text().replace("for: 30s", "for: 1s")
     (tmp_path / RULES.name).write_text(rules)
-    (rule_files,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (rule_files,) = blocks("administration", "Alarms", "yaml")
     often = "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
     (tmp_path / "prometheus.yml").write_text(often + rule_files + SCRAPE.replace("127.0.0.1:4701", page))
     at = f"127.0.0.1:{free_port()}"

@@ -24,15 +24,16 @@ import pytest
 
 from hopsum_cli.controller.command import build_parser as controller_parser
 from hopsum_controlplane.cluster import StoreError, load_config
+from hopsum_controlplane.service.controller_process import STALE_S, Vitals
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.pulse import Pulse
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.service.vitals import STALE_S, Vitals
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_switch.cli import build_parser as switch_parser
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.service_manager import ServiceManager
 
+from ...support.pages import blocks
 from ..cluster.world import Cluster, switch_config
 from .test_controller import NOBODY, START_S, write_config
 
@@ -268,7 +269,7 @@ def test_the_image_can_be_installed_from_what_it_copies(tmp_path: Path) -> None:
 
 
 def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
-    rating, asking = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "service.md").read_text(), re.DOTALL)
+    rating, asking = blocks("administration", "Services")
     world = HealthWorld(tmp_path, stack)
     commands = [asking.replace("127.0.0.1:4701", world.web.address)] + ([rating] if ANALYZE else [])
     for block in commands:

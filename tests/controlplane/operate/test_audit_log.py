@@ -17,16 +17,16 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import UnknownJobError
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service import jobs as jobs_service
+from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.audit_log import AuditLog
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 
+from ...support.pages import blocks
 from ..cluster.world import Cluster
 
 pytestmark = pytest.mark.system
 TOKENS = (AdminToken("the-token-of-alice-0000", "alice"), AdminToken("the-token-of-nobody-000"))
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_a_rotated_file_is_left_and_a_new_one_begun(tmp_path: Path) -> None:
 
 
 def test_the_commands_on_the_page(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = blocks("administration", "Audit log")
     log = AuditLog(tmp_path / "audit.jsonl")
     log.write("CreateJob", job="digits", identity="alice", peer="ipv4:10.0.0.7:4000")
     log.write("DeleteJob", job="digits", identity="bob", peer="ipv4:10.0.0.8:4000")

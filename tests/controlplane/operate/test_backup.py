@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import io
 import logging
-import re
 import stat
 import subprocess
 import sys
@@ -20,17 +19,17 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore
-from hopsum_controlplane.service import jobs as jobs_service
+from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import AdminToken
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_ptf.fake_device import FakeDevice
 
+from ...support.pages import blocks
 from ..cluster.world import Cluster, switch_config
 from .test_controller import NOBODY, write_config
 
 pytestmark = pytest.mark.system
 ADMIN = "the-token-of-the-administrator"
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "backup.md"
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_the_commands_on_the_page(cluster: Cluster, tmp_path: Path) -> None:
-    taking, restoring = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    taking, restoring = blocks("administration", "Backup, restore, upgrade")
     cluster.run("train")
     (tmp_path / "admin.token").touch(0o600)
     (tmp_path / "admin.token").write_text(ADMIN)

@@ -21,11 +21,11 @@ from hopsum_cli.job import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.state_store import json_of, value_of
+from hopsum_controlplane.errors import InvalidRequestError
 from hopsum_controlplane.service.access import AdminToken
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.watch.rates import document
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.service.logs import log_to
+from hopsum_controlplane.service.log_format import log_to
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("quiet")]
 _log = logging.getLogger("hopsum_controlplane.of_a_test")

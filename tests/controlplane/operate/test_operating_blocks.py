@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from hopsum_cli.job import main
 from hopsum_cli.worker_switch import build_parser
 from hopsum_controlplane.cluster import load_config
 
+from ...support.pages import blocks
 from ..cluster.world import Cluster
 
 pytestmark = pytest.mark.system
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
 LEAF = """
 [[switch]]
 name = "{name}"
@@ -33,15 +32,9 @@ def switches() -> int:
     return 4
 
 
-def blocks(section: str) -> list[str]:
-    """Return the text blocks of a section."""
-    _, _, text = PAGE.partition(f"\n## {section}\n")
-    return re.findall(r"```text\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
-
-
 def test_shards_are_made_and_moved(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    (create,) = blocks("Shards: several switches side by side")
-    (move,) = blocks("Moving a job to another switch")
+    (create,) = blocks("operating", "Shards: several switches side by side", "text")
+    (move,) = blocks("operating", "Moving a job to another switch", "text")
     named, counted, of_shards, of_one = (shlex.split(line, comments=True)[2:] for line in (create + move).splitlines())
     assert main([*named, *at]) == 0
     assert cluster.controller.job("train").switches == ["s1", "s2"]
@@ -57,7 +50,7 @@ def test_shards_are_made_and_moved(cluster: Cluster, at: list[str], capsys: pyte
 
 
 def test_links_of_the_page_make_a_tree(tmp_path: Path) -> None:
-    (links,) = blocks("Trees of switches")
+    (links,) = blocks("operating", "Trees of switches", "text")
     text = '[controller]\ndatabase = "state.sqlite"\n'
     for number, name in enumerate(("leaf1", "leaf2", "spine"), 1):
         ports = "" if name == "spine" else f'{{port = 1, network = "10.0.{number}.0/24"}}'
@@ -71,7 +64,7 @@ def test_options_of_a_hosts_switch_are_known(
     cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A job over hosts is refused for one reason: no host has registered. test_worker_switch runs both commands."""
-    switch, create = blocks("Switches on the workers' own hosts")
+    switch, create = blocks("operating", "Switches on the workers' own hosts", "text")
     assert build_parser().parse_args(shlex.split(switch)[2:]).controller == "10.0.0.1:4700"
     assert main([*shlex.split(create)[2:], *at]) == 1
     assert "regist" in capsys.readouterr().err

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
-from hopsum_controlplane.web.state import PageState
+from hopsum_controlplane.web.page_state import PageState
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.heartbeat import NAMES
 

@@ -18,14 +18,15 @@ import pytest
 
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.metrics.collect import expose
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.web import WebServer
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.heartbeat import NAMES
 
+from ...support.pages import blocks
 from ..cluster.world import Cluster, Worker, switch_config
 
 pytestmark = pytest.mark.system
@@ -33,7 +34,7 @@ PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana" / "hopsum.json").read_text())
 ANSWER_S, TICK_S = 120.0, 0.1
-(CONFIG,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "operating.md").read_text(), re.DOTALL)
+(CONFIG,) = blocks("operating", "See what happens", "yaml")
 OFTEN = "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
 
 

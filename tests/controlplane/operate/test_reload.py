@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -22,13 +21,13 @@ from hopsum_cli.controller import main
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import AdminAuth, AdminToken, read_admin_tokens
-from hopsum_controlplane.service.server import safeguards
+from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_topologies.process import ManagedProcess
 
+from ...support.pages import blocks
 from .test_controller import NOBODY, START_S, Controller, exit_status, start, write_config
 
 pytestmark = pytest.mark.system
-DOCS = Path(__file__).resolve().parents[3] / "docs"
 OPENSSL = shutil.which("openssl")
 OLD, NEW = "the-old-token-of-the-test", "the-new-token-of-the-test"
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with")
@@ -222,7 +221,7 @@ def test_hanging_up_ends_no_switch(tmp_path: Path, stack: ExitStack) -> None:
 
 
 def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
-    (block,) = re.findall(r"```sh\n(.*?)```", (DOCS / "signals.md").read_text(), re.DOTALL)
+    (block,) = blocks("administration", "Signals, files and exit statuses")
     controller = start(stack, write_config(tmp_path, NOBODY))
     (tmp_path / "controller.pid").write_text(f"{controller.process.pid}\n")
     script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'

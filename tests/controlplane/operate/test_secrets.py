@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/secrets.md as an operator goes through it: with TLS on both sides, while a job's workers are in."""
+"""The secrets of docs/administration.md as an operator replaces them: with TLS, while a job trains."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 
+from ...support.pages import blocks
 from .test_controller import START_S, start, start_native, write_config
 
 pytestmark = pytest.mark.system
 OPENSSL = shutil.which("openssl")
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "secrets.md"
 
 
 def type_in(folder: Path, block: str, **environment: str) -> None:
@@ -36,7 +36,7 @@ def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
     version = subprocess.run([str(OPENSSL), "version"], capture_output=True, text=True, check=True).stdout
     if int(re.findall(r"OpenSSL (\d+)", version)[0]) < 3:
         pytest.skip(f"openssl req -CA needs version 3, here is {version.strip()}")
-    admin, rotate, certify, *_ = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    admin, rotate, certify, *_ = blocks("administration", "Tokens and certificates")
     type_in(tmp_path, certify)
     (tmp_path / "admin.token").touch(0o600)
     (tmp_path / "admin.token").write_text("the-token-of-the-first-day\n")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from contextlib import ExitStack
@@ -15,15 +14,15 @@ import pytest
 from hopsum_controlplane.cluster import StateStore, StoreError, StoreLockedError
 from hopsum_topologies.process import ManagedProcess
 
+from ...support.pages import blocks
 from .test_as_a_service import Manager
 from .test_controller import NOBODY, START_S, exit_status, start, write_config
 
 pytestmark = pytest.mark.system
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "standby.md"
 
 
 def test_the_command_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
-    (block,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = blocks("administration", "A standby")
     config = write_config(tmp_path, NOBODY)
     first = start(stack, config)
     manager = Manager(tmp_path, stack)

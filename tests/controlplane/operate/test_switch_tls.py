@@ -21,17 +21,17 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.tls import SwitchTls
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_switch.management_command import main as switch_ctl
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
+from ...support.pages import blocks
 from ..tofino.bf_runtime import bf_runtime
 from .test_controller import NOBODY, START_S, start, write_config
 
 OPENSSL = shutil.which("openssl")
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "secrets.md").read_text()
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with"),
@@ -45,7 +45,7 @@ def run(folder: Path, block: str) -> None:
 
 def certificate_blocks() -> tuple[str, str]:
     """Return the page's blocks for certificates of controller and operators, and of switches."""
-    _, _, certificates, switches, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    _, _, certificates, switches, _ = blocks("administration", "Tokens and certificates")
     return certificates, switches
 
 
@@ -205,7 +205,7 @@ def test_a_controller_drives_its_switch(folder: Path, stack: ExitStack, capsys: 
 
     _, address = start_switch(folder, stack)
     config = write_config(folder, address)
-    (keys,) = re.findall(r"```toml\n(tls_ca.*?)```", PAGE, re.DOTALL)
+    (keys,) = blocks("administration", "Between controller and switches", "toml")
     config.write_text(config.read_text() + keys)
     assert main(["--config", str(config), "--check"]) == 0
     assert f"with TLS, of {folder}/ca.pem, as {folder}/server.pem" in capsys.readouterr().out
@@ -230,7 +230,7 @@ def test_documented_certificates_are_no_authorities(folder: Path) -> None:
 
 
 def test_a_client_of_the_controller_is_revoked_as_the_page_says(folder: Path, stack: ExitStack) -> None:
-    *_, revoke = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    (revoke,) = blocks("administration", "Revoking a certificate")
     (folder / "names").write_text("controller\nalice\nbob\n")
     more = (
         'tls_certificate = "server.pem"\ntls_key = "server.key"\ntls_client_ca = "ca.pem"\ntls_client_names = "names"\n'

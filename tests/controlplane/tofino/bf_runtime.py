@@ -20,7 +20,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
 
-from hopsum_controlplane.bfruntime.messages import ALL_PIPES, CALLS, CLASSES, SERVICE, ConfigAction, UpdateType
+from hopsum_controlplane.bfruntime.bfrt_messages import ALL_PIPES, CALLS, CLASSES, SERVICE, ConfigAction, UpdateType
 
 DEVICE_ID = 0
 LOOPS = (6, 68, 128, 192, 196)

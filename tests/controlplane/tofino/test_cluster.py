@@ -14,7 +14,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.bfruntime.chip import CHIPS, ChipSetup
 from hopsum_controlplane.cluster import Pending, device_factories, pipelines
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.tofino import TofinoPipeline, chip_of, load_program, set_up
 from hopsum_wire import Op
 from hopsum_wire.membership import parse_membership

@@ -22,22 +22,21 @@ from hopsum_controlplane import (
     WorkerEndpoint,
     WriteError,
 )
+from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
 from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, TofinoFacts, guaranteed_cells, spread
-from hopsum_controlplane.bfruntime.schema import BfrtSchema
-from hopsum_controlplane.devices.base import Device, ensure_pipeline
+from hopsum_controlplane.devices.device import Device, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.tofino import TofinoDevice, TofinoPipeline, check_device_id, load_program, set_up
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.entry_plan import plan
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
-from hopsum_controlplane.jobs import LeafEndpoint
-from hopsum_controlplane.membership import job_membership
-from hopsum_controlplane.p4info import Table
-from hopsum_controlplane.plan import plan
-from hopsum_controlplane.program_reader import read_program
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.job_spec import LeafEndpoint
+from hopsum_controlplane.membership_file import job_membership
+from hopsum_controlplane.p4info import Table, read_program
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, forward
 from hopsum_controlplane.tables.lookup import half_words
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Op
 
 from .bf_runtime import DEVICE_ID, BfRuntime

@@ -11,15 +11,14 @@ import pytest
 from google.protobuf import text_format
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.bfruntime.encoding import BfrtEncoding, update
-from hopsum_controlplane.bfruntime.messages import UpdateType, message
-from hopsum_controlplane.bfruntime.schema import BfrtSchema
+from hopsum_controlplane.bfruntime.bfrt_encoding import BfrtEncoding, update
+from hopsum_controlplane.bfruntime.bfrt_messages import UpdateType, message
+from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
 from hopsum_controlplane.entries import Entity, MulticastGroup, TableEntry
-from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.plan import decides_sums, plan
+from hopsum_controlplane.entry_plan import decides_sums, plan
+from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
-from hopsum_controlplane.program_reader import read_program
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, forward, lookup
 from hopsum_wire.p4runtime import p4info_pb2
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, job_membership, write_membership
-from hopsum_controlplane.membership import write_file
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.membership_file import write_file
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire import Op
 from hopsum_wire.generations import Decided, Resume
 from hopsum_wire.membership import Endpoint, MembershipError, format_membership, parse_membership, read_membership

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 
 from .desk import TOKEN, Desk, desk_service
 

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, job_membership
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Joined, Pending
 from hopsum_controlplane.cluster.decision import decide
-from hopsum_controlplane.cluster.errors import (
+from hopsum_controlplane.cluster.records import JobState
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.errors import (
     InvalidRequestError,
     ResourceExhaustedError,
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.records import JobState
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
-from hopsum_controlplane.cluster.views import HeartbeatResult, Joined, Pending
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.resource_allocator import SlotRange
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.generations import Resume

@@ -15,8 +15,8 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError, ControllerUnreachableError, Replies
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.cluster import JobRequest
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 from hopsum_wire.generations import Sealed

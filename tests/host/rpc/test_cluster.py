@@ -25,8 +25,8 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.top import main as top
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
-from hopsum_controlplane.devices.base import Device
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.devices.device import Device
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_topologies.switch_testbed import NATIVE_PORT, SWITCH, native_testbed
 from hopsum_wire.membership import MembershipError
 

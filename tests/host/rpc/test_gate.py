@@ -15,10 +15,10 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
-from hopsum_controlplane.service import gate, handlers, workers
+from hopsum_controlplane.service import handlers, member_service
 from hopsum_controlplane.service.access import AdminToken
-from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
 
 from .desk import NAME, TOKEN, Desk, desk_service
@@ -92,7 +92,7 @@ def test_without_a_token_no_message_is_waited_for(
 
 def test_tokens_that_nobody_has_are_few_at_a_time(served: tuple[Desk, Service]) -> None:
     _, service = served
-    few = gate.STRANGERS_OF_ADDRESS_MAX
+    few = handlers.STRANGERS_OF_ADDRESS_MAX
     path = methods(MEMBERSHIP_SERVICE)["Heartbeat"].path
     with mute(service, path, "ab" * 32) as crowd, Channel(ControllerAddress.of(service.address)) as us:
         assert crowd.codes(CALLS - few)["RESOURCE_EXHAUSTED"] == CALLS - few
@@ -118,7 +118,7 @@ def test_who_holds_one_token_cannot_take_the_calls_of_another(served: tuple[Desk
         members = [MemberClient(channel, NAME, TOKEN) for _ in range(2)]
         for rank, member in enumerate(members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
-        most = workers._CALLS_OF_MEMBER
+        most = member_service._CALLS_OF_MEMBER
         secret = members[0].registration.secret
         crowd = stack.enter_context(mute(service, methods(MEMBERSHIP_SERVICE)["Heartbeat"].path, secret))
         assert crowd.codes(CALLS - most)["RESOURCE_EXHAUSTED"] == CALLS - most
@@ -172,7 +172,7 @@ def test_a_gate_forgets_who_has_gone() -> None:
 def test_strangers_of_many_addresses_are_bounded_together() -> None:
     found = Gate()
     with ExitStack() as stack:
-        for number in range(gate.STRANGERS_MAX):
+        for number in range(handlers.STRANGERS_MAX):
             stack.enter_context(found.stranger(f"ipv4:10.0.0.{number}:{number}"))
         with pytest.raises(TooManyClientsError, match="too many calls"), found.stranger("ipv6:[::1]:7"):
             pass

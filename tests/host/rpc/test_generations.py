@@ -21,7 +21,7 @@ from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, CommunicatorClosedError
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire import Header, Op
 from hopsum_wire.membership import JobMembership, MembershipError
 

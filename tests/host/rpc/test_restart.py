@@ -20,10 +20,10 @@ import pytest
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT

@@ -20,8 +20,8 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import AdminToken, read_admin_tokens
-from hopsum_controlplane.service.server import Service
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.service.grpc_service import Service
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict

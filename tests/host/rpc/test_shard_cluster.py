@@ -24,7 +24,7 @@ from hopsum_cli.top import main as top
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, PortRule, SwitchConfig
-from hopsum_controlplane.devices.base import PipelineConfig
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch

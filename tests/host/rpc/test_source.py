@@ -24,7 +24,7 @@ from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError, TlsError
 from hopsum.rpc.controller_job import leaf_of, token_of
 from hopsum.rpc.member_client import Leaf, Location
-from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire.membership import MembershipError
 
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service

@@ -14,7 +14,7 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError, TlsError
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.service.server import Service, Tls
+from hopsum_controlplane.service.grpc_service import Service, Tls
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
 

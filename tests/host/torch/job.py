@@ -14,7 +14,7 @@ from typing import Any
 
 from hopsum.codec import best_table
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_topologies.free_port import free_port
 

@@ -248,7 +248,7 @@ import sys
 from pathlib import Path
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 address, path, *macs = sys.argv[1:]
 with NativeDevice(address) as device:

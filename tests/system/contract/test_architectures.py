@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from hopsum_controlplane.devices.tofino import OPS
-from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.program_reader import read_program
+from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_wire import CODE_GROUPS, MAX_SLOTS, Op, _layout, up_bytes
 from hopsum_wire._layout import CODES8_BYTES, LANES_BYTES
 

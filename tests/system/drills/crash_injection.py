@@ -34,11 +34,11 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.cluster.state_store import StoredState
-from hopsum_controlplane.devices.base import Device, PipelineConfig
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity, Update
-from hopsum_controlplane.plan import plan
+from hopsum_controlplane.entry_plan import plan
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_wire import WIRE_VERSION
 

@@ -20,10 +20,10 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import load_config
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.drop_simulator import set_loss
-from hopsum_controlplane.plan import JOB_TABLES
+from hopsum_controlplane.entry_plan import JOB_TABLES
+from hopsum_controlplane.switch_controller import set_loss
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
 from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.process import ManagedProcess

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from hopsum_controlplane.cluster import load_config
-from hopsum_controlplane.service.logs import log_to
-from hopsum_controlplane.service.running import running
+from hopsum_controlplane.service.controller_process import running
+from hopsum_controlplane.service.log_format import log_to
 
 
 def main(config: str, offset: str) -> None:

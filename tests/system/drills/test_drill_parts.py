@@ -21,11 +21,11 @@ from hopsum_controlplane.cluster import ClusterConfig, JobRequest, JobState, Por
 from hopsum_controlplane.cluster.records import JobRecord, Member, MemberPhase
 from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.jobs import Job
-from hopsum_controlplane.plan import plan
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.entry_plan import plan
+from hopsum_controlplane.job_spec import Job
+from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables.address import switch_address
-from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf.fake_device import FakeDevice
 
 from .controller_probe import edit, refusal
 from .controller_write_drill import Deaths

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
+from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.p4info import P4Info
 from hopsum_switch.state.entry_lookup import Exact

@@ -22,7 +22,7 @@ import numpy as np
 from hopsum.protocol.worker import Membership, Timing
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The unit files under systemd, installed by the commands of docs/service.md, while a job trains on what they run."""
+"""The unit files under systemd, installed by the commands of docs/administration.md, while a job trains."""
 
 from __future__ import annotations
 
-import re
 import secrets
 import socket
 import sys
@@ -19,6 +18,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.free_port import free_port
 
+from ...support.pages import blocks
 from ..drills.plain_training import PlainTraining
 from .machine import Machine, why_not
 
@@ -71,7 +71,7 @@ def environment_script() -> str:
 
 def install(machine: Machine, token: str) -> dict[str, int]:
     """Type what the page has, with this environment in the place of a new one; return the ports."""
-    block = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "service.md").read_text(), re.DOTALL)[0]
+    block = blocks("administration", "Services", "text")[0]
     environment, *commands, start = block.splitlines()
     assert environment.startswith("python3 -m venv /opt/hopsum && ")
     ports = {name: free_port() for name in ("service", "metrics", "grpc")} | {"workers": free_port(socket.SOCK_DGRAM)}

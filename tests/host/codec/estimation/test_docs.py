@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table in docs/estimation.md is what is measured here; when it is not, the failure shows the new rows."""
+"""The table in docs/lossless-and-estimation.md has the measured values; else the failure shows the new rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopsum_evaluation.baselines.estimators import make_estimator
 from .cases import Floats, gaussian, measure
 
 pytestmark = pytest.mark.system
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "estimation.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "lossless-and-estimation.md"
 ELEMENTS, WORKERS, STEPS = 4096, 4, 30
 CASES: list[tuple[str, int | None, dict[str, Any]]] = [
     ("sb", 2, {}),

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of the cluster: the messages of control.proto, and values where a caller acts on an answer.
+
+What a job or a switch is, seen from outside, is its message: commands, page, metrics and tests read the same fields.
+None shows a token or a secret when printed, but CreateJobResponse.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopsum_controlplane.audit import ForeignGeneration
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig
+from hopsum_controlplane.cluster.job_history import JobHistory
+from hopsum_controlplane.cluster.job_status import JobStatus, why_lost
+from hopsum_controlplane.cluster.leases import Leases
+from hopsum_controlplane.cluster.membership_builder import leaves_of, switches_of
+from hopsum_controlplane.cluster.placement import networks_of
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
+from hopsum_controlplane.resource_allocator import FreeCapacity
+from hopsum_wire.control import control_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A rank, the secret for the other calls of its member, and how long and how often it is listened for."""
+
+    rank: int
+    secret: bytes = field(repr=False)
+    lease_s: float
+    heartbeat_s: float
+
+
+@dataclass(frozen=True)
+class Pending:
+    """No generation yet. `missing_ranks` are the workers that are waited for, or none when the switch is.
+
+    `gone_ranks` are those of them without a member. `reason` is why the last generation ended, empty before the first.
+    """
+
+    missing_ranks: tuple[int, ...]
+    state: JobState
+    condition: str = ""
+    gone_ranks: tuple[int, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class HeartbeatResult:
+    """The answer to a member that says that it lives.
+
+    `generation` is the one that the switch serves with this member in it, 0 for none. `reason` says why the generation
+    that the member named is over, or why it has been evicted. It is empty when neither is so. `lost_ranks` are the
+    workers that the generation goes on without. `switch_unreachable` says why a switch of that generation cannot be
+    reached. It is empty when it can.
+    """
+
+    state: JobState
+    generation: int
+    reason: str
+    lost_ranks: tuple[int, ...] = ()
+    switch_unreachable: str = ""
+
+
+def job_message(
+    record: JobRecord,
+    history: JobHistory,
+    status: JobStatus,
+    left_s: Mapping[int, float | None],
+    leases: Leases,
+    now_s: float,
+    *,
+    lease_s: float,
+    condition: str,
+    counters: Mapping[str, Mapping[str, int]],
+    events: bool = False,
+) -> pb.Job:
+    """Make the message of a job.
+
+    Args:
+        history: of the job since the controller was started.
+        left_s: seconds that are left of each member's lease, by rank.
+        now_s: the time of the clock of `leases` and `history`.
+        lease_s: seconds that a member may be silent.
+        condition: why the switches do not do what the job wants, empty when they do.
+        counters: packets by event, by switch; empty for switches that were not asked.
+        events: whether the history's events are told.
+    """
+    request = record.request
+    changing = record.state in (JobState.FORMING, JobState.CHANGING)
+    return pb.Job(
+        name=record.name,
+        state=state_number(record.state),
+        reason=record.reason,
+        condition=condition,
+        generation=record.generation,
+        switches=switches_of(record),
+        job_index=record.job_index,
+        slot_base=record.region.base,
+        slots=record.region.size,
+        workers=request.workers,
+        quorum=record.quorum,
+        min_quorum=request.min_quorum,
+        observers=request.observers,
+        lease_s=lease_s,
+        members=[_member(record.name, each, left_s[each.rank], leases, now_s, lease_s) for each in record.members],
+        missing_ranks=record.missing_ranks if changing else (),
+        counters=_together(record, counters),
+        generations_begun=history.begun,
+        joins_refused=history.joins_refused,
+        last_refusal=history.last_refusal,
+        parts=_parts(record, counters),
+        health=pb.JobHealth.Value(f"JOB_HEALTH_{status.health.name}"),
+        health_reason=status.reason,
+        last_refusal_age_s=_age_s(history.refused_at_s, now_s),
+        ended_age_s=_age_s(history.ended_at_s, now_s),
+        begun_age_s=_age_s(history.begun_at_s, now_s),
+        codec=request.codec,
+        codec_options=request.codec_options,
+        conditions=[
+            pb.JobCondition(**each._asdict(), age_s=_age_s(since_s, now_s))
+            for each, since_s in history.conditions.values()
+        ],
+        events=_events(history, now_s) if events else (),
+        shards=request.shards,
+    )
+
+
+def state_number(state: JobState) -> pb.JobState:
+    """Return the number of a state in messages."""
+    number: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
+    return number
+
+
+def _events(history: JobHistory, now_s: float) -> Iterator[pb.JobEvent]:
+    for each in history.events:
+        yield pb.JobEvent(
+            type=each.type,
+            reason=each.reason,
+            message=each.message,
+            count=each.count,
+            age_s=_age_s(each.at_s, now_s),
+        )
+
+
+def _age_s(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else max(now_s - at_s, 0.0)
+
+
+def _member(job: str, member: Member, left_s: float | None, leases: Leases, now_s: float, lease_s: float) -> pb.Member:
+    at = member.endpoint
+    return pb.Member(
+        rank=at.rank,
+        phase=pb.MemberPhase.Value(f"MEMBER_PHASE_{member.phase.name}"),
+        endpoint=pb.Endpoint(ip=at.ip, udp_port=at.udp_port),
+        side_port=member.side_port,
+        port=at.port,
+        version=member.version,
+        lease_left_s=left_s,
+        statistics=leases.statistics(job, member.rank),
+        heartbeat_age_s=_age_s(leases.heartbeat_at_s(job, member.rank), now_s),
+        reason=why_lost(member, lease_s) if member.phase is MemberPhase.LOST else "",
+    )
+
+
+def left_s_of(record: JobRecord, leases: Leases, now_s: float) -> dict[int, float | None]:
+    """Return the seconds until each member of a job is evicted, by rank; None for a member without a lease."""
+    found: dict[int, float | None] = {}
+    for member in record.members:
+        until_s = leases.until_s(record.name, member.rank)
+        leased = until_s is not None and member.phase in LEASED
+        found[member.rank] = max(until_s - now_s, 0.0) if leased and until_s is not None else None
+    return found
+
+
+def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the counters of a job's switch or of all shards, or those of all leaves with `completed` of the spine."""
+    top = counters.get(record.switch, {})
+    if not record.branches:
+        return dict(top)
+    total: Counter[str] = Counter()
+    for branch in record.branches:
+        total.update(counters.get(branch.switch, {}))
+    if record.is_sharded:
+        return dict(total + Counter(top)) if len(counters) == len(record.switches) else {}
+    return {**total, "completed": top["completed"]} if total and top else {}
+
+
+def created_message(record: JobRecord, token: str) -> pb.CreateJobResponse:
+    """Make the answer to the creator of a job: the only one that has the job's token."""
+    base, size = record.region
+    return pb.CreateJobResponse(
+        name=record.name,
+        token=token,
+        switches=switches_of(record),
+        slot_base=base,
+        slots=size,
+        workers=record.request.workers,
+        parts=_parts(record, {}),
+    )
+
+
+def located_message(record: JobRecord, config: ClusterConfig) -> pb.LocateResponse:
+    """Make the answer to a worker that asks where it sends to: a place, one for each leaf, or one for each shard."""
+    request = record.request
+    found = pb.LocateResponse(workers=request.workers, codec=request.codec, codec_options=request.codec_options)
+    if record.branches and not record.is_sharded:
+        for leaf, link in leaves_of(record, config):
+            found.leaves.add(send_to=_endpoint(leaf.service), networks=map(str, networks_of(leaf, link)))
+        found.send_to.CopyFrom(found.leaves[0].send_to)
+        return found
+    first, *further = [_endpoint(config.switch(name).service) for name in record.switches]
+    found.send_to.CopyFrom(first)
+    found.further.extend(further)
+    return found
+
+
+def _endpoint(address: tuple[str, int]) -> pb.Endpoint:
+    return pb.Endpoint(ip=address[0], udp_port=address[1])
+
+
+def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> Iterable[pb.Part]:
+    """Return the parts of a job over a tree, leaves first, or over its shards, none of a job on one switch."""
+    for name in switches_of(record) if record.branches else ():
+        index, (base, size) = record.place(name)
+        yield pb.Part(switch=name, job_index=index, slot_base=base, slots=size, counters=counters.get(name, {}))
+
+
+def switch_message(
+    reconciler: SwitchReconciler,
+    free: FreeCapacity,
+    jobs: int,
+    drops: Mapping[str, int],
+    lease_left_s: float | None = None,
+) -> pb.Switch:
+    """Make the message of a switch.
+
+    Args:
+        free: what is left of its slots.
+        jobs: the number of jobs that have a place there.
+        drops: packets by reason, empty when the switch was not asked.
+        lease_left_s: seconds that are left of the lease of a switch that registered.
+    """
+    config = reconciler.config
+    return pb.Switch(
+        name=config.name,
+        driver=config.driver,
+        address=config.address,
+        reachable=reconciler.controller is not None,
+        condition=reconciler.condition or _undecided(reconciler.foreign),
+        slots=config.slots,
+        slots_used=config.slots - free.slots,
+        slots_largest_free=free.largest_range,
+        jobs=jobs,
+        drops=drops,
+        audits=reconciler.audits,
+        entries_repaired=reconciler.entries_repaired,
+        findings=reconciler.findings,
+        condition_reason=reconciler.condition_reason or ("undecided" if reconciler.foreign else ""),
+        sessions=reconciler.sessions,
+        registered=config.registered,
+        lease_left_s=lease_left_s,
+    )
+
+
+def _undecided(foreign: Sequence[ForeignGeneration]) -> str:
+    """Say which generations the database does not have, or an empty string for none."""
+    if not foreign:
+        return ""
+    return (
+        f"not in the database, and kept: {'; '.join(map(str, foreign))}; restore a newer database, or end them with "
+        "`hopsum controller --remove-existing`"
+    )

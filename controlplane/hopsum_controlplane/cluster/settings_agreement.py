@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that the workers of one job need to have in common, and what becomes of those that differ.
+
+A worker that differs from a job that has run, or runs, is refused alone: the others go on. While a job forms for the
+first time no one can tell which of two workers is right: the join is refused, all waiting workers are evicted with
+the same message, and so is each other rank that joins within a lease, until one that was told joins again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from hopsum_controlplane.cluster import lifecycle
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.errors import InvalidRequestError
+
+_log: Final = logging.getLogger(__name__)
+UNTOLD: Final = "(not told)"
+
+
+def conflict(record: JobRecord, member: Member) -> str:
+    """Say in what a worker that joins differs from one that is in the job or waits, or "" without a difference.
+
+    A worker without settings does not differ from any other worker.
+    """
+    for other in record.members:
+        compared = other.is_worker and other.phase in LEASED and other.rank != member.rank and other.settings
+        if compared and member.is_worker and member.settings and other.settings != member.settings:
+            return _difference(*sorted((other, member), key=lambda each: each.rank))
+    return ""
+
+
+def is_settled(record: JobRecord, rank: int) -> bool:
+    """Return whether the settings are from a generation that workers other than this rank know, or are to know."""
+    others = [each for each in record.members if each.is_worker and each.rank != rank and each.phase in LEASED]
+    return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
+
+
+def _difference(first: Member, second: Member) -> str:
+    """Name both values of each setting in which two workers differ."""
+    one, two = dict(first.settings), dict(second.settings)
+    names = [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]
+    told = [
+        f"rank {member.rank} has {', '.join(f'{name} {values.get(name, UNTOLD)}' for name in names)}"
+        for member, values in ((first, one), (second, two))
+    ]
+    return f"{'; '.join(told)}: all ranks need the same"
+
+
+@dataclass
+class _Dispute:
+    why: str
+    until_s: float
+    told: set[int] = field(default_factory=set)
+
+
+class Disputes:
+    """Differences between workers of forming jobs, for those that join later. In memory only.
+
+    Under the lock of `cache`, whose records it changes.
+    """
+
+    def __init__(self, cache: JobStateCache) -> None:
+        self._cache = cache
+        self._disputes: dict[str, _Dispute] = {}
+
+    def require_agreement(self, record: JobRecord, member: Member, now_s: float, lease_s: float) -> None:
+        """Refuse a worker with other settings than the job's. Evict all waiting ones where none are known to be right.
+
+        Raises InvalidRequestError.
+        """
+        name = record.name
+        why = self.against(name, member.rank, now_s) if member.is_worker else ""
+        hint = "start all workers of the job again, with the same settings"
+        if not why and (why := conflict(record, member)):
+            if is_settled(record, member.rank):
+                hint = "the job continues without this worker: start it again, with the settings of the others"
+            else:
+                waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
+                self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
+                self.note(name, why, {*waiting, member.rank}, now_s + lease_s)
+        if why:
+            _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
+            raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
+
+    def note(self, job: str, why: str, told: Collection[int], until_s: float) -> None:
+        """Remember a difference, and the ranks that were told of it."""
+        self._disputes[job] = _Dispute(why, until_s, set(told))
+
+    def against(self, job: str, rank: int, now_s: float) -> str:
+        """Return what a rank that joins is to be told, once, or "" when it is told nothing or the job begins anew."""
+        found = self._disputes.get(job)
+        if found is None:
+            return ""
+        if rank in found.told or now_s > found.until_s:
+            del self._disputes[job]
+            return ""
+        found.told.add(rank)
+        return found.why
+
+    def keep_only(self, jobs: Collection[str]) -> None:
+        """Forget other jobs."""
+        self._disputes = {job: found for job, found in self._disputes.items() if job in jobs}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entries of a job on its switch, in the steps in which they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopsum_controlplane.entries import Entity, TableEntry
+from hopsum_controlplane.job_spec import Job
+from hopsum_controlplane.program import V1MODEL, Program
+from hopsum_controlplane.tables import admit, lookup, reply, tree
+
+JOB_TABLES = V1MODEL.job_tables
+"""The tables of software switches whose entries belong to generations."""
+
+_SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.PARENTS}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The entries of one job: `support` stands before `admission` comes, and until it has gone.
+
+    `tables` come before both and go after both. A packet that was admitted looks up in later passes through Tofino.
+    Should that fail, its result finds no `rewrite` either, and goes nowhere.
+    """
+
+    support: tuple[Entity, ...]
+    admission: tuple[Entity, ...]
+    tables: tuple[Entity, ...] = ()
+
+    @property
+    def steps(self) -> tuple[tuple[Entity, ...], ...]:
+        """Return them in the order of writing: a step is written when the switch has confirmed the one before."""
+        return *((self.tables,) if self.tables else ()), self.support, self.admission
+
+    @property
+    def entities(self) -> tuple[Entity, ...]:
+        """Return all of them in the order of writing."""
+        return tuple(entity for step in self.steps for entity in step)
+
+
+def plan(job: Job, program: Program = V1MODEL) -> Plan:
+    """Return what `job` wants of a switch that runs `program`. Pure."""
+    support: list[Entity] = [*lookup.lookup(job, program), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
+    support += [*tree.leaves(job), *tree.parent(job)]
+    return Plan(tuple(support), tuple(admit.jobs(job)), tuple(lookup.half_words(job, program)))
+
+
+def decides_sums(entity: Entity) -> bool:
+    """Return whether sums depend on the entry: the worker that it admits, its bit, its slots, or its table.
+
+    The others only say where results go. With one of those wrong for a while no slot holds anything that it should
+    not. With one of these it may, and rule S5 wants them constant in a generation.
+    """
+    return isinstance(entity, TableEntry) and (entity.table in _SUMMING_TABLES or lookup.is_half_word(entity))

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job: its specification, checked before anything is allotted, and the resources that it was given."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hopsum_controlplane import lanes
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.resource_allocator import SlotRange
+from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
+from hopsum_wire.payload import SHAPES
+
+SIDE_KEY_BYTES = 32
+MAX_PORT = 510  # bit<9>, and 511 means drop
+MAX_UDP_PORT = 65535
+MAX_RANK = 65535
+MAX_MEMBERS = MAX_WORKERS + 1  # one observer always fits: tables are sized for this many of every job
+ALL_OPS = tuple(Op)
+
+
+@dataclass(frozen=True)
+class SwitchEndpoint:
+    """The address that workers send to: the source of all results."""
+
+    mac: str
+    ip: str
+
+    def check(self) -> None:
+        """Raise ControlPlaneError when an address is none."""
+        mac_to_int(self.mac)
+        ipv4_to_int(self.ip)
+
+
+@dataclass(frozen=True)
+class WorkerEndpoint:
+    """Where a worker or observer is: its switch port, and the source addresses that the switch sees in its packets."""
+
+    rank: int
+    port: int
+    mac: str
+    ip: str
+    udp_port: int
+
+
+@dataclass(frozen=True)
+class LeafEndpoint:
+    """A switch below this one: its number, in place of a rank, its port here, its address, the ranks below it."""
+
+    number: int
+    port: int
+    mac: str
+    ip: str
+    members: tuple[int, ...]
+
+    @property
+    def bitmap(self) -> int:
+        """Return the workers below it as contributors."""
+        return sum(1 << rank for rank in set(self.members))
+
+
+@dataclass(frozen=True)
+class ParentEndpoint:
+    """The switch above this one: this one's number there, the port towards it, its address.
+
+    `workers` is how many the whole tree has: so many values meet in a lane.
+    """
+
+    number: int
+    port: int
+    mac: str
+    ip: str
+    workers: int
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job as its user asks for it.
+
+    `slots` is the number of slots, which bounds the packets that a worker has in flight. `table` is the lookup table
+    of LOOKUP_ADD8, `table16` that of LOOKUP_ADD16 and `table6` that of LOOKUP_ADD6 (16 values each, see
+    lanes.check_table), None for a job without that operation. `quorum` workers complete a round: all of them if None.
+    A packet with FLUSH completes its round with `min_quorum` in it. The default 1 leaves it to the workers, which send
+    no FLUSH unless they have a deadline.
+    `observers` may ask what a slot holds (PROBE) and nothing else. Their ranks are 64 and above.
+    In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both. Quorums
+    count its children, which are workers and leaves.
+    """
+
+    name: str
+    workers: tuple[WorkerEndpoint, ...]
+    slots: int
+    table: tuple[int, ...] | None = None
+    quorum: int | None = None
+    min_quorum: int = 1
+    table16: tuple[int, ...] | None = None
+    observers: tuple[WorkerEndpoint, ...] = ()
+    leaves: tuple[LeafEndpoint, ...] = ()
+    parent: ParentEndpoint | None = None
+    table6: tuple[int, ...] | None = None
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """Return the operations that the job cannot do without, as far as its specification says."""
+        return tuple(self.tables)
+
+    @property
+    def tables(self) -> dict[Op, tuple[int, ...]]:
+        """Return the lookup tables that the job has, by the operation that looks them up."""
+        found = {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16, Op.LOOKUP_ADD6: self.table6}
+        return {op: table for op, table in found.items() if table is not None}
+
+    @property
+    def members(self) -> tuple[WorkerEndpoint, ...]:
+        """Return all members: workers, then observers."""
+        return *self.workers, *self.observers
+
+    @property
+    def children(self) -> int:
+        """Return how many workers and leaves results go to."""
+        return len(self.workers) + len(self.leaves)
+
+    @property
+    def effective_quorum(self) -> int:
+        """Return how many children complete a round."""
+        return self.children if self.quorum is None else self.quorum
+
+    def check(self) -> None:
+        """Raise ControlPlaneError naming the first thing that is wrong with the specification."""
+        if not self.name:
+            raise ControlPlaneError("a job without a name", hint="give it one")
+        count = len(self.workers)
+        if not 1 <= self.children <= MAX_WORKERS:
+            raise self._wrong(f"{self.children} workers", f"a job has 1 .. {MAX_WORKERS}")
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise self._wrong(f"{self.slots} slots", f"a job has 1 .. {MAX_SLOTS}")
+        if self.leaves or self.parent is not None:
+            self._check_tree()
+        elif sorted(worker.rank for worker in self.workers) != list(range(count)):
+            ranks = ", ".join(str(worker.rank) for worker in self.workers)
+            raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {count - 1}, each once")
+        self._check_quorum()
+        self._check_observers()
+        for member in self.members:
+            self._check_member(member)
+        shared = _repeated((member.ip, member.udp_port) for member in self.members)
+        if shared:
+            who = "workers and observers" if self.observers else "workers"
+            raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
+        for op, table in self.tables.items():
+            lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].sum_bits)
+
+    @property
+    def total(self) -> int:
+        """Return how many workers' values meet in a lane: those of the whole tree."""
+        if self.parent is not None:
+            return self.parent.workers
+        return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves)
+
+    def _check_tree(self) -> None:
+        """Check numbers and members: every rank below this switch once, no number taken twice."""
+        ranks = [*(worker.rank for worker in self.workers), *(rank for leaf in self.leaves for rank in leaf.members)]
+        numbers = [*(worker.rank for worker in self.workers), *(leaf.number for leaf in self.leaves)]
+        for what, values in (("ranks below this switch", ranks), ("numbers of its children", numbers)):
+            if len(set(values)) < len(values) or not all(0 <= value < MAX_WORKERS for value in values):
+                shown = ", ".join(map(str, values))
+                raise self._wrong(f"{what}: {shown}", f"in a tree they are 0 .. {MAX_WORKERS - 1}, each once")
+        for leaf in self.leaves:
+            if not leaf.members:
+                raise self._wrong(f"leaf {leaf.number} without workers", "leave it out, or name the ranks below it")
+        relatives = (*self.leaves, *(() if self.parent is None else (self.parent,)))
+        for relative in relatives:
+            self._check_place(f"switch {relative.ip} in the tree", relative)
+        if self.parent is not None and not len(ranks) <= self.parent.workers <= MAX_WORKERS:
+            raise self._wrong(
+                f"a tree of {self.parent.workers} workers with {len(ranks)} below this switch",
+                f"it has as many as are below each of its switches together, {MAX_WORKERS} at most",
+            )
+
+    def _check_quorum(self) -> None:
+        count, quorum = self.children, self.effective_quorum
+        if not 1 <= quorum <= count:
+            raise self._wrong(f"quorum {quorum}", f"of {count} workers it is 1 .. {count}")
+        if not 1 <= self.min_quorum <= quorum:
+            raise self._wrong(f"min_quorum {self.min_quorum}", f"with quorum {quorum} it is 1 .. {quorum}")
+
+    def _check_observers(self) -> None:
+        ranks = [observer.rank for observer in self.observers]
+        if len(set(ranks)) < len(ranks) or not all(MAX_WORKERS <= rank <= MAX_RANK for rank in ranks):
+            shown = ", ".join(map(str, ranks))
+            raise self._wrong(
+                f"observers of ranks {shown}", f"observers have ranks of {MAX_WORKERS} .. {MAX_RANK}, each once"
+            )
+        if len(self.members) > MAX_MEMBERS:
+            raise self._wrong(
+                f"{len(self.workers)} workers and {len(ranks)} observers",
+                f"the switch has room for {MAX_MEMBERS} of both for each job",
+            )
+
+    def _check_member(self, member: WorkerEndpoint) -> None:
+        who = f"{'worker' if member.rank < MAX_WORKERS else 'observer'} {member.rank}"
+        self._check_place(who, member)
+        if not 1 <= member.udp_port <= MAX_UDP_PORT:
+            raise self._wrong(f"{who}: UDP port {member.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
+
+    def _check_place(self, who: str, place: WorkerEndpoint | LeafEndpoint | ParentEndpoint) -> None:
+        if not 0 <= place.port <= MAX_PORT:
+            raise self._wrong(f"{who} on switch port {place.port}", f"ports are 0 .. {MAX_PORT}")
+        mac_to_int(place.mac)
+        ipv4_to_int(place.ip)
+
+    def _wrong(self, what: str, hint: str) -> ControlPlaneError:
+        return ControlPlaneError(f"job {self.name!r}: {what}", hint=hint)
+
+
+def new_side_key() -> str:
+    """Return a new random key, in hexadecimal."""
+    return secrets.token_bytes(SIDE_KEY_BYTES).hex()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as it stands on a switch: one generation.
+
+    `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
+    event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
+    many codes the switch's program takes as a group, see `hopsum_wire.payload`: its workers pack them so. `ops` are
+    the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this
+    generation know each other on their side channels, hexadecimal. It is empty in older databases.
+    """
+
+    spec: JobSpec
+    switch: SwitchEndpoint
+    generation: int
+    job_index: int
+    region: SlotRange
+    group: int
+    window: int
+    events_at_start: tuple[int, ...] = field(default=(), compare=False)
+    code_group: int = LANE_GROUP_CODES
+    ops: tuple[Op, ...] = ALL_OPS
+    side_key: str = field(default_factory=new_side_key, repr=False, compare=False)
+
+    @classmethod
+    def at(
+        cls,
+        spec: JobSpec,
+        switch: SwitchEndpoint,
+        generation: int,
+        job_index: int,
+        region: SlotRange,
+        max_window: int | None = None,
+        code_group: int = LANE_GROUP_CODES,
+        ops: tuple[Op, ...] = ALL_OPS,
+    ) -> Job:
+        """Return the job that this specification becomes at this place.
+
+        The last three are as a target declares them.
+        """
+        window = min(spec.slots, max_window or spec.slots)
+        group = job_index + 1
+        return cls(spec, switch, generation, job_index, region, group, window, code_group=code_group, ops=ops)
+
+    @property
+    def slot_base(self) -> int:
+        """Return the first slot of the job's region on the switch."""
+        return self.region.base
+
+    @property
+    def slots(self) -> int:
+        """Return the number of slots."""
+        return self.region.size
+
+    @property
+    def quorum(self) -> int:
+        """Return how many workers complete a round."""
+        return self.spec.effective_quorum
+
+    @property
+    def udp_port(self) -> int:
+        """Return the UDP port of the aggregation service."""
+        return HOPSUM_UDP_PORT
+
+
+def _repeated(items: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+    counted = Counter(items)
+    return next((item for item, times in counted.items() if times > 1), None)

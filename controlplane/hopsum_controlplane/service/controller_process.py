@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller's parts, composed::
+
+    state store -> cluster controller, which takes the switches over -> pulse -> service -> page and metrics
+
+and ended the other way round: no call is taken any more before anything behind it goes. What stands on the switches
+stays, and jobs go on, until a controller comes back to the same database.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.cluster import (
+    ClusterConfig,
+    ClusterController,
+    StateStore,
+    device_factories,
+    load_config,
+    pipelines,
+    registrable,
+)
+from hopsum_controlplane.cluster.switch_reconciler import MayRemove
+from hopsum_controlplane.devices.device import PipelineConfig
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.grpc_service import Service, safeguards
+from hopsum_controlplane.service.log_format import set_level
+from hopsum_controlplane.service.pulse import Pulse
+from hopsum_controlplane.web import WebServer
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
+
+
+STALE_S: Final = 20.0
+"""A thread that has not come by for so long is stuck."""
+ANSWER_S: Final = 2.0
+"""The time that the service's event loop has for an answer."""
+
+
+class Vitals:
+    """The two questions of a health check.
+
+    A switch that does not answer is no reason to start a controller again: it is in neither answer.
+    """
+
+    def __init__(
+        self,
+        controller: ClusterController,
+        pulse: Pulse,
+        service: Service,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._controller, self._pulse, self._service, self._clock = controller, pulse, service, clock
+
+    @property
+    def certificate_ends_at_s(self) -> float | None:
+        """Return when the service's certificate ends, in unix seconds, or None without TLS."""
+        return self._service.certificate_ends_at_s
+
+    def why_not_healthy(self) -> str:
+        """Return why this process should be started again, an empty string when all its threads go on."""
+        stale_s = self._clock() - self._pulse.beat_at_s
+        if stale_s > STALE_S:
+            return f"leases were last looked at {stale_s:.0f} s ago"
+        if not self._service.answers(ANSWER_S):
+            return f"the service's event loop did not answer within {ANSWER_S:g} s"
+        return ""
+
+    def why_not_ready(self) -> str:
+        """Return why calls should not come here, an empty string when they are answered and can change jobs."""
+        return self.why_not_healthy() or self._controller.database_condition
+
+
+CONNECT_S: Final = 3.0
+"""Deadline for opening a session with a switch. A switch that does not answer is tried again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A controller that serves: where, and the URLs of its page and its metrics, empty for none."""
+
+    controller: ClusterController
+    service: Service
+    vitals: Vitals
+    address: str
+    page_url: str
+    metrics_url: str
+
+
+@contextmanager
+def running(
+    config: ClusterConfig, *, may_remove: MayRemove | None = None, clock: Callable[[], float] = time.time
+) -> Iterator[Running]:
+    """Run a controller for the block.
+
+    Args:
+        may_remove: what says whether what others wrote may be taken off a switch, see SwitchReconciler.
+        clock: unix seconds, for generations.
+
+    Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read. Then nothing runs.
+    """
+    safeguards(config)
+    program = PipelineConfig.load(*compiled_program())
+    pipeline = pipelines(config, program)
+    with ExitStack() as stack:
+        store = StateStore(config.database)
+        stack.callback(store.close)
+        sources = device_factories(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
+        controller = ClusterController(
+            config,
+            store,
+            sources,
+            clock=clock,
+            pipeline=pipeline,
+            registered=registrable(program, owner=store.owner, connect_timeout_s=CONNECT_S),
+            may_remove=may_remove,
+        )
+        stack.callback(controller.close)
+        pulse = stack.enter_context(Pulse(controller))
+        service = stack.enter_context(Service.of(config, controller))
+        vitals = Vitals(controller, pulse, service)
+        page_url = metrics_url = ""
+        if config.metrics_listen:
+            web = stack.enter_context(WebServer(controller, config.metrics_listen, vitals=vitals))
+            page_url, metrics_url = web.url, web.metrics_url
+        yield Running(controller, service, vitals, service.address, page_url, metrics_url)
+
+
+ENOUGH: Final = 1 << 16
+"""The descriptors that are enough for the workers of 64 jobs many times over."""
+
+
+def raise_limit() -> int:
+    """Raise this process's limit of open files as far as it may, at most to ENOUGH. Return what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+_TLS: Final = ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_names")
+RELOADED: Final = (*_TLS, "admin_token_file", "switch_token_file", "log_level", "audit_log")
+"""Settings that take effect without another start: keys of [controller], and the files that they name."""
+_log: Final = logging.getLogger(__name__)
+
+
+class Reloading:
+    """Reads the configuration of a serving controller again.
+
+    Args:
+        config: what `path` held when the controller was started. log_level: of the command line, None where the
+        configuration says it.
+    """
+
+    def __init__(self, path: Path, config: ClusterConfig, service: Service, log_level: str | None = None) -> None:
+        self._path, self._service, self._log_level = path, service, log_level
+        self._config = config
+
+    def reload(self) -> bool:
+        """Take what the file says now, and return True. Log why not, and return False."""
+        try:
+            found = load_config(self._path)
+            self._service.reload(found)
+        except ControlPlaneError as error:
+            _log.error("SIGHUP: %s; nothing has changed", error)
+            return False
+        self._config = replace(self._config, **{name: getattr(found, name) for name in RELOADED})
+        _log.info("SIGHUP: read %s again: certificates, keys, tokens, log level, audit log", self._path)
+        ignored = [each.name for each in fields(ClusterConfig) if _differ(self._config, found, each.name)]
+        if ignored:
+            _log.warning("SIGHUP: changes of %s take effect at the next start", ", ".join(ignored))
+        set_level(self._log_level or self._config.log_level)
+        return True
+
+
+def _differ(now: Any, found: Any, name: str) -> bool:
+    return bool(getattr(now, name) != getattr(found, name))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An event loop on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class EventLoop:
+    """Runs coroutines from construction until `close`. Both are for other threads than its own."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Return what a coroutine returns on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def answers(self, within_s: float) -> bool:
+        """Say whether the loop comes by within some seconds, False when it is closed."""
+        came_by = threading.Event()
+        try:
+            self.loop.call_soon_threadsafe(came_by.set)
+        except RuntimeError:
+            return False
+        return came_by.wait(within_s)
+
+    def close(self) -> None:
+        """Stop, and wait for it. Harmless when it is closed."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+
+class Bell:
+    """Events of one event loop, by job. Only `ring` and `ring_all` are for other threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: dict[str, set[asyncio.Event]] = {}
+
+    def ring(self, job: str) -> None:
+        """Set the events of those who listen for a job. Harmless when the loop is closed."""
+        self._later(job)
+
+    def ring_all(self) -> None:
+        """Set all events. Harmless when the loop is closed."""
+        self._later(None)
+
+    @contextmanager
+    def listening(self, job: str) -> Iterator[asyncio.Event]:
+        """Return an event that is set whenever the job's bell rings, for the block. The waiting call clears it."""
+        event = asyncio.Event()
+        self._events.setdefault(job, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._events[job].discard(event)
+            if not self._events[job]:
+                del self._events[job]
+
+    def _later(self, job: str | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._set, job)
+
+    def _set(self, job: str | None) -> None:
+        for name in list(self._events) if job is None else [job]:
+            for event in self._events.get(name, ()):
+                event.set()

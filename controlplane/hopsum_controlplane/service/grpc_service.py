@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC server: where it listens, with which certificate, and the event loop on which it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import grpc
+
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.access import (
+    AdminAuth,
+    AdminToken,
+    CertificateAuth,
+    SwitchAuth,
+    read_admin_tokens,
+    read_token,
+)
+from hopsum_controlplane.service.audit_log import AuditLog
+from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read_names
+from hopsum_controlplane.service.event_loop import Bell, EventLoop
+from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
+from hopsum_controlplane.service.member_service import Workers
+from hopsum_controlplane.service.operator_service import Jobs, Switches
+from hopsum_wire.control.places import UNIX, is_local
+from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
+
+BEAT_THREADS: Final = 4
+"""The threads for heartbeats alone."""
+THREADS: Final = 16
+"""The threads for all other calls. Calls that wait for news hold none."""
+PING_S: Final = 10.0
+"""A silent connection is asked whether it lives."""
+DEAD_S: Final = 60.0
+"""It is closed when it does not say so for so long: a worker that stands still has its whole lease."""
+IDLE_S: Final = 20.0
+"""A connection without a call is closed after that."""
+HANDSHAKE_S: Final = 5.0
+"""The time for whoever connects to say that it speaks HTTP/2, and TLS where it has to."""
+REQUEST_BYTES_MAX: Final = 128 << 10
+"""The largest is the report of a worker with decision.MAX_RUNS runs of results, 98 KB."""
+DESCRIPTORS_KEPT: Final = 128
+"""The process's descriptors for switches, database and the page. Connections to the service leave these free."""
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # a second controller at the same port is an error, not a half of the calls
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+    ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
+    ("grpc.keepalive_time_ms", int(PING_S * 1000)),
+    ("grpc.keepalive_timeout_ms", int(DEAD_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(DEAD_S * 1000)),  # newer versions of gRPC wait for this, a minute without it
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # of what clients may send; they do each 5 s
+)
+_ALL: Final = (1 << 31) - 2
+_log: Final = logging.getLogger(__name__)
+
+
+class Service:
+    """Serves a ClusterController from construction until `close`. `address` is where, with the port that it got.
+
+    Args:
+        listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
+        tls: None: secrets pass in the clear.
+        admin_tokens: of who may make and delete jobs, none only where no other machine reaches it.
+        switch_token: of switches that register, None where none may.
+        client_names: the common names of certificates whose clients may call, None where all may.
+        audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
+
+    Raises:
+        ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
+    """
+
+    def __init__(
+        self,
+        controller: ClusterController,
+        listen: str,
+        *,
+        tls: Tls | None = None,
+        admin_tokens: Sequence[AdminToken] = (),
+        switch_token: str | None = None,
+        client_names: frozenset[str] | None = None,
+        audit: AuditLog | None = None,
+        threads: int = THREADS,
+    ) -> None:
+        _require_token(listen, admin_tokens)
+        self._listens, self._controller = listen, controller
+        self._auth = AdminAuth(admin_tokens)
+        self._switch_auth = SwitchAuth(switch_token)
+        self._clients = CertificateAuth(client_names)
+        self._audit = audit or AuditLog()
+        self._credentials = None if tls is None else ServerCredentials(tls)
+        self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
+        self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
+        self._events = EventLoop("hopsum-service-loop")
+        self._server: Any = None
+        beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
+        self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
+        self._unwatch = controller.watch(bell.ring)
+        jobs = Jobs(controller, self._auth, gate, rest, self._audit)
+        switches = Switches(controller, self._switch_auth, gate, rest)
+        handlers = (
+            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._clients),
+            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._clients),
+            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest, self._clients),
+        )
+        try:
+            self.address = self._events.run(self._listen(listen, handlers))
+        except BaseException:
+            self.close()
+            raise
+        self._audit.write("Start", listen=self.address, administrators=[each.name for each in admin_tokens])
+        _report(self.address, tls, admin_tokens)
+
+    @classmethod
+    def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
+        """Return the service of a configuration. Raises ControlPlaneError."""
+        return cls(controller, config.listen, audit=AuditLog(config.audit_log), **safeguards(config)._asdict())
+
+    @property
+    def certificate_ends_at_s(self) -> float | None:
+        """Return when the certificate ends, in unix seconds, or None without TLS."""
+        return None if self._credentials is None else self._credentials.ends_at_s
+
+    def answers(self, within_s: float) -> bool:
+        """Say whether the event loop does something within some seconds. Any thread but the loop's own."""
+        return self._events.answers(within_s)
+
+    def reload(self, config: ClusterConfig) -> None:
+        """Read certificates, keys and tokens of a configuration. Connections go on.
+
+        Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
+        """
+        tls, tokens, switch, names = safeguards(replace(config, listen=self._listens))
+        if (tls is None) != (self._credentials is None):
+            raise ControlPlaneError(
+                "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
+                hint="start the controller again: jobs continue meanwhile",
+            )
+        self._audit.reopen(config.audit_log)
+        if tls is not None and self._credentials is not None:
+            self._credentials.reload(tls)
+        self._auth.tokens = tokens
+        self._switch_auth.token = switch
+        self._clients.names = names
+        self._audit.write("Reload", administrators=[each.name for each in tokens])
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
+        self._unwatch()
+        self._workers.close()
+        server, self._server = self._server, None
+        if server is not None:
+            self._events.run(server.stop(grace_s))
+        self._events.close()
+        for pool in (self._beats, self._rest):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if server is not None:
+            self._audit.write("Stop")
+        self._audit.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
+        """Start the server. Return where it listens."""
+        server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
+        server.add_generic_rpc_handlers(handlers)
+        before = os.umask(0o177)  # of a unix socket's file
+        port, why = 0, "no such address here"
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(listen)
+            else:
+                port = server.add_secure_port(listen, self._credentials.credentials)
+        except RuntimeError as error:
+            why = str(error)
+        finally:
+            os.umask(before)
+        if not port:
+            raise ControlPlaneError(
+                f"the service cannot listen at {listen}{'' if self._credentials is None else ' with TLS'} ({why})",
+                hint="see whether another controller runs there",
+            )
+        await server.start()
+        self._server = server
+        return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
+
+
+class Safeguards(NamedTuple):
+    """What keeps strangers out of a service: TLS files, tokens, and names of clients' certificates."""
+
+    tls: Tls | None
+    admin_tokens: tuple[AdminToken, ...]
+    switch_token: str | None
+    client_names: frozenset[str] | None = None
+
+
+def safeguards(config: ClusterConfig) -> Safeguards:
+    """Return the TLS files and the tokens of a configuration.
+
+    Raises ControlPlaneError for what would keep a service of it from listening, but that the address may be taken.
+    """
+    tls = None
+    if config.tls_certificate is not None and config.tls_key is not None:
+        tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        ServerCredentials(tls)
+    tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
+    _require_token(config.listen, tokens)
+    switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
+    if switch in [each.token for each in tokens]:
+        # A host's switch would else be an administrator.
+        told = "admin_token_file and switch_token_file hold one token"
+        raise ControlPlaneError(told, hint="give each tokens of its own")
+    for each in config.switches:
+        if each.tls is not None:
+            each.tls.check()
+    names = None if config.tls_client_names is None else read_names(config.tls_client_names)
+    return Safeguards(tls, tokens, switch, names)
+
+
+def _connections_max() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ALL if limit == resource.RLIM_INFINITY else max(1, min(_ALL, limit - DESCRIPTORS_KEPT))
+
+
+def _require_token(listen: str, admin_tokens: Sequence[AdminToken]) -> None:
+    if not admin_tokens and not is_local(listen):
+        raise ControlPlaneError(
+            f"the service at {listen} would let everybody who reaches it make and delete jobs",
+            hint="write a token into a file of mode 0600 and name it as admin_token_file, or listen on loopback",
+        )
+
+
+def _report(address: str, tls: Tls | None, admin_tokens: Sequence[AdminToken]) -> None:
+    """Say where it listens, and what that leaves open."""
+    _log.info("service at %s, TLS %s", address, "off" if tls is None else "on")
+    if not admin_tokens:
+        _log.warning("service at %s: every user of this machine who reaches it may make and delete jobs", address)
+    if tls is None and not is_local(address):
+        _log.warning("service at %s without TLS: tokens pass in the clear; give tls_certificate and tls_key", address)

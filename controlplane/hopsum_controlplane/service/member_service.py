@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of workers.
+
+A call that waits for news of its job is a coroutine and holds no thread. Heartbeats have threads of their own, so
+neither joins nor what they wait for keeps a heartbeat from being heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Pending
+from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
+from hopsum_controlplane.service.event_loop import Bell
+from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError
+from hopsum_controlplane.service.messages import beat_message, join_request, pending_message
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.membership import format_membership
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
+
+WAIT_S: Final = 10.0
+"""The longest wait of a call for a membership."""
+_MARGIN_S: Final = 0.5
+"""The time before a call's deadline, for the answer to get there."""
+_OF_JOB: Final = ("Locate", "Join")
+"""Calls with a job's token. The others have a member's secret."""
+_CALLS_OF_JOB: Final = 128
+_CALLS_OF_MEMBER: Final = 16
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass
+class _Presence:
+    """A member's streams."""
+
+    streams: int = 0
+    left: bool = False
+
+
+class Workers:
+    """Answers the calls of workers, on one event loop.
+
+    Args:
+        beats: threads for what keeps places. rest: for what may take longer.
+    """
+
+    def __init__(self, controller: ClusterController, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
+        self._controller = controller
+        self._gate = gate
+        self._bell = bell
+        self._beats, self._rest = beats, rest
+        self._present: dict[tuple[str, int, bytes], _Presence] = {}
+        self._closing = False
+
+    def answers(self) -> Mapping[str, Answer]:
+        """Return an answer for each method."""
+        return {
+            "Locate": self._rest.answer(self._locate),
+            "Join": self._rest.answer(self._join),
+            "AwaitMembership": self._await_membership,
+            "Heartbeat": self._beats.answer(self._heartbeat),
+            "Attend": self._attend,
+            "Leave": self._leave,
+        }
+
+    @contextmanager
+    def admit(self, name: str, call: Call) -> Iterator[None]:
+        """Let a call pass for the block, see Gate. Raises TooManyClientsError or UnauthenticatedError."""
+        if not call.token:
+            raise UnauthenticatedError(
+                "this call has no token", hint="give the job's token, or the secret that Join gave"
+            )
+        if self._controller.knows(call.token):
+            passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
+        else:
+            passing = self._gate.stranger(call.peer)
+        with passing:
+            yield
+
+    def close(self) -> None:
+        """Let nobody wait any more. Any thread."""
+        self._closing = True
+        self._bell.ring_all()
+
+    def _locate(self, request: Any, call: Call) -> Any:
+        return self._controller.locate(request.job, call.token)
+
+    def _join(self, request: Any, call: Call) -> Any:
+        try:
+            joined = self._controller.join(join_request(request, call.token))
+        except (
+            ResourceExhaustedError
+        ) as error:  # its own status says "later", and later is not sooner than somebody leaves
+            raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
+        return pb.JoinResponse(
+            rank=joined.rank, secret=joined.secret, lease_s=joined.lease_s, heartbeat_s=joined.heartbeat_s
+        )
+
+    async def _await_membership(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _wait_s(request.timeout_s, call.left_s)
+        secret = _secret(call.token)
+
+        def look() -> bytes | None:
+            found = self._controller.await_membership(
+                request.job, request.rank, secret, known_generation=request.known_generation, timeout_s=0.0
+            )
+            if not isinstance(found, Pending):
+                return bytes(pb.AwaitMembershipResponse(membership=format_membership(found)).SerializeToString())
+            if loop.time() < until_s and not self._closing:
+                return None
+            return bytes(pending_message(found, 0.0).SerializeToString())
+
+        with self._bell.listening(request.job) as event:
+            while (reply := await self._rest.run(look)) is None:
+                await _set_within(event, until_s - loop.time())
+        yield reply
+
+    def _heartbeat(self, request: Any, call: Call) -> Any:
+        statistics = dict(request.statistics)
+        secret = _secret(call.token)
+        return beat_message(
+            self._controller.heartbeat(
+                request.job, request.rank, secret, generation=request.generation, statistics=statistics
+            )
+        )
+
+    async def _attend(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        job, rank, secret, generation = request.job, request.rank, _secret(call.token), request.generation
+        told: HeartbeatResult | None = None
+
+        def look() -> HeartbeatResult:
+            return self._controller.member_status(job, rank, secret, generation=generation)
+
+        with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
+            while not presence.left:
+                event.clear()  # before the look: news that comes after it sets the event again
+                if self._closing:
+                    raise TooManyClientsError(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
+                try:
+                    beat = await self._beats.run(look)
+                except ControlPlaneError:
+                    if presence.left:  # LEAVE came while this look was made: no error for the stream that it ends
+                        return
+                    raise
+                if beat != told:
+                    yield bytes(beat_message(beat).SerializeToString())
+                    generation = beat.generation or generation
+                    told = replace(beat, reason="") if beat.generation else beat
+                await event.wait()
+
+    async def _leave(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        job, rank, secret = request.job, request.rank, _secret(call.token)
+        leave = partial(self._controller.leave, unfinished=request.reason if request.unfinished else None)
+        presence = self._present.get((job, rank, secret), _Presence())
+        presence.left = True
+        try:
+            await self._rest.run(leave, job, rank, secret)
+        except BaseException:
+            presence.left = False
+            raise
+        self._bell.ring(job)
+        yield bytes(pb.LeaveResponse().SerializeToString())
+
+    @contextmanager
+    def _present_in(self, job: str, rank: int, secret: bytes) -> Iterator[_Presence]:
+        """Count a stream of a member for the block. When its last one breaks off, the controller is told."""
+        key = (job, rank, secret)
+        presence = self._present.setdefault(key, _Presence())
+        presence.streams += 1
+        refused = False
+        try:
+            yield presence
+        except (ControlPlaneError, TooManyClientsError):
+            refused = True
+            raise
+        finally:
+            presence.streams -= 1
+            if not presence.streams:
+                del self._present[key]
+                if not (refused or presence.left or self._closing):
+                    self._rest.submit(self._disconnected, *key)
+
+    def _disconnected(self, job: str, rank: int, secret: bytes) -> None:
+        with suppress(ControlPlaneError):  # it has no place any more
+            self._controller.disconnected(job, rank, secret)
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event to be set, and clear it, or until the time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    event.clear()
+
+
+def _secret(token: str) -> bytes:
+    """Return a member's secret. Raises UnauthenticatedError for a token that is none."""
+    try:
+        return bytes.fromhex(token)
+    except ValueError:
+        raise UnauthenticatedError("this is no member's secret", hint="join first") from None
+
+
+def _wait_s(asked_s: float, left_s: float | None) -> float:
+    """Return how long a call may wait: what it asks for and its deadline leaves, 0 for what is no time."""
+    most_s = WAIT_S if left_s is None else min(WAIT_S, left_s - _MARGIN_S)
+    return max(0.0, min(asked_s, most_s)) if asked_s > 0 else 0.0

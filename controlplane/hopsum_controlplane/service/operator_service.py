@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's service."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from hopsum_controlplane.cluster.requests import printable
+from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
+from hopsum_controlplane.service.access import AdminAuth, SwitchAuth
+from hopsum_controlplane.service.audit_log import AuditLog
+from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane
+from hopsum_controlplane.service.messages import _given, job_request, registration_request
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import word_of
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
+
+
+_CALLS_MAX: Final = 64
+PART_BYTES: Final = 1 << 18
+"""The bytes of a backup in one message."""
+STRANGERS_S: Final = 1.0
+"""The time in which one of the calls without an administrator's token has a line in the audit log."""
+UNKNOWN: Final = "unknown"
+"""Identity of who has no administrator's token."""
+
+
+class Jobs:
+    """Answers the calls of who is the administrator, in threads of `lane`. `audit` gets a line for every change."""
+
+    def __init__(
+        self, controller: ClusterController, administrator: AdminAuth, gate: Gate, lane: Lane, audit: AuditLog
+    ) -> None:
+        self._controller = controller
+        self._admin_auth = administrator
+        self._gate = gate
+        self._lane = lane
+        self._audit = audit
+        self._strangers_at_s, self._strangers_left_out = -math.inf, 0
+
+    def answers(self) -> Mapping[str, Answer]:
+        """Return an answer for each method."""
+        answers: Mapping[str, Callable[[Any, Call], Any]] = {
+            "CreateJob": self._create_job,
+            "ListJobs": self._list_jobs,
+            "GetJob": self._get_job,
+            "DeleteJob": self._delete_job,
+            "ListSwitches": self._list_switches,
+            "MoveJob": self._move_job,
+            "RotateJobToken": self._rotate_token,
+        }
+        return {**{name: self._lane.answer(answer) for name, answer in answers.items()}, "Backup": self._backup}
+
+    @contextmanager
+    def admit(self, name: str, call: Call) -> Iterator[None]:
+        """Let a call of the administrator pass for the block, and GetJob with the job's own token, as `_get_job` finds.
+
+        Raises UnauthenticatedError, and TooManyClientsError, see Gate.
+        """
+        if not (name == "GetJob" and self._controller.knows(call.token)):
+            try:
+                self._admin_auth.require(call.token)
+            except UnauthenticatedError as error:
+                self._note_stranger(name, call, error.what)
+                raise
+        with self._gate.known(call.token if self._admin_auth.required else "", _CALLS_MAX):
+            yield
+
+    def _create_job(self, request: Any, call: Call) -> Any:
+        with self._audited("CreateJob", request.name, call):
+            made = self._controller.create_job(job_request(request))
+        return made
+
+    def _delete_job(self, request: Any, call: Call) -> Any:
+        with self._audited("DeleteJob", request.name, call):
+            self._controller.delete_job(request.name, by=self._who(call))
+        return pb.DeleteJobResponse()
+
+    def _note_stranger(self, action: str, call: Call, why: str) -> None:
+        """Write a line for a call without an administrator's token, but not for each of a flood. The event loop's."""
+        now_s = time.monotonic()
+        if now_s < self._strangers_at_s:
+            self._strangers_left_out += 1
+            return
+        left_out, self._strangers_left_out = self._strangers_left_out, 0
+        self._strangers_at_s = now_s + STRANGERS_S
+        more = {"refused_before": left_out} if left_out else {}
+        self._audit.write(action, **_from(call, UNKNOWN), refused=why, **more)
+
+    def _rotate_token(self, request: Any, call: Call) -> Any:
+        action = "RevokeEarlierToken" if request.revoke_earlier else "RotateJobToken"
+        with self._audited(action, request.name, call):
+            if request.revoke_earlier:
+                self._controller.revoke_earlier_token(request.name)
+                return pb.RotateJobTokenResponse()
+            return pb.RotateJobTokenResponse(token=self._controller.rotate_token(request.name))
+
+    def _who(self, call: Call) -> str:
+        """Return who makes a call, in words: for the workers of a job that is deleted."""
+        return f"{self._admin_auth.require(call.token)} at {call.peer}"
+
+    @contextmanager
+    def _audited(self, action: str, job: str, call: Call) -> Iterator[None]:
+        """Write what the block does to a job into the audit log, also when it fails."""
+        about = {**_from(call, self._admin_auth.require(call.token)), "job": printable(job)}
+        before = self._state(job)
+        try:
+            yield
+        except ControlPlaneError as error:
+            self._audit.write(action, **about, before=before, after=self._state(job), refused=str(error))
+            raise
+        self._audit.write(action, **about, before=before, after=self._state(job))
+
+    def _state(self, job: str) -> Mapping[str, Any] | None:
+        """Return what the audit log says of a job, None where there is none of this name."""
+        for view in self._controller.jobs():
+            if view.name == job:
+                size = {"workers": view.workers, "slots": view.slots, "switches": [*view.switches]}
+                return {"state": word_of(pb.JobState.DESCRIPTOR, view.state), "generation": view.generation, **size}
+        return None
+
+    def _list_jobs(self, request: Any, call: Call) -> Any:
+        return pb.ListJobsResponse(jobs=self._controller.jobs())
+
+    def _get_job(self, request: Any, call: Call) -> Any:
+        if self._controller.knows(call.token):
+            self._controller.locate(request.name, call.token)  # refuses another job's token
+        return self._controller.job(request.name)
+
+    def _move_job(self, request: Any, call: Call) -> Any:
+        from_switch, to_switch = (_given(request, name) for name in ("from_switch", "to_switch"))
+        with self._audited("MoveJob", request.name, call):
+            made = self._controller.mover.move(request.name, from_switch, to_switch)
+        return pb.MoveJobResponse(
+            from_switch=made.from_switch, to_switch=made.to_switch, slot_base=made.region.base, slots=made.region.size
+        )
+
+    async def _backup(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        content = await self._lane.run(self._controller.backup)
+        self._audit.write("Backup", **_from(call, self._admin_auth.require(call.token)), bytes=len(content))
+        for begin in range(0, len(content), PART_BYTES):
+            part = pb.BackupPart(content=content[begin : begin + PART_BYTES], total_bytes=len(content))
+            yield bytes(part.SerializeToString())
+
+    def _list_switches(self, request: Any, call: Call) -> Any:
+        return pb.ListSwitchesResponse(switches=self._controller.switches())
+
+
+def _from(call: Call, identity: str) -> dict[str, str]:
+    """Return who made a call, for the audit log."""
+    certificate = {"certificate": call.certificate} if call.certificate else {}
+    return {"identity": identity, **certificate, "peer": call.peer}
+
+
+class Switches:
+    """Answers the calls of switches, in threads of `lane`."""
+
+    def __init__(self, controller: ClusterController, switches: SwitchAuth, gate: Gate, lane: Lane) -> None:
+        self._controller, self._auth, self._gate, self._lane = controller, switches, gate, lane
+
+    def answers(self) -> Mapping[str, Answer]:
+        """Return an answer for each method."""
+        answers: Mapping[str, Callable[[Any, Call], Any]] = {
+            "RegisterSwitch": self._register,
+            "DeregisterSwitch": self._deregister,
+        }
+        return {name: self._lane.answer(answer) for name, answer in answers.items()}
+
+    @contextmanager
+    def admit(self, name: str, call: Call) -> Iterator[None]:
+        """Let a call with the token for switches pass for the block.
+
+        Raises UnauthenticatedError, and TooManyClientsError, see Gate.
+        """
+        self._auth.require(call.token)
+        with self._gate.known(call.token, _CALLS_MAX):
+            yield
+
+    def _register(self, request: Any, call: Call) -> Any:
+        made = self._controller.registry.register(registration_request(request))
+        return pb.RegisterSwitchResponse(lease_s=made.lease_s, heartbeat_s=made.heartbeat_s)
+
+    def _deregister(self, request: Any, call: Call) -> Any:
+        return pb.DeregisterSwitchResponse(jobs=self._controller.registry.deregister(request.name, request.incarnation))
