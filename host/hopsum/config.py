@@ -8,12 +8,15 @@ is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing e
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import hashlib
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -91,126 +94,89 @@ _OPTIONS: Final = _Kind(
 )
 
 
-def _about(kind: _Kind, meaning: str) -> dict[str, Any]:
-    return {"kind": kind, "meaning": meaning}
+def _setting(default: Any, kind: _Kind, meaning: str) -> Any:
+    """Declare a field of `Config`: its default, the check of its values, and its row in the documentation."""
+    metadata = {"kind": kind, "meaning": meaning}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not kind.secret)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The settings of `hopsum.connect`. `resolve` makes and checks them. Times are in seconds."""
 
-    url: str = field(
-        default="",
-        metadata=_about(_text(), "address of the sum: a membership file, a job of a controller, a group of ranks"),
+    url: str = _setting("", _text(), "address of the sum: a membership file, a job of a controller, a group of ranks")
+    rank: int | None = _setting(None, _integer(0, _MAX_RANK), "rank of this worker; default: torchrun's RANK")
+    codec: str = _setting(
+        "", _CODEC, f"codec of all ranks; default: the one of a controller's job, else {DEFAULT_CODEC}"
     )
-    rank: int | None = field(
-        default=None, metadata=_about(_integer(0, _MAX_RANK), "rank of this worker; default: torchrun's RANK")
+    codec_options: dict[str, Any] = _setting(
+        {}, _OPTIONS, "options of the codec, the same on all ranks; default: those of a controller's job"
     )
-    codec: str = field(
-        default="",
-        metadata=_about(_CODEC, f"codec of all ranks; default: the one of a controller's job, else {DEFAULT_CODEC}"),
+    backend: str = _setting(
+        "auto", _text("auto", "numpy", "numba"), "library that encodes and decodes; ranks may differ"
     )
-    codec_options: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=_about(_OPTIONS, "options of the codec, the same on all ranks; default: those of a controller's job"),
+    codec_on: CodecOn = _setting(
+        "auto", _text(*CODEC_ON), "place where `allreduce` encodes tensors that are on a GPU; ranks may differ"
     )
-    backend: str = field(
-        default="auto",
-        metadata=_about(_text("auto", "numpy", "numba"), "library that encodes and decodes; ranks may differ"),
+    threads: int = _setting(1, _integer(1, 256), "threads that encode and decode")
+    local_group: str = _setting(
+        "", _text(), 'ranks that sum in shared memory first: "auto", those of this host; else one name'
     )
-    codec_on: CodecOn = field(
-        default="auto",
-        metadata=_about(
-            _text(*CODEC_ON), "place where `allreduce` encodes tensors that are on a GPU; ranks may differ"
-        ),
+    seed: int = _setting(0, _integer(0, (1 << 63) - 1), "seed of rotations and roundings, the same on all ranks")
+    on_nonfinite: OnNonfinite = _setting("raise", _text(*ON_NONFINITE), "reaction to NaN or infinity on some rank")
+    error_feedback: bool = _setting(True, _FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
+    retransmit_s: float = _setting(
+        0.1, _seconds(0.001, 3600), "seconds before the first retransmission of a datagram (UDP)"
     )
-    threads: int = field(default=1, metadata=_about(_integer(1, 256), "threads that encode and decode"))
-    local_group: str = field(
-        default="",
-        metadata=_about(_text(), 'ranks that sum in shared memory first: "auto", those of this host; else one name'),
+    retransmit_min_s: float = _setting(
+        0.05, _seconds(0.0001, 3600), "least seconds before a retransmission, once round trips are known (UDP)"
     )
-    seed: int = field(
-        default=0, metadata=_about(_integer(0, (1 << 63) - 1), "seed of rotations and roundings, the same on all ranks")
+    deadline_s: float = _setting(
+        300.0, _seconds(0.01, 86400), "seconds before a phase of an all-reduce ends without a result"
     )
-    on_nonfinite: OnNonfinite = field(
-        default="raise", metadata=_about(_text(*ON_NONFINITE), "reaction to NaN or infinity on some rank")
+    flush_after_s: float | None = _setting(
+        None,
+        _seconds(0.01, 86400),
+        "before a sum continues without missing ranks, if the job's min_quorum is there; default: never",
     )
-    error_feedback: bool = field(
-        default=True, metadata=_about(_FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
+    unreachable_s: float = _setting(
+        10.0,
+        _seconds(0.01, 86400),
+        "seconds for which a switch may be unreachable; with hopsum://, at least membership_wait_s",
     )
-    retransmit_s: float = field(
-        default=0.1,
-        metadata=_about(_seconds(0.001, 3600), "seconds before the first retransmission of a datagram (UDP)"),
+    membership_wait_s: float = _setting(
+        60.0, _seconds(0, 86400), "seconds to wait for the job's membership file, or for its other ranks"
     )
-    retransmit_min_s: float = field(
-        default=0.05,
-        metadata=_about(
-            _seconds(0.0001, 3600), "least seconds before a retransmission, once round trips are known (UDP)"
-        ),
+    # A supervisor has a process with torch back within half a minute. A job without a supervisor waits no longer.
+    replacement_wait_s: float = _setting(
+        30.0,
+        _seconds(0, 86400),
+        "seconds to wait for the replacement of a lost worker; 0: the others end at once (hopsum://)",
     )
-    deadline_s: float = field(
-        default=300.0,
-        metadata=_about(_seconds(0.01, 86400), "seconds before a phase of an all-reduce ends without a result"),
+    token: str = _setting("", _SECRET, "token of the controller's job (hopsum://)")
+    token_file: str = _setting("", _text(), "file that has the token")
+    ca_file: str = _setting("", _text(), "CA certificate to verify the controller (PEM)")
+    certificate_file: str = _setting("", _text(), "client certificate, where the controller requires one (PEM)")
+    key_file: str = _setting("", _text(), "private key of the client certificate (PEM)")
+    ip: str = _setting("", _text(), "IPv4 address to send from; default: the address of the route")
+    udp_port: int = _setting(0, _integer(0, 65535), "UDP port to send from (hopsum://); 0: any free one")
+    link: str = _setting(
+        "fast",
+        _text("fast", "scapy"),
+        "transport of datagrams; scapy packets are slow and can be seen (file, udp and raw)",
     )
-    flush_after_s: float | None = field(
-        default=None,
-        metadata=_about(
-            _seconds(0.01, 86400),
-            "before a sum continues without missing ranks, if the job's min_quorum is there; default: never",
-        ),
+    gso: str = _setting(
+        "auto",
+        _text("auto", "on", "off"),
+        "many datagrams in one system call: where the kernel can, always, or never (UDP)",
     )
-    unreachable_s: float = field(
-        default=10.0,
-        metadata=_about(
-            _seconds(0.01, 86400),
-            "seconds for which a switch may be unreachable; with hopsum://, at least membership_wait_s",
-        ),
+    overlap: bool = _setting(
+        True, _FLAG, "whether the codec works on one vector while the network has another; the same on all ranks"
     )
-    membership_wait_s: float = field(
-        default=60.0,
-        metadata=_about(_seconds(0, 86400), "seconds to wait for the job's membership file, or for its other ranks"),
-    )
-    replacement_wait_s: float = field(
-        default=30.0,  # a supervisor has a process with torch back by then; who has none waits no longer than that
-        metadata=_about(
-            _seconds(0, 86400),
-            "seconds to wait for the replacement of a lost worker; 0: the others end at once (hopsum://)",
-        ),
-    )
-    token: str = field(default="", repr=False, metadata=_about(_SECRET, "token of the controller's job (hopsum://)"))
-    token_file: str = field(default="", metadata=_about(_text(), "file that has the token"))
-    ca_file: str = field(default="", metadata=_about(_text(), "CA certificate to verify the controller (PEM)"))
-    certificate_file: str = field(
-        default="", metadata=_about(_text(), "client certificate, where the controller requires one (PEM)")
-    )
-    key_file: str = field(default="", metadata=_about(_text(), "private key of the client certificate (PEM)"))
-    ip: str = field(
-        default="", metadata=_about(_text(), "IPv4 address to send from; default: the address of the route")
-    )
-    udp_port: int = field(
-        default=0, metadata=_about(_integer(0, 65535), "UDP port to send from (hopsum://); 0: any free one")
-    )
-    link: str = field(
-        default="fast",
-        metadata=_about(
-            _text("fast", "scapy"), "transport of datagrams; scapy packets are slow and can be seen (file, udp and raw)"
-        ),
-    )
-    gso: str = field(
-        default="auto",
-        metadata=_about(
-            _text("auto", "on", "off"),
-            "many datagrams in one system call: where the kernel can, always, or never (UDP)",
-        ),
-    )
-    overlap: bool = field(
-        default=True,
-        metadata=_about(
-            _FLAG, "whether the codec works on one vector while the network has another; the same on all ranks"
-        ),
-    )
-    pcap: str = field(default="", metadata=_about(_text(), 'file for all packets, with link="scapy"'))
-    show: bool = field(default=False, metadata=_about(_FLAG, 'whether one line a packet is printed, with link="scapy"'))
+    pcap: str = _setting("", _text(), 'file for all packets, with link="scapy"')
+    show: bool = _setting(False, _FLAG, 'whether one line a packet is printed, with link="scapy"')
 
 
 class SettingInfo(NamedTuple):
@@ -358,3 +324,42 @@ def _article(kind: str) -> str:
     if kind[0] == '"' or kind.startswith("true"):
         return kind
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+# Settings that all ranks of a job need to have in common, as texts that they compare.
+
+
+MAX_TEXT: Final = 200
+"""Characters of a value that are told. A longer one is told by its beginning and a digest."""
+
+
+def shared_settings(config: Config) -> dict[str, str]:
+    """Return the settings that have to be the same on all ranks, and this hopsum's version, as ASCII texts by name."""
+    options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.codec_options.items()))
+    return {
+        "codec": _told(f"{config.codec}({options})"),
+        "seed": str(config.seed),
+        "on_nonfinite": config.on_nonfinite,
+        "overlap": str(config.overlap).lower(),
+        "version": _told(hopsum_version()),
+    }
+
+
+def facts_of(settings: dict[str, str]) -> str:
+    """Say in one line what has to be the same on all ranks."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def hopsum_version() -> str:
+    """Return the version of the installed hopsum, "unknown" for one that is not installed."""
+    with contextlib.suppress(PackageNotFoundError):
+        return version("hopsum")
+    return "unknown"
+
+
+def _told(text: str) -> str:
+    plain = ascii(text)[1:-1]
+    if len(plain) <= MAX_TEXT:
+        return plain
+    digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
+    return f"{plain[: MAX_TEXT - 60]}... ({len(plain)} characters, SHA-256 {digest})"

@@ -33,11 +33,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import lane_values, simulate_switch
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
-from hopsum.config import Config, ConfigError
+from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of
 from hopsum.connection.url import UrlError, query_of
 from hopsum.errors import AllReduceError

@@ -22,10 +22,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, job_tables
 from hopsum.communicator import Communicator
-from hopsum.config import Config
+from hopsum.config import Config, facts_of, shared_settings
 from hopsum.hosts.children import Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError

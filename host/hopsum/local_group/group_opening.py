@@ -20,10 +20,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
-from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec
 from hopsum.communicator import Communicator
-from hopsum.config import Config, ConfigError
+from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.hosts.host_address import host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.local_group.group_leader import LocalGroupLeader
