@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from . import controller_drills, controller_write_drill, crowd_drills, network_drills, switch_drills, worker_drills
+from . import controller_drills, controller_write_drill, network_drills, switch_drills, worker_drills
 from .drill import DrillContext, DrillReport
 
 DRILLS: Final[dict[str, Callable[[DrillContext], DrillReport]]] = {
@@ -32,8 +32,7 @@ DRILLS: Final[dict[str, Callable[[DrillContext], DrillReport]]] = {
     "connections-dead": network_drills.connections_dead,
     "route-flaps": network_drills.flaps,
     "split": network_drills.split,
-    "job-churn": crowd_drills.job_churn,
-    "crowd": crowd_drills.crowded,
+    "job-churn": controller_drills.job_churn,
 }
 SHORT: Final = (
     "worker-rejoins",

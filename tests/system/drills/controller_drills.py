@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drills in which the controller dies, stops, moves, has a rival, another time, or a full disk, while jobs train."""
+"""Drills in which the controller dies, stops, moves, is kept busy, has a rival, another time, or a full disk."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from hopsum.rpc.channel import ControllerError
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum_topologies.free_port import free_port
 
 from .controller_probe import SLOTS, Probe, beats, edit, refusal
-from .drill import PATIENCE_S, DrillContext, DrillError, DrillReport, DrillSkipped, await_that, first_sign
+from .drill import (
+    PATIENCE_S,
+    DrillContext,
+    DrillError,
+    DrillReport,
+    DrillSkipped,
+    await_that,
+    first_sign,
+    require_within,
+)
 from .drill_testbed import LEASE_S, DrillTestbed, await_ready, controller_command, drill_testbed
 from .journal_checks import mass, replicas_equal
 from .small_disk import small_disk, tmpfs_unavailable
-from .training_job import TrainingJob
+from .training_job import MARGIN_S, TrainingJob
 
 PAUSES_S: Final = (20.0, 60.0)
 PAUSED_LEASE_S: Final = 15.0
@@ -30,6 +41,12 @@ PAUSED_LEASE_S: Final = 15.0
 _SMALL: Final = 0.2
 """A run of a scale below 1 has pauses and a lease of that share."""
 _PACE_S: Final = 0.05
+_CHURNS, _LATER = "aaa", "zzz"
+"""The job that is joined again and again, which is the first by name, and the job that is to start meanwhile."""
+_CHURN_LEASE_S: Final = 60.0
+_CHURN_THREADS: Final = 4
+_CHURN_JOINS: Final = 20
+"""The joins before anything is asked of the controller."""
 _TRAINERS: Final = 2
 _RIVAL, _AGAIN = 2, 3
 """Election ids: of the second controller, and of the first when it has the switch again."""
@@ -276,6 +293,37 @@ def disk_full(context: DrillContext) -> DrillReport:
     return testbed.report
 
 
+def job_churn(context: DrillContext) -> DrillReport:
+    """Join one job again and again: another one starts in time, and a third outlives its switch."""
+    with drill_testbed(context, seats=context.seats_for(2)) as testbed:
+        training = TrainingJob(testbed, "train", 2, pace_s=_PACE_S)
+        training.train(10)
+        (generation,) = training.generations()
+        later = Probe(testbed, _LATER, _CHURN_LEASE_S)
+        with _churning(Probe(testbed, _CHURNS, _CHURN_LEASE_S)) as joins:
+            await_that(lambda: len(joins) >= _CHURN_JOINS, f"{_CHURN_JOINS} joins of job {_CHURNS}")
+            began_s = testbed.happened(f"job {_LATER} is joined, while {_CHURNS} is all the time")
+            later.generation()
+            started_s = testbed.now() - began_s
+            healed_s = _restart_switch(training, generation)
+            asked_s = testbed.now() - began_s
+            rate = sum(at_s >= began_s for at_s in joins) / asked_s
+        training.train(10)
+        training.finish()
+        bound_s = testbed.lease_s + MARGIN_S
+        require_within(f"job {_LATER} had started", started_s, bound_s)
+        require_within("the other job went on on the restarted switch", healed_s, bound_s)
+        testbed.report.detect(started_s, f"a generation of job {_LATER}, from when it was joined")
+        testbed.report.recovered = (
+            f"beside {rate:.0f} joins/s; the job that trains went on {healed_s:.1f} s after a new switch"
+        )
+        with testbed.operator() as operator:
+            operator.delete(_CHURNS)
+            operator.delete(_LATER)
+        training.judge()
+    return testbed.report
+
+
 def _back_up(testbed: DrillTestbed, path: Path) -> None:
     """Take a backup by the operator's command. Raises DrillError."""
     command = [sys.executable, "-m", "hopsum_cli.main", "controller", "backup", str(path)]
@@ -390,3 +438,41 @@ def _require_unchanged(testbed: DrillTestbed, jobs: dict[str, int]) -> None:
         used = operator.switches()[0].slots_used
         if used != 2 * SLOTS + len(jobs) - 2:
             raise DrillError(f"{used} slots in use with jobs {sorted(jobs)}")
+
+
+def _restart_switch(training: TrainingJob, generation: int) -> float:
+    """Start the switch again, empty. Return the seconds until the job that trains went on there."""
+    training.testbed.signal("switch", signal.SIGKILL)
+    training.testbed.start_switch()
+    restarted_s = training.testbed.happened("switch started again, empty")
+    return training.goes_on_after(generation) - restarted_s
+
+
+@contextmanager
+def _churning(probe: Probe) -> Iterator[list[float]]:
+    """Join a job again and again for the block, and yield when it was joined. Raises DrillError."""
+    joined: list[float] = []
+    failed: list[BaseException] = []
+    ending = threading.Event()
+
+    def churn() -> None:
+        try:
+            with Channel(ControllerAddress.of(probe.address, tls=False)) as channel:
+                while not ending.is_set():
+                    with suppress(ControllerError):  # too many at a time, or told to wait
+                        probe.join(channel)
+                        joined.append(time.monotonic())
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=churn, name="churn", daemon=True) for _ in range(_CHURN_THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield joined
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise DrillError(f"joining again and again failed: {failed[0]}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from hopsum_topologies.bmv2_process import has_notifications
 from hopsum_topologies.errors import TopologyError
@@ -28,11 +28,11 @@ WAYS: Final = ("down", "unreachable", "prohibit")
 """The ways to have no way to the switch: interfaces that are down, and routes of these types."""
 _OWN: Final = ("eth0", "eth1")
 _LOCALHOST: Final = "127.0.0.1"
-_GRPC_PORT, _CONTROLLER_PORT, _PAGE_PORT, _THRIFT_PORT = 9559, 4700, 4701, 9090
+_GRPC_PORT, _CONTROLLER_PORT, _THRIFT_PORT = 9559, 4700, 9090
 
 
 class FurtherSwitch(NamedTuple):
-    """A switch beside the first one, for another shard: its addresses as the network's, and those of its service."""
+    """A switch beside the first one, for another shard: its P4Runtime server and its service."""
 
     grpc_address: str
     service_address: str | None
@@ -40,40 +40,24 @@ class FurtherSwitch(NamedTuple):
     ip: str
 
 
-class TestbedNetwork(Protocol):
-    """The network of a testbed: addresses, and the place of each worker."""
+class LoopbackNetwork:
+    """Everybody on loopback, at ports that were free. A switch for each of `shards`."""
 
     grpc_address: str
-    """The address of the switch's P4Runtime server."""
+    """The P4Runtime server of the first switch."""
     controller_address: str
-    page_address: str
-    """The address for the controller's page, where it is to have one."""
     service_address: str | None
-    """The address that workers send to, if not SERVICE_IP."""
+    """The address that workers send to, None for SERVICE_IP."""
     ports: list[tuple[int, str]]
     """Switch ports, and the networks of the workers behind them."""
     further: list[FurtherSwitch]
     """The switches of shards 1 and up."""
 
-    def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
-        """Return the command that starts the switch of a shard."""
-
-    def namespace_of(self, seat: int) -> str | None:
-        """Return the namespace of the worker at a seat, None for the drill's own."""
-
-    def close(self) -> None:
-        """Remove the network. Every process in it must have ended."""
-
-
-class LoopbackNetwork:
-    """Everybody on loopback, at ports that were free. A switch for each of `shards`."""
-
     def __init__(self, shards: int = 1) -> None:
         grpc, controller = free_port(), free_port()
         self.grpc_address = f"{_LOCALHOST}:{grpc}"
         self.controller_address = f"{_LOCALHOST}:{controller}"
-        self.page_address = f"{_LOCALHOST}:{free_port()}"
-        self.service_address: str | None = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
+        self.service_address = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
         self.ports = [(1, "127.0.0.0/8")]
         self.further = [
             FurtherSwitch(
@@ -86,19 +70,21 @@ class LoopbackNetwork:
         ]
 
     def switch_command(self, driver: str, python: str, shard: int = 0) -> list[str]:
+        """Return the command that starts the switch of a shard."""
         grpc, service, ip = self.grpc_address, self.service_address, SERVICE_IP
         if shard:
             grpc, service, _, ip = self.further[shard - 1]
         return [python, "-m", "hopsum_switch", "--grpc", grpc, "--udp", f"1={service},as={ip}:{HOPSUM_UDP_PORT}"]
 
     def namespace_of(self, seat: int) -> str | None:
+        """Return the namespace of the worker at a seat, None for the drill's own."""
         return None
 
     def close(self) -> None:
-        pass
+        """Remove the network. Every process in it must have ended."""
 
 
-class VethNetwork:
+class VethNetwork(LoopbackNetwork):
     """Network namespaces and veths. The calling thread is in the middle until `close`.
 
     Raises TopologyError without root or iproute2. Nothing is left then.
@@ -109,8 +95,7 @@ class VethNetwork:
         self._seats: list[Namespace] = []
         self.grpc_address = f"{_LOCALHOST}:{_GRPC_PORT}"
         self.controller_address = f"10.9.0.1:{_CONTROLLER_PORT}"
-        self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
-        self.service_address: str | None = None
+        self.service_address = None
         self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
         self.further = [
             FurtherSwitch(f"{_LOCALHOST}:{_GRPC_PORT + shard}", None, f"02:00:00:00:01:{shard:02x}", f"10.0.1.{shard}")

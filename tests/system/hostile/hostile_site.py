@@ -20,6 +20,7 @@ from typing import Final
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
 from ..drills.plain_training import PlainTraining
@@ -33,7 +34,7 @@ _CONFIG: Final = """\
 [controller]
 database = "state.sqlite"
 listen = "127.0.0.1:0"
-metrics_listen = "127.0.0.1:0"
+metrics_listen = "{page}"
 admin_token_file = "admin.token"
 audit_log = "audit.jsonl"
 heartbeat_s = 1
@@ -54,7 +55,7 @@ class HostileSite:
     """A switch, a controller, a job that trains and one whose members send heartbeats. It runs from construction on."""
 
     def __init__(self, folder: Path, stack: ExitStack, lease_s: float) -> None:
-        self.folder, self._stack = folder, stack
+        self.folder, self._stack, self._lease_s = folder, stack, lease_s
         switch = self._start(
             "switch", "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0,as=10.0.0.254:24677"
         )
@@ -63,7 +64,8 @@ class HostileSite:
         token = secrets.token_urlsafe(32)
         (folder / "admin.token").touch(0o600)
         (folder / "admin.token").write_text(token)
-        text = _CONFIG.format(address=address[0], service=service[1], lease_s=lease_s)
+        self._page = f"127.0.0.1:{free_port()}"
+        text = _CONFIG.format(page=self._page, address=address[0], service=service[1], lease_s=lease_s)
         (folder / "cluster.toml").write_text(text)
         self.controller = self._start("controller", "-m", "hopsum_cli.main", "controller", "--config", "cluster.toml")
         self.controller.wait_for(lambda: "ready listen=" in self.controller.log_text(), "the controller", START_S)
@@ -77,7 +79,7 @@ class HostileSite:
         """Make a job for the attacker and start an attack, which lasts until the attacker has counted `until`."""
         workers = WORKERS.get(name, 2)
         token = self.admin.create(HOSTILE, workers, 16).token
-        site = Site(self.address, HOSTILE, token, workers, "victim", until)
+        site = Site(self.address, self._page, HOSTILE, token, workers, "victim", until)
         program = Path(__file__).with_name("attacker.py")
         attacker = self._start(f"attacker-{name}", str(program), name, json.dumps(asdict(site)))
         attacker.wait_for(lambda: "attacking" in attacker.log_text(), "the attack", START_S)
@@ -103,9 +105,11 @@ class HostileSite:
         """Be the others for some seconds: members send heartbeats, the administrator lists, makes and deletes jobs."""
         give_up_s = time.monotonic() + seconds
         while time.monotonic() < give_up_s:
+            began_s = time.monotonic()
             for member in self._members:
                 assert member.heartbeat(self._generation, {}, START_S).generation
             self.admin.jobs()
+            assert time.monotonic() - began_s < self._lease_s, "heartbeats came too late to keep a place"
             self.admin.create("brief", 2, 16)
             self.admin.delete("brief")
             time.sleep(_PERIOD_S)

@@ -24,7 +24,9 @@ EXPECTED = {
     "giants": ("resource_exhausted", "invalid_argument"),
     "odd-values": ("invalid_argument", "unauthenticated"),
     "churn-generations": ("generations",),
+    "silent-calls": ("opened",),
     "connections": ("most at once",),
+    "slow-readers": ("most at once",),
     "forged": ("datagrams",),
     "flood-datagrams": ("datagrams",),
 }
