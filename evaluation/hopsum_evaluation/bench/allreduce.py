@@ -28,7 +28,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, job_tables, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
@@ -38,6 +37,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, vector_of, work
 from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches
+from hopsum_evaluation.bench.timeline import draw, overlap_s
 from hopsum_evaluation.bench.timing import commit, cpu_time, machine, versions
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import time_s

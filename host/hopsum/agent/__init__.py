@@ -6,7 +6,6 @@ allreduce_engine  its thread: codecs, futures, failures, and the order of phases
 network_thread    the thread that has the socket
 shards            an agent's transports to several switches
 stats_recorder    counts of all-reduces: times, codes by op, quantisation error; heartbeats carry them
-timeline          spans of time, drawn
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.communicator import Span
 from hopsum.errors import GenerationEndedError, HopsumError
+from hopsum_evaluation.bench.timeline import draw, overlap_s
 from hopsum_wire import Op
 
 from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate

@@ -14,7 +14,6 @@ import pytest
 
 import hopsum
 from hopsum.agent import Agent
-from hopsum.agent.timeline import overlap_s
 from hopsum.communicator import Communicator, Span
 from hopsum.config import Config, ConfigError
 from hopsum.connection import settings_of
@@ -23,6 +22,7 @@ from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.udp_link import UdpLink
+from hopsum_evaluation.bench.timeline import overlap_s
 from hopsum_wire.membership import MembershipError
 
 from ..torch.job import serve_job

@@ -20,12 +20,12 @@ import torch
 from torch import nn
 
 from hopsum.agent import Agent
-from hopsum.agent.timeline import overlap_s
 from hopsum.codec import NonFiniteError
 from hopsum.communicator import Span
 from hopsum.connection import connect
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.torch import HopsumState, hopsum_hook
+from hopsum_evaluation.bench.timeline import overlap_s
 from hopsum_wire import Op
 
 from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
