@@ -14,7 +14,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.context import complete
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import read_token
+from hopsum_controlplane.token_files import read_token
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import ControllerSnapshot
 

@@ -18,7 +18,7 @@ from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of
 from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import read_token
+from hopsum_controlplane.token_files import read_token
 from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.control.places import UNIX

@@ -21,7 +21,7 @@ from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpo
 from hopsum_controlplane.membership_file import job_membership, write_membership
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, GenerationAllocator
 from hopsum_controlplane.switch_controller import DropStats, SwitchController
-from hopsum_controlplane.trees import LeafGroup, TreeController, TreeJob, TreeSpec
+from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec, create_tree, delete_tree
 
 __all__ = [
     "Adoption",
@@ -40,11 +40,12 @@ __all__ = [
     "RepairResult",
     "SwitchController",
     "SwitchEndpoint",
-    "TreeController",
     "TreeJob",
     "TreeSpec",
     "WorkerEndpoint",
     "WriteError",
+    "create_tree",
+    "delete_tree",
     "job_membership",
     "write_membership",
 ]

@@ -1,30 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job over a tree of switches: a spine, and a leaf for each rack of workers.
 
-    TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
-    TreeController   the same generation on all switches, made and ended in the order of rule T7
+TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
+create_tree      the same generation on all switches without a cluster, in the order of rule T7; delete_tree ends it
 
-A job's life (rules S1, T7, each switch's own part as in switch_controller.py)
-
-  create   check every part on its switch -> one generation for all -> the spine's job -> the leaves' jobs: live
-           any failure: end what was made, the last first
-  delete   end the leaves' jobs, then the spine's: no switch admits the generation any more; only then a new one is made
-           any failure: go on with the others, then raise; delete again ends what is left
-
-A leaf's number at the spine is the lowest rank of its rack. Codes are looked up at the leaves: only they have tables,
-and each is proved for all workers of the tree: it is at the spine that all values meet in a lane.
+A cluster makes the same parts, one switch after the other as its database says (`cluster.membership_builder`). A leaf's
+number at the spine is the lowest rank of its rack. Codes are looked up at the leaves: only they have tables, and each
+is proved for all workers of the tree, since all values meet in a lane at the spine.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
-from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership
@@ -137,74 +130,47 @@ class TreeJob:
         return job_membership(made, services, side_channels, resume=resume, leaves=below)
 
 
-class TreeController:
-    """Makes and ends jobs over one spine and its leaves, each switch with a Controller of its own. Not thread-safe.
+def create_tree(spec: TreeSpec, controllers: Sequence[SwitchController]) -> TreeJob:
+    """Make a job over a tree without a cluster: when this returns, all switches serve it.
 
-    `generations` allots for all of them: give the Controllers the same one. `clock` gives unix seconds.
+    Args:
+        controllers: the spine's, then those of the leaves in the order of `spec.racks`.
+
+    Raises ControlPlaneError when the description is wrong, with nothing written, when a switch has no room, or when one
+    fails. Then what was made of it on other switches is ended, and stays in their `ending` where even that fails.
     """
-
-    def __init__(
-        self,
-        spine: SwitchController,
-        leaves: Sequence[SwitchController],
-        generations: GenerationAllocator,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._spine, self._leaves = spine, tuple(leaves)
-        self._generations, self._clock = generations, clock
-
-    def create_job(self, spec: TreeSpec) -> TreeJob:
-        """Make a job: when this returns, all switches serve it.
-
-        Raises ControlPlaneError when the description is wrong, with nothing written, when a switch has no room, or when
-        one fails. Then what was made of it on other switches is ended, and stays in their `ending` where even that
-        fails.
-        """
-        top, below = spec.parts(self._spine.switch, [leaf.switch for leaf in self._leaves])
-        placed = list(zip((self._spine, *self._leaves), (top, *below), strict=True))
-        for controller, part in placed:
-            controller.check(part)
-        generation = self._generations.allot(self._clock())
-        made: list[tuple[SwitchController, Job]] = []
-        try:
-            for controller, part in placed:
-                made.append((controller, controller.create_job(part, generation=generation)))
-        except BaseException:
-            _end_all(made[::-1])
-            raise
-        jobs = [job for _, job in made]
-        return TreeJob(spec, jobs[0], tuple(jobs[1:]))
-
-    def delete_job(self, tree: TreeJob) -> None:
-        """End a job: when this returns, no switch has anything of it.
-
-        The workers must have left (rule R3). Raises ControlPlaneError, after all switches were tried, when one failed:
-        call again to go on.
-        """
-        actual = [
-            (controller, job)
-            for controller, job in zip((*self._leaves, self._spine), (*tree.leaves, tree.spine), strict=True)
-            if job in controller.jobs
-        ]
-        if not actual:
-            raise ControlPlaneError(
-                f"no tree job {tree.spec.name!r} with generation {tree.generation}", hint="it was deleted"
-            )
-        failures = _end_all(actual)
-        if failures:
-            raise failures[0]
+    spine, *leaves = controllers
+    top, below = spec.parts(spine.switch, [leaf.switch for leaf in leaves])
+    for controller, part in zip(controllers, (top, *below), strict=True):
+        controller.check(part)
+    with ExitStack() as undo:
+        # Rule T7: the spine has the generation before a leaf admits any worker.
+        job = spine.create_job(top)
+        undo.callback(spine.delete_job, job)
+        made = []
+        for leaf, part in zip(leaves, below, strict=True):
+            made.append(leaf.create_job(part, generation=job.generation))
+            undo.callback(leaf.delete_job, made[-1])
+        undo.pop_all()
+    return TreeJob(spec, job, tuple(made))
 
 
-def _end_all(made: Sequence[tuple[SwitchController, Job]]) -> list[ControlPlaneError]:
-    """End jobs in this order. Return what failed."""
-    failures = []
-    for controller, job in made:
-        try:
-            controller.delete_job(job)
-        except ControlPlaneError as error:
-            failures.append(error)
-    return failures
+def delete_tree(tree: TreeJob, controllers: Sequence[SwitchController]) -> None:
+    """End a job of `create_tree`: when this returns, no switch has anything of it.
+
+    The workers must have left (rule R3). Raises ControlPlaneError, after all switches were tried, when one failed: call
+    again to go on.
+    """
+    parts = zip(controllers, (tree.spine, *tree.leaves), strict=True)
+    standing = [(controller, job) for controller, job in parts if job in controller.jobs]
+    if not standing:
+        raise ControlPlaneError(
+            f"no tree job {tree.spec.name!r} with generation {tree.generation}", hint="it was deleted"
+        )
+    with ExitStack() as ending:
+        # The last callback comes first: rule T7 removes a generation from the leaves before the spine.
+        for controller, job in standing:
+            ending.callback(controller.delete_job, job)
 
 
 def _number(rack: LeafGroup) -> int:

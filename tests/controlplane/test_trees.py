@@ -21,8 +21,9 @@ from hopsum_controlplane import (
     LeafGroup,
     ParentEndpoint,
     SwitchController,
-    TreeController,
     TreeSpec,
+    create_tree,
+    delete_tree,
 )
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.p4info import P4Info
@@ -63,15 +64,15 @@ def test_sums_are_exact_with_loss_on_every_link(sizes: tuple[int, ...]) -> None:
         rng = random.Random(seed)
         fabric = Fabric(Network(rng, LOSSY), sizes)
         for _ in range(2):
-            tree = fabric.trees.create_job(replace(spec(*sizes, table=TABLE), racks=fabric.racks))
+            tree = create_tree(replace(spec(*sizes, table=TABLE), racks=fabric.racks), fabric.controllers)
             fabric.run(tree.generation, 4, [make_task(rng, sum(sizes)) for _ in range(4)])
-            fabric.trees.delete_job(tree)
+            delete_tree(tree, fabric.controllers)
 
 
 def test_every_operation_through_the_tree() -> None:
     rng = random.Random(9)
     fabric = Fabric(Network(rng, LOSSY), (2, 2))
-    tree = fabric.trees.create_job(spec(2, 2))
+    tree = create_tree(spec(2, 2), fabric.controllers)
     tasks = {task.op: task for task in (make_task(rng, 4) for _ in range(80))}
     assert set(tasks) == set(Op)
     fabric.run(tree.generation, 4, list(tasks.values()))
@@ -82,11 +83,11 @@ def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
     task = make_task(random.Random(1), 8)
     chunks = task.payloads.shape[1]
     fabric = Fabric(Network(random.Random(2), CALM), (4, 4))
-    tree = fabric.trees.create_job(spec(4, 4))
+    tree = create_tree(spec(4, 4), fabric.controllers)
     fabric.run(tree.generation, 4, [task])
     in_tree = dict(fabric.frames)
     assert in_tree == {(1, 0): chunks, (0, 1): chunks, (2, 0): chunks, (0, 2): chunks}
-    fabric.trees.delete_job(tree)
+    delete_tree(tree, fabric.controllers)
     fabric.frames.clear()
     fabric.forward_to_spine()
     members = tuple(replace(one, port=1 + at) for at, rack in enumerate(fabric.racks) for one in rack.workers)
@@ -97,7 +98,7 @@ def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
 
 def test_what_the_switches_counted() -> None:
     fabric = Fabric(Network(random.Random(3), CALM), (2, 2))
-    tree = fabric.trees.create_job(spec(2, 2))
+    tree = create_tree(spec(2, 2), fabric.controllers)
     task = make_task(random.Random(4), 4)
     chunks = task.payloads.shape[1]
     fabric.run(tree.generation, 4, [task])
@@ -123,56 +124,57 @@ def devices(p4info: P4Info) -> list[FakeDevice]:
 
 
 @pytest.fixture
-def trees(devices: list[FakeDevice]) -> TreeController:
+def controllers(devices: list[FakeDevice]) -> list[SwitchController]:
     generations = GenerationAllocator()
-    controllers = [
+    return [
         SwitchController(device, endpoint(node), generations=generations, clock=lambda: CLOCK_S)
         for node, device in enumerate(devices)
     ]
-    return TreeController(controllers[0], controllers[1:], generations, clock=lambda: CLOCK_S)
 
 
 def installed_entries(devices: list[FakeDevice]) -> list[int]:
     return [len(device.entities) for device in devices]
 
 
-def test_one_generation_on_all_switches(trees: TreeController, devices: list[FakeDevice]) -> None:
+def test_one_generation_on_all_switches(controllers: list[SwitchController], devices: list[FakeDevice]) -> None:
     before = installed_entries(devices)
-    tree = trees.create_job(spec(2, 2))
+    tree = create_tree(spec(2, 2), controllers)
     assert {job.generation for job in (tree.spine, *tree.leaves)} == {tree.generation}
     with pytest.raises(ControlPlaneError, match="a job 'tree' exists"):
-        trees.create_job(spec(2, 2))
-    trees.delete_job(tree)
+        create_tree(spec(2, 2), controllers)
+    delete_tree(tree, controllers)
     assert installed_entries(devices) == before
     with pytest.raises(ControlPlaneError, match="no tree job 'tree' with generation"):
-        trees.delete_job(tree)
-    assert trees.create_job(spec(2, 2)).generation > tree.generation
+        delete_tree(tree, controllers)
+    assert create_tree(spec(2, 2), controllers).generation > tree.generation
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
 @pytest.mark.parametrize("write", [0, 3])
 def test_a_failure_on_any_switch_leaves_nothing(
-    trees: TreeController, devices: list[FakeDevice], node: int, write: int
+    controllers: list[SwitchController], devices: list[FakeDevice], node: int, write: int
 ) -> None:
     before = installed_entries(devices)
     devices[node].fail(at=devices[node].updates + write, failure=Failure.REFUSED)
     with pytest.raises(ControlPlaneError):
-        trees.create_job(spec(2, 2))
+        create_tree(spec(2, 2), controllers)
     assert installed_entries(devices) == before
     devices[node].repair()
-    trees.create_job(spec(2, 2))
+    create_tree(spec(2, 2), controllers)
 
 
-def test_an_end_that_fails_on_one_switch_goes_on(trees: TreeController, devices: list[FakeDevice]) -> None:
+def test_an_end_that_fails_on_one_switch_goes_on(
+    controllers: list[SwitchController], devices: list[FakeDevice]
+) -> None:
     before = installed_entries(devices)
-    tree = trees.create_job(spec(2, 2))
+    tree = create_tree(spec(2, 2), controllers)
     devices[1].fail(at=devices[1].updates, failure=Failure.UNREACHABLE)
     with pytest.raises(ControlPlaneError):
-        trees.delete_job(tree)
+        delete_tree(tree, controllers)
     assert installed_entries(devices)[0] == before[0]
     assert installed_entries(devices)[2] == before[2]
     devices[1].repair()
-    trees.delete_job(tree)
+    delete_tree(tree, controllers)
     assert installed_entries(devices) == before
 
 
@@ -190,23 +192,23 @@ def test_an_end_that_fails_on_one_switch_goes_on(trees: TreeController, devices:
     ],
 )
 def test_what_is_refused_writes_nothing(
-    trees: TreeController, devices: list[FakeDevice], wrong: Callable[[], TreeSpec], message: str
+    controllers: list[SwitchController], devices: list[FakeDevice], wrong: Callable[[], TreeSpec], message: str
 ) -> None:
     before = [len(device.batches) for device in devices]
     with pytest.raises(ControlPlaneError, match=message):
-        trees.create_job(wrong())
+        create_tree(wrong(), controllers)
     assert [len(device.batches) for device in devices] == before
 
 
-def test_lanes_are_proved_for_all_workers_of_the_tree(trees: TreeController) -> None:
+def test_lanes_are_proved_for_all_workers_of_the_tree(controllers: list[SwitchController]) -> None:
     """Each rack alone would fit, both do not; 16 of granularity 15 do."""
-    trees.create_job(spec(8, 8, table=(*range(16),), table16=None))
+    create_tree(spec(8, 8, table=(*range(16),), table16=None), controllers)
     with pytest.raises(ControlPlaneError, match="n \\* g = 18 workers"):
-        trees.create_job(replace(spec(9, 9, table=(*range(16),), table16=None), name="other"))
+        create_tree(replace(spec(9, 9, table=(*range(16),), table16=None), name="other"), controllers)
 
 
-def test_memberships_name_everybody_and_the_own_leaf(trees: TreeController) -> None:
-    tree = trees.create_job(spec(2, 1, rack_quorum=1))
+def test_memberships_name_everybody_and_the_own_leaf(controllers: list[SwitchController]) -> None:
+    tree = create_tree(spec(2, 1, rack_quorum=1), controllers)
     one, other = (membership_document(tree.membership(rack)) for rack in (0, 1))
     assert [worker["rank"] for worker in one["workers"]] == [0, 1, 2]
     assert (one["switch"]["ip"], other["switch"]["ip"]) == (endpoint(1).ip, endpoint(2).ip)
@@ -239,8 +241,8 @@ def test_parts_that_are_wrong(make_spec: Callable[..., JobSpec], changes: dict[s
         replace(make_spec(), **changes).check()
 
 
-def test_parts_of_a_tree_survive_their_books(trees: TreeController) -> None:
-    tree = trees.create_job(spec(2, 2, table6=(*range(16),)))
+def test_parts_of_a_tree_survive_their_books(controllers: list[SwitchController]) -> None:
+    tree = create_tree(spec(2, 2, table6=(*range(16),)), controllers)
     for job in (tree.spine, *tree.leaves):
         assert value_of(Job, json_of(job)) == job
         older = json.loads(json_of(job))

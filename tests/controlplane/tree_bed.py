@@ -21,7 +21,6 @@ from hopsum_controlplane import (
     LeafGroup,
     SwitchController,
     SwitchEndpoint,
-    TreeController,
     WorkerEndpoint,
 )
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
@@ -110,7 +109,6 @@ class Fabric:
             SwitchController(device, endpoint(node), generations=generations, clock=lambda: CLOCK_S)
             for node, device in enumerate(self.devices)
         ]
-        self.trees = TreeController(self.controllers[0], self.controllers[1:], generations, clock=lambda: CLOCK_S)
         self.racks = tuple(
             LeafGroup(tuple(worker_at(sum(sizes[:rack]) + i, 10 + i) for i in range(size)), UPLINK, 1 + rack)
             for rack, size in enumerate(sizes)

@@ -60,7 +60,7 @@ def test_locator_finds_the_program_in_an_unpacked_wheel(wheel: Path, tmp_path: P
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "from hopsum_controlplane.artifacts import compiled_program; print(compiled_program()[0]);"
-        "from hopsum_controlplane.web.page import Page; sys.stdout.write(Page.load().body.decode())"
+        "from hopsum_controlplane.web.http_server import load_page; sys.stdout.write(load_page().decode())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path

@@ -17,10 +17,11 @@ from hopsum_controlplane import (
     LeafGroup,
     SwitchController,
     SwitchEndpoint,
-    TreeController,
     TreeJob,
     TreeSpec,
     WorkerEndpoint,
+    create_tree,
+    delete_tree,
     write_membership,
 )
 from hopsum_controlplane.artifacts import compiled_program
@@ -45,7 +46,7 @@ class TreePart(NamedTuple):
 
     job: TreeJob
     rack: int
-    trees: TreeController
+    controllers: tuple[SwitchController, ...]
 
 
 class Placed(NamedTuple):
@@ -110,10 +111,9 @@ class NetworkControl:
         leaves = self.topology.switches_of(plan)
         racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
         spec = TreeSpec(plan.name, racks, slots, **tables)
-        below = [self.controllers[leaf] for leaf in leaves]
-        trees = TreeController(self.controllers[spine], below, self._generations)
-        job = trees.create_job(spec)
-        return {leaf: TreePart(job, number, trees) for number, leaf in enumerate(leaves)}
+        controllers = tuple(self.controllers[switch] for switch in (spine, *leaves))
+        job = create_tree(spec, controllers)
+        return {leaf: TreePart(job, number, controllers) for number, leaf in enumerate(leaves)}
 
     def place(
         self,
@@ -140,7 +140,9 @@ class NetworkControl:
             return None
         parts = self.install_tree(plan, spine, slots, tables, places)
         tree = parts[around[0]]
-        return Placed(parts, f"at {', '.join(around)}, then at {spine}", partial(tree.trees.delete_job, tree.job))
+        return Placed(
+            parts, f"at {', '.join(around)}, then at {spine}", partial(delete_tree, tree.job, tree.controllers)
+        )
 
     def counters(self, switch: str, part: Job | TreePart) -> dict[str, int]:
         """Read a switch's packet counts, by event, of a job of `install` or `install_tree`."""

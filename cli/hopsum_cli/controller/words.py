@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hopsum_controlplane.cluster import ClusterConfig
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
-from hopsum_controlplane.service.access import AdminToken
+from hopsum_controlplane.token_files import AdminToken
 
 
 def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:

@@ -70,7 +70,8 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
+from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.devices.drivers import check_target
 from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError
 from hopsum_controlplane.job_spec import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
 from hopsum_controlplane.switch_tls import SwitchTls

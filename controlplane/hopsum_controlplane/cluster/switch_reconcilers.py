@@ -267,7 +267,6 @@ def _load(config: ClusterConfig, switch: SwitchConfig, program: Path) -> Pipelin
     try:
         ports = [*(rule.port for rule in switch.ports), *ends]
         return load_pipeline(
-            switch.driver,
             program,
             ports,
             loop_ports=switch.loop_ports,

@@ -17,6 +17,8 @@ from hopsum_controlplane.program import V1MODEL, Program
 from hopsum_wire import Op
 
 _COOKIE_BYTES = 8
+CONTROLLER_ELECTION_ID = (1, 0)
+"""An election id above p4runtime-shell's default."""
 
 
 @dataclass(frozen=True)

@@ -5,32 +5,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Device, PipelineConfig
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.switch_tls import SwitchTls
 
-if TYPE_CHECKING:
-    from hopsum_controlplane.devices.device import Device, PipelineConfig
-    from hopsum_controlplane.switch_tls import SwitchTls
-
-_CLASSES = {
-    "native": ("hopsum_controlplane.devices.native", "NativeDevice"),
-    "bmv2": ("hopsum_controlplane.devices.bmv2", "Bmv2Device"),
-    "tofino": ("hopsum_controlplane.devices.tofino", "TofinoDevice"),
-}
-_COMPILED_ELSEWHERE = ("tofino",)
-DRIVERS = tuple(_CLASSES)
+DRIVERS = ("native", "bmv2", "tofino")
 """The names of all drivers."""
-
-CONTROLLER_ELECTION_ID = (1, 0)
-"""An election id above p4runtime-shell's default."""
 
 
 def check_driver(driver: str) -> None:
     """Raise ControlPlaneError when there is no driver of this name."""
-    if driver not in _CLASSES:
+    if driver not in DRIVERS:
         near = difflib.get_close_matches(driver, DRIVERS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "see whether another driver speaks to this switch"
         raise ControlPlaneError(f"no driver {driver!r} among {', '.join(DRIVERS)}", hint=hint)
@@ -43,7 +30,7 @@ def check_target(driver: str, device_id: int, program: Path | None, set_up: bool
     the switch has loop ports or speeds of ports, which are for those alone.
     """
     check_driver(driver)
-    if driver not in _COMPILED_ELSEWHERE:
+    if driver != "tofino":
         if program is not None:
             raise ControlPlaneError(f"program {program} for driver {driver!r}", hint="leave it out: it has one")
         if set_up:
@@ -51,11 +38,11 @@ def check_target(driver: str, device_id: int, program: Path | None, set_up: bool
         return
     if program is None:
         raise ControlPlaneError(f"driver {driver!r} without a program", hint="give the compiler's .conf file")
-    import_module(_CLASSES[driver][0]).check_device_id(device_id)
+    if device_id < 0:
+        raise ControlPlaneError(f"device id {device_id}", hint="the first chip of a switch is 0")
 
 
 def load_pipeline(
-    driver: str,
     program: Path,
     ports: Iterable[int] = (),
     *,
@@ -63,16 +50,21 @@ def load_pipeline(
     speeds_gbps: Mapping[int, int] | None = None,
     switch: str = "",
 ) -> PipelineConfig:
-    """Read the program of a switch of this driver from what its compiler wrote, and add the set-up of its ports.
+    """Read the program of a Tofino switch from what its compiler wrote, and add the set-up of its ports.
 
-    Warnings name the `switch`.
+    Args:
+        program: the compiler's .conf file.
+        ports: device ports at which workers and other switches are.
+        loop_ports: device ports that packets pass again; the program's own if left out.
+        speeds_gbps: by front port that the driver brings up.
+        switch: name in warnings.
 
     Raises ControlPlaneError, also when the program cannot serve one of `ports`, loop through one of `loop_ports`, or a
     port has no such speed.
     """
-    module = import_module(_CLASSES[driver][0])
-    set_up: Callable[..., PipelineConfig] = module.set_up
-    return set_up(module.load_program(program), ports, loop_ports, speeds_gbps or {}, switch)
+    from hopsum_controlplane.devices import tofino
+
+    return tofino.set_up(tofino.load_program(program), ports, loop_ports, speeds_gbps or {}, switch)
 
 
 def open_device(
@@ -93,8 +85,7 @@ def open_device(
     SessionLostError: no server within `connect_timeout_s`. NotPrimaryError: another client is primary.
     """
     check_driver(driver)
-    module, name = _CLASSES[driver]
-    opened: Device = getattr(import_module(module), name)(
+    return _device_class(driver)(
         address,
         device_id,
         election_id=election_id,
@@ -103,4 +94,18 @@ def open_device(
         owner=owner,
         tls=tls,
     )
-    return opened
+
+
+def _device_class(driver: str) -> Callable[..., Device]:
+    # Each driver is imported when it is opened: gRPC and P4Runtime's bindings take a second.
+    if driver == "native":
+        from hopsum_controlplane.devices.native import NativeDevice
+
+        return NativeDevice
+    if driver == "bmv2":
+        from hopsum_controlplane.devices.bmv2 import Bmv2Device
+
+        return Bmv2Device
+    from hopsum_controlplane.devices.tofino import TofinoDevice
+
+    return TofinoDevice

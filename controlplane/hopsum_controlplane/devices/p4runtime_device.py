@@ -13,8 +13,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
-from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
-from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.p4runtime_session import ElectionId, Session
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (

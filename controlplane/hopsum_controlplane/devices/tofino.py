@@ -39,8 +39,7 @@ from hopsum_controlplane.bfruntime.chip import (
     pipe_of,
     port_data,
 )
-from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
-from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -294,12 +293,6 @@ class TofinoDevice(Device):
         for each in refused:
             first.setdefault(places[each.position], each)
         return [FailedUpdate(number, batch[number], each.code, each.message) for number, each in first.items()]
-
-
-def check_device_id(device_id: int) -> None:
-    """Raise ControlPlaneError for the id of no device."""
-    if device_id < 0:
-        raise ControlPlaneError(f"device id {device_id}", hint="the first chip of a switch is 0")
 
 
 def chip_of(pipeline: PipelineConfig) -> TofinoFacts:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of secrets, and the certificates of the service, which can be replaced while it serves."""
+"""The certificates of the service, which can be replaced while it serves."""
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,37 +12,11 @@ from typing import Any, Final
 import grpc
 
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.token_files import read_private
 
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_OTHERS_OF_ROOT: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 _NO_PASSWORD: Final = b""
 _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` has no name for."""
-
-
-def read_private(path: Path, what: str, key: str) -> bytes:
-    """Return the content of a file that nobody but this process's user can read.
-
-    A file of root may also be readable for its group, as secrets are that Kubernetes mounts or systemd hands over.
-
-    Args:
-        what: the file in words. key: the name of its setting.
-
-    Raises ControlPlaneError when the file cannot be read, or others can read it.
-    """
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            content = file.read()
-    except OSError as error:
-        raise ControlPlaneError(f"{what} {path} cannot be read: {error}", hint=f"see {key}") from error
-    of_root = status.st_uid == 0 and os.geteuid() != 0
-    if status.st_mode & (_OTHERS_OF_ROOT if of_root else _OTHERS):
-        raise ControlPlaneError(
-            f"{what} {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can read it",
-            hint=f"chmod 600 {path}, and make a new one: this one may be known",
-        )
-    return content
 
 
 def read_names(path: Path) -> frozenset[str]:

@@ -16,20 +16,14 @@ import grpc
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import (
-    AdminAuth,
-    AdminToken,
-    CertificateAuth,
-    SwitchAuth,
-    read_admin_tokens,
-    read_token,
-)
+from hopsum_controlplane.service.access import AdminAuth, CertificateAuth, SwitchAuth
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read_names
 from hopsum_controlplane.service.event_loop import Bell, EventLoop
 from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
 from hopsum_controlplane.service.member_service import Workers
 from hopsum_controlplane.service.operator_service import Jobs, Switches
+from hopsum_controlplane.token_files import AdminToken, read_admin_tokens, read_token
 from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
 

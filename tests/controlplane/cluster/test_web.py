@@ -15,8 +15,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.web import WebServer
-from hopsum_controlplane.web.clients import CLIENTS_MAX, Clients
-from hopsum_controlplane.web.page import Page
+from hopsum_controlplane.web.http_server import CLIENTS_MAX, Clients, load_page
 from hopsum_controlplane.web.page_state import KEPT, WINDOW_S, PageState
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
@@ -65,7 +64,7 @@ def test_the_page_runs_nothing_but_its_own(server: WebServer) -> None:
     text = answer.body.decode()
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|//cdn|@import|\bsrc=|innerHTML|\bon\w+=|style=", text)
     assert re.findall(r"<link [^>]*>", text) == ['<link rel="icon" href="data:,">']
-    assert Page.load().body == answer.body
+    assert load_page() == answer.body
 
 
 def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +88,8 @@ def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: 
     with monkeypatch.context() as broken:
         broken.setattr(cluster.controller, "jobs", lambda **_: 1 / 0)
         for path in ("/metrics", "/api/state"):
-            assert ask(server, path)[:2] == (500, "the controller's log has the reason")
+            answer = ask(server, path)
+            assert (answer.status, answer.body) == (500, b"the controller's log has the reason\n")
     assert ask(server, "/metrics").status == 200
 
 

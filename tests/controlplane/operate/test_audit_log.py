@@ -18,9 +18,9 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import UnknownJobError
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service import operator_service as jobs_service
-from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.token_files import AdminToken
 
 from ...support.pages import blocks
 from ..cluster.world import Cluster

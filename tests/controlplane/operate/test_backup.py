@@ -20,8 +20,8 @@ from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.service import operator_service as jobs_service
-from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.token_files import AdminToken
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks

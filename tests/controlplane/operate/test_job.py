@@ -24,8 +24,8 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.errors import InvalidRequestError
-from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.watch.rates import document
 

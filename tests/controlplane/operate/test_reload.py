@@ -20,8 +20,9 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller import main
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth, AdminToken, read_admin_tokens
+from hopsum_controlplane.service.access import AdminAuth
 from hopsum_controlplane.service.grpc_service import safeguards
+from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_topologies.process import ManagedProcess
 
 from ...support.pages import blocks
@@ -164,7 +165,7 @@ def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
 def test_a_file_of_root_may_be_readable_for_its_group(mode: int, refused: bool) -> None:
     """Secrets of Kubernetes and systemd are root's; the service runs as somebody else, of their group."""
     look = (
-        "import os, sys; from pathlib import Path; from hopsum_controlplane.service.access import read_admin_tokens;"
+        "import os, sys; from pathlib import Path; from hopsum_controlplane.token_files import read_admin_tokens;"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); print(len(read_admin_tokens(Path(sys.argv[1]))))"
     )
     with TemporaryDirectory() as folder:  # pytest's own folders are closed to everybody else

@@ -25,8 +25,8 @@ from hopsum_controlplane import (
 from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
 from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, TofinoFacts, guaranteed_cells, spread
 from hopsum_controlplane.devices.device import Device, ensure_pipeline
-from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.tofino import TofinoDevice, TofinoPipeline, check_device_id, load_program, set_up
+from hopsum_controlplane.devices.drivers import check_target, open_device
+from hopsum_controlplane.devices.tofino import TofinoDevice, TofinoPipeline, load_program, set_up
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.entry_plan import plan
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
@@ -480,7 +480,7 @@ def test_what_the_program_cannot_is_refused(make_spec: MakeSpec) -> None:
 
 def test_device_ids(chip: BfRuntime, device: TofinoDevice) -> None:
     with pytest.raises(ControlPlaneError, match="device id -1; the first chip of a switch is 0"):
-        check_device_id(-1)
+        check_target("tofino", -1, Path("hopsum.conf"))
     assert device.where == f"switch 0 at {chip.address}"
 
 

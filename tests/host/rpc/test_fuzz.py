@@ -15,8 +15,8 @@ import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
-from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.token_files import AdminToken
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, Method, methods

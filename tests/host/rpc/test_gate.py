@@ -16,9 +16,9 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.service import handlers, member_service
-from hopsum_controlplane.service.access import AdminToken
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
+from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
 
 from .desk import NAME, TOKEN, Desk, desk_service

@@ -19,8 +19,8 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError, Cont
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.service.access import AdminToken, read_admin_tokens
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
