@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test of a codec runs with every backend that is installed."""
+"""Codecs that tests run with, and backends for those of kernels."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def codec_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make(codec_name: str, backend: str) -> MakeCodec:
-    """Make the codec under test: `make(workers)`."""
+def make(codec_name: str) -> MakeCodec:
+    """Make the codec under test: `make(workers)`. That backends agree is proved for their kernels (test_backends)."""
 
     def build(workers: int, **options: Any) -> RangeCodec:
         name, own = NAMES[codec_name]
-        made = make_codec(name, workers=workers, backend=backend, **(own | options))
+        made = make_codec(name, workers=workers, **(own | options))
         assert isinstance(made, RangeCodec)
         return made
 

@@ -91,32 +91,6 @@ def test_numba_equals_numpy(
     assert phases(numpy, x, context, stretch) == phases(numba, x, context, stretch)
 
 
-@pytest.mark.parametrize("form", [Form(), Form(16), Form(group_codes=64), Form(16, group_codes=4)])
-@pytest.mark.parametrize(
-    "values",
-    [
-        (0, *range(1, 15), 127),
-        (*range(15), 16),
-        (*range(0, 120, 8), 127),
-        (0, 127),
-        (0, 3, 5, 8),
-        (0, 2, 3, 4, 5, 6, 7, 9),
-    ],
-)
-def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...], form: Form) -> None:
-    pytest.importorskip("numba")
-    steps, x = TableSteps.of(values), normal(1 << 16).reshape(-1, form.block_elements)
-    scales = np.full(len(x), values[-1] / 5 * 65536 / np.sqrt(form.block_elements), np.float32)
-    made = []
-    for kernels in (load_kernels("numpy"), load_kernels("numba")):
-        payloads, restored = np.empty((len(x), form.up_bytes), np.uint8), x.copy()
-        kernels.thc_encode(x, scales, np.zeros(len(x), np.int32), steps, form, KEYS, payloads)
-        kernels.thc_dequantize(payloads, 1 / scales, steps, form, KEYS, restored, True)
-        made.append(payloads.tobytes() + restored.tobytes())
-    assert made[0] == made[1]
-    assert (unpack_codes(payloads, form.lane_bits, form.group_codes) < len(values)).all()
-
-
 @pytest.mark.parametrize("lane_bits", [8, 16])
 def test_a_group_moves_codes_and_changes_nothing_else(backend: str, lane_bits: int) -> None:
     """Codes of every group are those of the default one, packed by `pack_codes`; what they add to a sum is the same."""

@@ -25,21 +25,6 @@ def test_error_is_the_expected_one(workers: int) -> None:
     assert nmse(means[0], x) == pytest.approx(expected_nmse(best_table(workers), workers), rel=0.03)
 
 
-def test_eight_workers_stay_below_a_third_of_the_published_default() -> None:
-    x = normal(ELEMENTS)
-    means = simulate_allreduce(make_codec("thc", workers=8), [x] * 8, seed=3, step=1)
-    assert means is not None
-    assert nmse(means[0], x) <= 0.0030
-
-
-def test_error_with_the_published_table(backend: str) -> None:
-    table = LookupTable(optimal_table(30, 1 / 32), 1 / 32)
-    x = normal(1 << 17)
-    means = simulate_allreduce(make_codec("thc", workers=8, backend=backend, table=table), [x] * 8, seed=3, step=1)
-    assert means is not None
-    assert nmse(means[0], x) == pytest.approx(expected_nmse(table, 8), rel=0.03)
-
-
 @pytest.mark.parametrize("shape", ["one element", "constant", "alternating", "layered"])
 def test_rotation_makes_any_vector_normal(backend: str, shape: str) -> None:
     """Vectors whose own coordinates no table would fit have at most the error of a normal one, block by block."""

@@ -24,12 +24,12 @@ from .vectors import layered
 
 @pytest.mark.parametrize("codec_name", list(NAMES))
 @pytest.mark.parametrize("threads", [2, 3])
-def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int, backend: str) -> None:
+def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int) -> None:
     name, options = NAMES[codec_name]
     x = layered(MIN_THREAD_BYTES // 4 * 3 + 777)
     made = []
     for count in (1, threads):
-        codec = make_codec(name, workers=2, backend=backend, threads=count, **options)
+        codec = make_codec(name, workers=2, backend="numba", threads=count, **options)
         feedback = ErrorFeedback(x.size)
         reduction = codec.start(x, ReductionContext(1, 2, 0), feedback)
         while (phase := reduction.phase) is not None:
@@ -40,34 +40,11 @@ def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int, backend: 
     assert made[: len(made) // 2] == made[len(made) // 2 :]
 
 
-def test_kernels_really_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four threads' worth of blocks arrive in the backend from several threads, each block once."""
-    codec = make_codec("thc", workers=2, backend="numpy", threads=2)
-    seen: list[tuple[int, int, int]] = []
-    plain = codec._kernels._kernels.root_mean_square  # type: ignore[attr-defined]
-    started = threading.Barrier(2, timeout=60)
-
-    def slow(x: np.ndarray) -> np.ndarray:
-        if len(seen) < 2:
-            seen.append((0, 0, 0))
-            started.wait()
-        seen.append((threading.get_ident(), len(x), x.ctypes.data))
-        return np.asarray(plain(x))
-
-    monkeypatch.setattr(codec._kernels._kernels, "root_mean_square", slow)  # type: ignore[attr-defined]
-    x = layered(MIN_THREAD_BYTES // 4 * 4)
-    codec.ranges(x)  # type: ignore[attr-defined]
-    calls = seen[2:]
-    assert len({ident for ident, _, _ in calls}) == 2
-    assert sum(blocks for _, blocks, _ in calls) == x.size // 1024
-    assert len({place for _, _, place in calls}) == len(calls) == 4
-
-
 @pytest.mark.parametrize("own", [0, 1])
 @pytest.mark.parametrize("turns", [[0, 25], [0, 50], [25, 25], [16, 32], [25, 57]])
 def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own: int) -> None:
     """50 blocks in two runs: from the first that is free, first of the own run, then of the other."""
-    compiled = pytest.importorskip("hopsum.codec.backends.numba_kernels")
+    compiled = pytest.importorskip("hopsum.codec.backends.thc_kernels")
     x = layered(50 * 1024).reshape(50, 1024)
     whole = load_kernels("numpy").root_mean_square(x)
     out = np.full(50, -1, np.float32)

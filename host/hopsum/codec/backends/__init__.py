@@ -5,7 +5,7 @@
     numpy_kernels   the reference: numpy, written for reading. Needed where numba does not run, and to check it
     numba_kernels   compiled, for every processor that numba compiles for (thc_kernels: the kernels of thc, uhc and
                     ranges as vector code; vector_code: its instructions; jit: how kernels are compiled)
-    threads         any of them on several threads
+    threads         several threads for kernels that release the interpreter lock
 
 Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,
 sums of squares are exact in float64 up to one fixed order, and every other float result is a single operation.
@@ -30,8 +30,9 @@ def compiled_is_wanted() -> bool:
 
 
 def load_kernels(backend: str, threads: int = 1) -> Kernels:
-    """Return a backend by name, on so many threads. "auto" is numba where it can be imported, else numpy.
+    """Return a backend by name. "auto" is numba where it can be imported, else numpy.
 
+    numba works on so many threads, numpy on the calling one.
     HOPSUM_COMPILED=0 makes "auto" numpy.
 
     Raises:
@@ -44,9 +45,9 @@ def load_kernels(backend: str, threads: int = 1) -> Kernels:
     if backend not in BACKENDS:
         raise CodecError(f"backend {backend!r}: one of {', '.join(BACKENDS)}")
     if backend == "numpy":
-        from hopsum.codec.backends import numpy_kernels
+        from hopsum.codec.backends.numpy_kernels import NumpyKernels
 
-        return numpy_kernels.make_kernels(threads)
+        return NumpyKernels()
     try:
         from hopsum.codec.backends import numba_kernels  # here: numba takes a second to import
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numpy backend: the definition in kernels.py, one array expression per line of it.
 
-It works on runs of blocks that fit a processor's cache.
+It works on runs of blocks that fit a processor's cache, on the calling thread alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, TableSteps
-from hopsum.codec.backends.threads import ThreadedKernels
+from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, TableSteps
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum_wire.payload import pack_codes, unpack_codes
 
@@ -116,11 +115,6 @@ class NumpyKernels:
         """Divide in float64, which holds every int32."""
         for run in _runs(len(lanes)):
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
-
-
-def make_kernels(threads: int) -> Kernels:
-    """Return the backend."""
-    return NumpyKernels() if threads == 1 else ThreadedKernels(NumpyKernels(), threads)
 
 
 def _runs(blocks: int) -> Iterator[slice]:

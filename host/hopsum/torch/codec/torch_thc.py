@@ -85,11 +85,6 @@ class TorchThc:
             )
             _self_check(self, plain)
 
-    def prepare(self, x: torch.Tensor, context: ReductionContext) -> torch.Tensor:
-        """Return the vector to encode: x, since blocks are rotated one by one."""
-        require_tensor_vector(x, self.device)
-        return x
-
     def ranges(self, x: torch.Tensor) -> torch.Tensor:
         """Return the root mean square of each block, float32[blocks]; +inf where one is not finite or too large."""
         require_tensor_vector(x, self.device)
