@@ -27,8 +27,7 @@ from compile_tna import (
     require_compiler,
     source_hashes,
 )
-from hopsum_tna.dump import load_dump, save
-from hopsum_tna.errors import TnaError
+from hopsum_tna.dump import TnaError, load_dump, save
 from p4_build import CompileError, argument_parser, check_build, exit_status, hash_of, write_build
 
 PASSES = "#define PASSES (512 / CODES_HALF)"

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from hopsum_ptf.case_runner import meanings
 from hopsum_ptf.recording import Write, load, recordings
-from hopsum_ptf.runner import meanings
 from hopsum_topologies import bmv2_versions
 
 ROOT = Path(__file__).resolve().parent.parent

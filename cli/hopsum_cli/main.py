@@ -92,7 +92,7 @@ COMMANDS = {
     "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf,shell"),
     "lab": Command(
         "write a P4 switch that aggregates, in levels, and have it graded",
-        "hopsum_labs.command",
+        "hopsum_labs.lab_command",
         "switch,controller,scapy",
     ),
     "plan": Command(

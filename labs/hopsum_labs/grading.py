@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hopsum_labs.case import Case, Failed, LabError
 from hopsum_labs.control_plane import ProgramError
+from hopsum_labs.lab_switch import StartSwitch, Testbed, start_embedded
 from hopsum_labs.levels import PROGRAM, WORKER, Level
-from hopsum_labs.testbed import StartSwitch, Testbed, start_embedded
+from hopsum_labs.rule_checks import Case, Failed, LabError
 from hopsum_labs.workers import load_worker
 
 COMPILER = "p4c-bm2-ss"

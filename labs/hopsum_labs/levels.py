@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from hopsum_labs.case import Case, LabError
+from hopsum_labs.cases import ethernet, floats, loss, racks, slots, udp
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.rule_checks import Case, LabError
 
 _HERE = Path(__file__).parent
 PROGRAM = "aggregate"
@@ -21,10 +22,11 @@ WORKER = "worker.py"
 
 @dataclass(frozen=True)
 class Level:
-    """One exercise. `word` names its folders, the module of its cases, and the level on the command line."""
+    """One exercise. `word` names its folders, and the level on the command line. `module` has the grader's cases."""
 
     word: str
     title: str
+    module: ModuleType
 
     @property
     def exercise(self) -> Path:
@@ -38,13 +40,12 @@ class Level:
 
     def cases(self) -> tuple[Case, ...]:
         """Return the grader's cases, in the order of the handout."""
-        cases: tuple[Case, ...] = importlib.import_module(f"hopsum_labs.cases.{self.word}").CASES
+        cases: tuple[Case, ...] = self.module.CASES
         return cases
 
     def worker_cases(self) -> tuple[Case, ...]:
         """Return the grader's cases for the level's `worker.py`, or no cases where the level has no worker."""
-        module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
-        cases: tuple[Case, ...] = getattr(module, "WORKER_CASES", ())
+        cases: tuple[Case, ...] = getattr(self.module, "WORKER_CASES", ())
         return cases
 
     def set_up_network(self, switches: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
@@ -53,14 +54,13 @@ class Level:
         `network` is the description that `hopsum topology run --program` passes. Raises LabError: the level is for
         another network.
         """
-        module = importlib.import_module(f"hopsum_labs.cases.{self.word}")
-        if hasattr(module, "set_up_network"):
-            module.set_up_network(switches, network)
+        if hasattr(self.module, "set_up_network"):
+            self.module.set_up_network(switches, network)
             return
         if len(switches) != 1:
             raise LabError(f"a network with one switch is needed; this one has {', '.join(switches)}")
         (switch,) = switches.values()
-        module.set_up(switch, len(network["hosts"]))
+        self.module.set_up(switch, len(network["hosts"]))
 
     @property
     def points(self) -> int:
@@ -71,11 +71,11 @@ class Level:
 LEVELS = {
     level.word: level
     for level in (
-        Level("ethernet", "level 1: add vectors, over Ethernet"),
-        Level("udp", "level 2: add vectors, over UDP, beside ordinary traffic"),
-        Level("loss", "level 3: add vectors although packets are lost"),
-        Level("slots", "bonus: several slots, for several chunks under way"),
-        Level("floats", "bonus: floats in 4 bits, with a lookup table"),
-        Level("racks", "bonus: two racks and a spine"),
+        Level("ethernet", "level 1: add vectors, over Ethernet", ethernet),
+        Level("udp", "level 2: add vectors, over UDP, beside ordinary traffic", udp),
+        Level("loss", "level 3: add vectors although packets are lost", loss),
+        Level("slots", "bonus: several slots, for several chunks under way", slots),
+        Level("floats", "bonus: floats in 4 bits, with a lookup table", floats),
+        Level("racks", "bonus: two racks and a spine", racks),
     )
 }

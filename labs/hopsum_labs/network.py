@@ -27,10 +27,10 @@ from scapy.config import conf
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane, ProgramError
 from hopsum_labs.levels import LEVELS
 from hopsum_labs.packets import total
+from hopsum_labs.rule_checks import Failed, LabError
 from hopsum_labs.workers import load_worker
 from hopsum_topologies.description import HOST_INTERFACE
 

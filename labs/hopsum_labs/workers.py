@@ -19,9 +19,9 @@ from typing import Any
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.case import Failed, expect
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import total, worker_port
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Failed, expect
 
 DEADLINE_S = 60.0
 """The seconds that the workers of a case have together. A correct worker needs a small part of a second."""

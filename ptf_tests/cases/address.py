@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import PORTS, SWITCH, station_mac
 from hopsum_ptf.frames import UDP_AT, altered, arp_request, ping
-from hopsum_ptf.testbed import PORTS, SWITCH, station_mac
 from hopsum_wire import Drop
 
 SWITCH_MAC, SWITCH_IP = mac_to_int(SWITCH.mac), ipv4_to_int(SWITCH.ip)

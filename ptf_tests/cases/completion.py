@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import make_workers
 from hopsum_ptf.frames import codes, lanes32
-from hopsum_ptf.testbed import make_workers
 from hopsum_wire import Op
 
 TABLE = (0, 1, 2, 4, 5, 7, 8, 9, 11, 12, 14, 15, 17, 18, 19, 20)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hopsum_controlplane.addresses import mac_to_int
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import BROADCAST_MAC, PORTS, UNKNOWN_MAC, station_mac
 from hopsum_ptf.frames import altered, lanes32, plain, resized, update
-from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, UNKNOWN_MAC, station_mac
 from hopsum_wire import Drop
 
 STATION = mac_to_int(station_mac(6))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hopsum_controlplane import SwitchController
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import SWITCH
 from hopsum_ptf.frames import altered, codes, lanes32, update
-from hopsum_ptf.testbed import SWITCH
 from hopsum_wire import Drop, Op
 
 TABLE = tuple(range(16))

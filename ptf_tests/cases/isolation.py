@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import make_workers
 from hopsum_ptf.frames import altered, codes, lanes32, payload, update
-from hopsum_ptf.testbed import make_workers
 from hopsum_wire import Drop, Flag, Op, State
 
 

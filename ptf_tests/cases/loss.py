@@ -13,9 +13,9 @@ import time
 
 from hopsum_controlplane.addresses import mac_to_int
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import BROADCAST_MAC, PORTS, station_mac
 from hopsum_ptf.frames import lanes32, plain, update
-from hopsum_ptf.links import OutputFrame
-from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, station_mac
+from hopsum_ptf.port_links import OutputFrame
 from hopsum_wire import Drop, State
 
 SENDER = mac_to_int(station_mac(1))

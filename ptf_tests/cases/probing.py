@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import make_observer
 from hopsum_ptf.frames import PAYLOAD_AT, altered, lanes32, payload, probe, resized, update
-from hopsum_ptf.testbed import make_observer
 from hopsum_wire import Drop, Flag, Op, State
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from hopsum_controlplane import Job
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import PORTS, make_observer
 from hopsum_ptf.frames import PAYLOAD_AT, altered, hopsum_header, probe, update
-from hopsum_ptf.testbed import PORTS, make_observer
 from hopsum_wire import Drop, Event, Flag, Op, up_bytes
 
 TABLE = (0, 1, 2, 4, 5, 7, 8, 9, 11, 12, 14, 15, 17, 18, 19, 20)

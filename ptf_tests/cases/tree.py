@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hopsum_controlplane.job_spec import Job, ParentEndpoint
 from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case_places import make_leaf, make_parent, make_workers
 from hopsum_ptf.frames import (
     PAYLOAD_AT,
     altered,
@@ -24,8 +25,7 @@ from hopsum_ptf.frames import (
     resized,
     update,
 )
-from hopsum_ptf.links import OutputFrame
-from hopsum_ptf.testbed import make_leaf, make_parent, make_workers
+from hopsum_ptf.port_links import OutputFrame
 from hopsum_wire import Drop, Event, Flag, Kind, Op, State
 from hopsum_wire.payload import lanes as lanes_of
 from hopsum_wire.payload import pack_sums

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hopsum_labs.case import LabError
 from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade
+from hopsum_labs.lab_switch import Testbed, start_embedded
 from hopsum_labs.levels import LEVELS, PROGRAM, Level
-from hopsum_labs.testbed import Testbed, start_embedded
+from hopsum_labs.rule_checks import LabError
 from hopsum_switch.backend import Backend
 
 from . import mutants

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
-from hopsum_ptf.links import OutputFrame
+from hopsum_ptf.port_links import OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import Ether
 
-from hopsum_labs import rounds
-from hopsum_labs.case import Case, expect
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
     BROADCAST,
     MODULUS,
@@ -24,8 +23,7 @@ from hopsum_labs.packets import (
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rounds import expect_nothing, expect_results, vectors
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, play_round, vectors
 from hopsum_labs.workers import AllReduce, Network, run
 from hopsum_switch.engine import Output
 
@@ -39,12 +37,12 @@ def set_up(switch: ControlPlane, workers: int) -> None:
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
-    """Play a round of this level's frames, see `rounds.play`."""
+    """Play a round of this level's frames, see `play_round`."""
 
     def contribute(rank: int, values: Sequence[int]) -> list[Output]:
         return switch.send(worker_port(rank), bytes(over_ethernet(rank, values, **fields)))
 
-    return rounds.play(contribute, contributions, when)
+    return play_round(contribute, contributions, when)
 
 
 def sum_of_two(switch: Testbed) -> None:

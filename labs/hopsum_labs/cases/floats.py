@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.case import Case, expect
 from hopsum_labs.cases import ethernet
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
     BROADCAST,
     CODE_VALUES,
@@ -31,8 +31,7 @@ from hopsum_labs.packets import (
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rounds import expect_nothing
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Case, expect, expect_nothing
 from hopsum_labs.workers import AllReduce, Network, outcomes_of
 from hopsum_switch.engine import Output
 

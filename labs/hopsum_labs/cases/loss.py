@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.case import Case, expect
 from hopsum_labs.cases.udp import contribute, play, set_up
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import VALUES, Aggregation, Kind, over_udp, summary, total, worker_port
-from hopsum_labs.rounds import expect_nothing, expect_results, vectors
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, vectors
 from hopsum_labs.workers import AllReduce, Network, run
 
 

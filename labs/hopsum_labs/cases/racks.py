@@ -9,8 +9,8 @@ from typing import Any
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.case import Case, LabError, expect
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
     BROADCAST,
     SWITCH_MAC,
@@ -21,8 +21,7 @@ from hopsum_labs.packets import (
     total,
     worker_port,
 )
-from hopsum_labs.rounds import expect_nothing, expect_results, vectors
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Case, LabError, expect, expect_nothing, expect_results, vectors
 from hopsum_switch.engine import Output
 
 UPLINK = 9

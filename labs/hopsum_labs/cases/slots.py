@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from hopsum_labs.case import Case
 from hopsum_labs.cases.loss import again_after_the_end, again_before_the_end, late_worker
 from hopsum_labs.cases.udp import contribute, play, set_up
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import total
-from hopsum_labs.rounds import expect_nothing, expect_results, vectors
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Case, expect_nothing, expect_results, vectors
 
 SLOTS = 16
 

@@ -10,9 +10,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_labs import rounds
-from hopsum_labs.case import Case, expect
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
     AGGREGATION_PORT,
     SWITCH_IP,
@@ -27,8 +26,7 @@ from hopsum_labs.packets import (
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rounds import expect_nothing, expect_results, vectors
-from hopsum_labs.testbed import Testbed
+from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, play_round, vectors
 from hopsum_switch.engine import Output
 
 _GROUP = 1
@@ -52,12 +50,12 @@ def contribute(switch: Testbed, rank: int, values: Sequence[int], **fields: int)
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
-    """Play a round of UDP datagrams, see `rounds.play`."""
+    """Play a round of UDP datagrams, see `play_round`."""
 
     def send(rank: int, values: Sequence[int]) -> list[Output]:
         return contribute(switch, rank, values, **fields)
 
-    answers = rounds.play(send, contributions, when)
+    answers = play_round(send, contributions, when)
     for answer in answers:
         packet = Ether(answer.frame)
         expect(UDP in packet, f"{when}: at port {answer.port} UDP was expected; this came: {packet.summary()}")

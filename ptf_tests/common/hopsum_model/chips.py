@@ -12,6 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+# The exception of this package.
+
+
+class ModelError(Exception):
+    """The harness said something unexpected, ended, or cannot do what was asked."""
+
 
 @dataclass(frozen=True)
 class ModelChip:

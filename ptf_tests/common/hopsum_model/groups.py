@@ -19,8 +19,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from hopsum_model.chips import ModelChip
-from hopsum_model.errors import ModelError
+from hopsum_model.chips import ModelChip, ModelError
 
 _ROW_BYTES = 16
 _FIRST_ROW = 1

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from hopsum_model.errors import ModelError
+from hopsum_model.chips import ModelError
 
 _MARK: Final = "hopsum-mark"
 _COMMANDS_AT_ONCE: Final = 200

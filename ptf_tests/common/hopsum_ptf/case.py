@@ -30,9 +30,9 @@ from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
-from hopsum_ptf.links import Links, OutputFrame
+from hopsum_ptf.case_places import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
+from hopsum_ptf.port_links import Links, OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, multiset
-from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
 from hopsum_topologies.ptf.case_results import Result
 from hopsum_topologies.ptf.reported import ReportedTest
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes

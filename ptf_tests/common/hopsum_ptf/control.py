@@ -93,7 +93,7 @@ class RecordingDevice(Device):
 def load_pipeline(target: str = "native") -> PipelineConfig:
     """Return the compiled program of this tree for a target."""
     if target == "tna" or target in MODEL_CHIPS:
-        from hopsum_ptf.tna import compiled, p4info_of
+        from hopsum_ptf.tna_device import compiled, p4info_of
 
         program = MODEL_CHIPS[target].name if target in MODEL_CHIPS else "tofino"
         return PipelineConfig.load(compiled(program), p4info_of(program))
@@ -104,8 +104,8 @@ def open_device(target: str, address: str, device_id: int) -> Device:
     """Return the driver of a target, connected."""
     from hopsum_controlplane.devices.bmv2 import Bmv2Device
     from hopsum_controlplane.devices.native import NativeDevice
-    from hopsum_ptf.model import open_model
-    from hopsum_ptf.tna import open_executed
+    from hopsum_ptf.model_device import open_model
+    from hopsum_ptf.tna_device import open_executed
 
     if target == "tna":
         return open_executed(address)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hopsum_ptf.tna import running
+from hopsum_ptf.tna_device import running
 
 _FRAME_BYTES = 65536
 _BUFFER_BYTES = 1 << 22

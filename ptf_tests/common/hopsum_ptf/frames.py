@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.job_spec import Job, LeafEndpoint, ParentEndpoint, WorkerEndpoint
-from hopsum_ptf.testbed import BROADCAST_MAC
+from hopsum_ptf.case_places import BROADCAST_MAC
 from hopsum_wire import Header, Kind, Op, pack_codes, up_bytes
 from hopsum_wire._layout import (
     ARP_FIELDS,

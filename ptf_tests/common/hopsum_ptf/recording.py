@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hopsum_ptf.links import OutputFrame
+from hopsum_ptf.port_links import OutputFrame
 
 _SUFFIX = ".json.gz"
 

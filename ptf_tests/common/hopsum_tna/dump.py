@@ -13,10 +13,24 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsum_tna.errors import TnaError
+# The exceptions of this package.
+
+
+class TnaError(Exception):
+    """A dump, an entry or a name that makes no sense here."""
+
+
+class UnsupportedNodeError(TnaError):
+    """The program uses something that is not executed here."""
+
+    def __init__(self, what: str, node: Mapping[str, Any] | None = None) -> None:
+        kind = f" ({node['node']})" if node is not None and "node" in node else ""
+        super().__init__(f"not executed here: {what}{kind}; the program does without, or hopsum_tna learns it")
+
 
 Node = dict[str, Any]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hopsum_tna.errors import TnaError
-from hopsum_tna.switch import FramesInside, SentFrame, Switch
+from hopsum_tna.dump import TnaError
+from hopsum_tna.tna_switch import FramesInside, SentFrame, Switch
 
 FIRST: int = 0
 """The queue of a recirculation port that is served first. The other queues yield to it."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsum_tna.errors import TnaError, UnsupportedNodeError
-from hopsum_tna.layout import PIPE, Fields, Number, Truth, Type, flat
+from hopsum_tna.dump import TnaError, UnsupportedNodeError
+from hopsum_tna.record_layout import PIPE, Fields, Number, Truth, Type, flat
 
 
 class Undefined:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopsum_tna.actions import ExitError
-from hopsum_tna.block import Block, BlockState, compile_states
-from hopsum_tna.calls import AT, DATA, OUT, TooShortError
-from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError
+from hopsum_tna.dump import Node, TnaError
 from hopsum_tna.externs import Undefined
-from hopsum_tna.layout import PIPE, VALID, Fields, Record, Truth, Types, flat, headers
+from hopsum_tna.record_layout import PIPE, VALID, Fields, Record, Truth, Types, flat, headers
+from hopsum_tna.statements import ExitError
+from hopsum_tna.tna_block import AT, DATA, OUT, Block, BlockState, TooShortError, compile_states
 
 _NO_MATCH, _PARTIAL_HEADER = 1, 2
 _TEMPLATES = 16

@@ -16,7 +16,7 @@ from scapy.packet import Raw
 from scapy.utils import PcapNgWriter, wrpcap
 
 from hopsum_cli.packet import main
-from hopsum_cli.packet.capture import read_capture
+from hopsum_cli.packet.captured_rounds import read_capture
 from hopsum_wire import HOPSUM_UDP_PORT, Kind
 
 from .captures import GENERATION, frame, whole_round, write

@@ -15,7 +15,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.utils import rdpcap
 
 from hopsum_cli.packet import main
-from hopsum_cli.packet.capture import read_capture
+from hopsum_cli.packet.captured_rounds import read_capture
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
-from hopsum_ptf.links import OutputFrame as Sent
+from hopsum_ptf.port_links import OutputFrame as Sent
 from hopsum_ptf.recording import Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.compiler import CodeCache

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_labs.command import main
 from hopsum_labs.grading import Compiled, compiled_solution, grade
+from hopsum_labs.lab_command import main
+from hopsum_labs.lab_switch import TARGETS
 from hopsum_labs.levels import LEVELS, Level
-from hopsum_labs.testbed import TARGETS
 
 from ...labs import mutants
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from hopsum_model.chips import MODEL_CHIPS
-from hopsum_ptf.model import model_unavailable
+from hopsum_ptf.case_runner import list_cases
+from hopsum_ptf.model_device import model_unavailable
 from hopsum_ptf.recording import recordings
-from hopsum_ptf.runner import list_cases
 from hopsum_topologies import bmv2_unavailable
 from hopsum_topologies.ptf.case_results import Result, append_result, format_table, format_totals, read_results
 

@@ -22,10 +22,10 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_oracle.aggregator import AggregatorConfig, PacketOutcome
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
-from hopsum_ptf.testbed import SWITCH, make_workers
-from hopsum_ptf.tna import EngineDevice, compiled, regroup
+from hopsum_ptf.case_places import SWITCH, make_workers
+from hopsum_ptf.tna_device import EngineDevice, compiled, regroup
 from hopsum_tna import dump
-from hopsum_tna.switch import SentFrame, Switch
+from hopsum_tna.tna_switch import SentFrame, Switch
 from hopsum_wire import Event, Kind, Op
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import up_bytes

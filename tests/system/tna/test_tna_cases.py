@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
-from hopsum_ptf.runner import list_cases
+from hopsum_ptf.case_runner import list_cases
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies.ptf.case_results import read_results
 

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 from tests.system.tna.bed import program
 
-from hopsum_tna.control import TnaControl
-from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedNodeError
+from hopsum_tna.dump import Node, TnaError, UnsupportedNodeError
 from hopsum_tna.externs import internet_checksum
-from hopsum_tna.layout import PIPE, Number, Record, Types, Wire
-from hopsum_tna.switch import SentFrame, Switch
-from hopsum_tna.tables import Bound, Key, TnaTable
-from hopsum_tna.values import NameScope, Value
+from hopsum_tna.record_layout import PIPE, Number, Record, Types, Wire
+from hopsum_tna.tna_expressions import NameScope, Value
+from hopsum_tna.tna_switch import SentFrame, Switch, TnaControl
+from hopsum_tna.tna_tables import Bound, Key, TnaTable
 
 NAMES = {"a": ("a", Number(8)), "b": ("b", Number(8)), "s": ("s", Number(8, True)), "t": ("t", Number(8, True))}
 

@@ -15,8 +15,7 @@ import pytest
 from tests.system.tna.bed import Arrival, Bed, ToldArrival, program
 
 from hopsum_ptf import frames
-from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError
+from hopsum_tna.dump import Node, TnaError
 from hopsum_tna.explore import End, Explorer
 from hopsum_wire import Drop, Op
 

@@ -12,7 +12,7 @@ from tests.system.tna.test_tna_passes import decided_at_front
 
 from hopsum_ptf import frames
 from hopsum_tna.dump import Node
-from hopsum_tna.switch import SentFrame
+from hopsum_tna.tna_switch import SentFrame
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 

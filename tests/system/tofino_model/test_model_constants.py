@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_model.context import constant_entries, without_constants
+from hopsum_model.chip_context import constant_entries, without_constants
 
 TERNARY = {
     "name": "Ingress.form",
@@ -14,7 +14,9 @@ TERNARY = {
     "match_attributes": {
         "stage_tables": [
             {
-                "stage_number": 0, "stage_table_type": "ternary_match", "size": 512,
+                "stage_number": 0,
+                "stage_table_type": "ternary_match",
+                "size": 512,
                 "memory_resource_allocation": None,
             }
         ]

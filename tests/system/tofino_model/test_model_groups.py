@@ -8,8 +8,7 @@ import struct
 import pytest
 
 from hopsum_model import groups
-from hopsum_model.chips import TOFINO, TOFINO2, ModelChip
-from hopsum_model.errors import ModelError
+from hopsum_model.chips import TOFINO, TOFINO2, ModelChip, ModelError
 
 BOTH = pytest.mark.parametrize("chip", [TOFINO, TOFINO2], ids=lambda chip: chip.name)
 

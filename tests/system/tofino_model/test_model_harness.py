@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_model.chips import MODEL_CHIPS
-from hopsum_model.errors import ModelError
+from hopsum_model.chips import MODEL_CHIPS, ModelError
 from hopsum_model.harness import Harness, LeftFrame, complaints, parse_counters, parse_observed
-from hopsum_ptf.model import model_unavailable
+from hopsum_ptf.model_device import model_unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = pytest.mark.parametrize("target", MODEL_CHIPS)

@@ -8,7 +8,7 @@ from tests.system.tna.bed import Bed, follow_one_by_one
 
 from hopsum_model.chips import MODEL_CHIPS
 from hopsum_ptf import control
-from hopsum_ptf.model import model_unavailable, open_model
+from hopsum_ptf.model_device import model_unavailable, open_model
 
 
 @pytest.mark.parametrize("target", MODEL_CHIPS)

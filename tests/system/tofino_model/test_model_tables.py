@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hopsum_model.context import ContextTable, repaired
-from hopsum_model.errors import ModelError
-from hopsum_model.tables import ModelTables
+from hopsum_model.chip_context import ContextTable, repaired
+from hopsum_model.chips import ModelError
+from hopsum_model.model_tables import ModelTables
 
 
 def _bit(number: int, *sources: tuple[str, str, int], seed: int = 0) -> dict[str, Any]:

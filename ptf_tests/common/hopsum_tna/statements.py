@@ -7,10 +7,9 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedNodeError
-from hopsum_tna.layout import VALID, Fields, Number, Record, flat, headers
-from hopsum_tna.values import LValue, NameScope, Value, as_width, constant
+from hopsum_tna.dump import Node, TnaError, UnsupportedNodeError
+from hopsum_tna.record_layout import VALID, Fields, Number, Record, flat, headers
+from hopsum_tna.tna_expressions import LValue, NameScope, Value, as_width, constant
 
 Do = Callable[[Fields], None]
 Case = Callable[[NameScope, Node], Do]

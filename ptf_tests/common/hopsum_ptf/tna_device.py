@@ -21,13 +21,12 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.program import HALF_WORD_CODES, HALF_WORD_KEYS, HalfWord, Program
 from hopsum_ptf import frames
+from hopsum_ptf.case_places import PORTS
 from hopsum_ptf.fake_device import FakeDevice
-from hopsum_ptf.testbed import PORTS
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_tna import dump
-from hopsum_tna.control import TnaControl
-from hopsum_tna.errors import TnaError
-from hopsum_tna.switch import TOFINO, TOFINO2, SentFrame, Switch, TofinoChip
+from hopsum_tna.dump import TnaError
+from hopsum_tna.tna_switch import TOFINO, TOFINO2, SentFrame, Switch, TnaControl, TofinoChip
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
 from hopsum_wire import HOPSUM_UDP_PORT, Kind, Op
 from hopsum_wire._layout import CODES8_BYTES, JOB_EVENTS

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedNodeError
-from hopsum_tna.layout import VALID, Fields, Number, Record, Truth, Type, Types
+from hopsum_tna.dump import Node, TnaError, UnsupportedNodeError
+from hopsum_tna.record_layout import VALID, Fields, Number, Record, Truth, Type, Types
 
 Read = Callable[[Fields], Any]
 Call = Callable[["NameScope", Node], "Value"]

@@ -1,15 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences that the cases of all levels are written in: rounds of contributions, and the answers that are due."""
+"""A case of a grader: a rule of the handout, its points, and the packets that show whether the program keeps it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.case import expect
 from hopsum_labs.packets import VALUES, Aggregation, Kind, summary, total, worker_port
 from hopsum_switch.engine import Output
+
+
+class Failed(Exception):  # noqa: N818 - a verdict on the student's program, no error of ours
+    """The program broke the rule. The text says which packet, what was expected, and what came."""
+
+
+class LabError(Exception):
+    """Something that the student or the installation has to mend. The text says what and how."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule. `check` raises Failed.
+
+    A case of a program gets a `Testbed` that runs it. A case of a worker gets `all_reduce`, then a `Testbed` that runs
+    the solution. The switch has no entries yet.
+    """
+
+    name: str
+    rule: str
+    points: int
+    check: Callable[..., None]
+
+
+def expect(condition: bool, text: str) -> None:
+    """Raise Failed with `text` unless `condition` holds."""
+    if not condition:
+        raise Failed(text)
+
+
+# Sentences that the cases of all levels are written in: rounds of contributions, and the answers that are due.
 
 Contribute = Callable[[int, Sequence[int]], list[Output]]
 """A function that lets a rank contribute values. It returns the packets that the switch sends in answer."""
@@ -44,7 +75,7 @@ def expect_results(answers: Sequence[Output], ranks: Sequence[int], wanted: Sequ
         )
 
 
-def play(contribute: Contribute, contributions: Sequence[Sequence[int]], when: str) -> list[Output]:
+def play_round(contribute: Contribute, contributions: Sequence[Sequence[int]], when: str) -> list[Output]:
     """Let every rank contribute once. The last one's answers have to be the RESULTs. Return them."""
     ranks = range(len(contributions))
     answers: list[Output] = []

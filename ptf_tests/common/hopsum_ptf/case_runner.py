@@ -17,9 +17,9 @@ from typing import Final
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_model.chips import MODEL_CHIPS
-from hopsum_ptf.model import model_target, model_unavailable
-from hopsum_ptf.testbed import PORTS
-from hopsum_ptf.tna import tna_target
+from hopsum_ptf.case_places import PORTS
+from hopsum_ptf.model_device import model_target, model_unavailable
+from hopsum_ptf.tna_device import tna_target
 from hopsum_topologies import TopologyError, bmv2_unavailable
 from hopsum_topologies.ptf import case_runner
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals, read_results

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hopsum_tna.errors import TnaError
-from hopsum_tna.layout import Fields
-from hopsum_tna.values import Value, number_of
+from hopsum_tna.dump import TnaError
+from hopsum_tna.record_layout import Fields
+from hopsum_tna.tna_expressions import Value, number_of
 
 Match = tuple[int, int]
 """Value and mask."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from hopsum_model.context import ContextTable, Json, Slot, find_table
-from hopsum_model.errors import ModelError
+from hopsum_model.chip_context import ContextTable, Json, Slot, find_table
+from hopsum_model.chips import ModelError
 
 Key = tuple[tuple[str, int], ...]
 _MOST_MOVES: Final = 5000

@@ -25,14 +25,13 @@ from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, Mod
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_model import groups
-from hopsum_model.chips import MODEL_CHIPS, ModelChip
-from hopsum_model.context import constant_entries, find_table, repaired, without_constants
-from hopsum_model.errors import ModelError
+from hopsum_model.chip_context import constant_entries, find_table, repaired, without_constants
+from hopsum_model.chips import MODEL_CHIPS, ModelChip, ModelError
 from hopsum_model.harness import Harness, LeftFrame, parse_counters
-from hopsum_model.tables import ModelTables
+from hopsum_model.model_tables import ModelTables
+from hopsum_ptf.case_places import PORTS
 from hopsum_ptf.fake_device import FakeDevice
-from hopsum_ptf.testbed import PORTS
-from hopsum_ptf.tna import EXECUTED_PORTS, p4info_of, regroup, run_here, told_cells
+from hopsum_ptf.tna_device import EXECUTED_PORTS, p4info_of, regroup, run_here, told_cells
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.ptf_switches import PtfTarget

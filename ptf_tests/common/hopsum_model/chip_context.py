@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from hopsum_model.errors import ModelError
+from hopsum_model.chips import ModelError
 
 Json = dict[str, Any]
 TCAM_ROWS: Final = 512

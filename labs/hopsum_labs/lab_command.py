@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hopsum_labs.case import LabError
 from hopsum_labs.grading import Verdict, grade_folder, grade_solution
+from hopsum_labs.lab_switch import TARGETS
 from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, Level
-from hopsum_labs.testbed import TARGETS
+from hopsum_labs.rule_checks import LabError
 
 _EPILOG = """\
 examples:

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from hopsum_controlplane.addresses import mac_to_int
+from hopsum_ptf.case_places import barrier_mac, station_mac
 from hopsum_ptf.frames import plain
-from hopsum_ptf.testbed import barrier_mac, station_mac
 
 _ARRIVAL_S = 60.0
 _BARRIER_ETHERTYPE = 0x88B6  # the second one for local experiments: no case uses it

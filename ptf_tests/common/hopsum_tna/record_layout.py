@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedNodeError
+from hopsum_tna.dump import Node, TnaError, UnsupportedNodeError
 
 Fields = dict[str, Any]
 VALID = ".$valid"

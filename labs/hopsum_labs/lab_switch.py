@@ -17,9 +17,9 @@ from scapy.layers.l2 import Ether
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
-from hopsum_labs.case import Failed, LabError
 from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.packets import summary
+from hopsum_labs.rule_checks import Failed, LabError
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.server import SwitchServer

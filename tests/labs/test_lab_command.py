@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_labs.command import main
+from hopsum_labs.lab_command import main
 
 
 def test_list_names_levels_and_points(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packet that key=value arguments describe."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from scapy.arch import get_if_addr, get_if_hwaddr
+from scapy.config import conf
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet, Padding, Raw
+from scapy.sendrecv import srp1
+
+from hopsum.errors import HopsumError
+from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Header, Kind, Op
+from hopsum_wire._layout import HOPSUM_FIELDS, LANES_BYTES, Flag
+from hopsum_wire.errors import WireError
+from hopsum_wire.frames import IPV4_DO_NOT_FRAGMENT
+from hopsum_wire.payload import SHAPES, lanes, pack_codes, pack_sums, unpack_codes
+from hopsum_wire.scapy import Hopsum
+
+PATH_KEYS: Final = ("src_mac", "dst_mac", "src_ip", "dst_ip", "src_port", "dst_port")
+"""Keys of the headers below hopsum's, for whole frames only."""
+PAYLOAD_KEYS: Final = ("lanes", "codes", "payload")
+_FIELDS: Final = tuple(field.name for field in HOPSUM_FIELDS)
+_ENUMS: Final[dict[str, type[IntEnum]]] = {"kind": Kind, "op": Op, "flags": Flag}
+_WITH_LANES: Final = (Kind.UPDATE, Kind.RESULT, Kind.PARTIAL)
+
+
+class PacketError(HopsumError):
+    """A packet cannot be built, sent or read as asked. The message says what to change."""
+
+
+class PacketArguments(NamedTuple):
+    """A packet, as the arguments describe it."""
+
+    header: Header
+    payload: bytes
+    path: dict[str, str]
+    """Values of PATH_KEYS that were given."""
+
+
+def parse_arguments(words: Sequence[str]) -> PacketArguments:
+    """Return the packet of arguments such as kind=UPDATE, slot=3, lanes=1,2,3.
+
+    Fields left out: kind UPDATE, op ADD32 (PROBE: 0), round 1, count and length those of the payload, all others 0.
+    An UPDATE, RESULT or PARTIAL has a whole payload of zeros. Nothing is checked against the protocol: a packet that a
+    switch must drop can be built.
+
+    Raises PacketError: an unknown key, a key given twice, or a value that no field has.
+    """
+    values = _split(words)
+    numbers = {name: _number(name, values[name]) for name in _FIELDS if name in values}
+    kind = numbers.setdefault("kind", Kind.UPDATE)
+    op = numbers.setdefault("op", Op.ADD32 if kind != Kind.PROBE else 0)
+    payload = _payload(kind, op, {key: values[key] for key in PAYLOAD_KEYS if key in values})
+    numbers.setdefault("round", 1)
+    numbers.setdefault("length", len(payload))
+    if payload and op in SHAPES:
+        numbers.setdefault("count", SHAPES[op].elements)
+    header = Header(**numbers)
+    try:
+        header.pack()
+    except WireError as error:
+        raise PacketError(str(error)) from error
+    return PacketArguments(header, payload, {key: values[key] for key in PATH_KEYS if key in values})
+
+
+def _split(words: Sequence[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise PacketError(f"{word!r} is not KEY=VALUE, as in slot=3")
+        if key not in (*_FIELDS, *PAYLOAD_KEYS, *PATH_KEYS):
+            raise PacketError(
+                f"{key!r} is no key of a packet; header fields: {', '.join(_FIELDS)}; payload:"
+                f" {', '.join(PAYLOAD_KEYS)}; with --interface also {', '.join(PATH_KEYS)}"
+            )
+        if key in values:
+            raise PacketError(f"{key} is given twice, as {values[key]!r} and as {value!r}: leave one out")
+        values[key] = value
+    return values
+
+
+def _number(name: str, text: str) -> int:
+    members = {str(member.name): int(member) for member in _ENUMS.get(name, ())}
+    if text.upper() in members:
+        return members[text.upper()]
+    try:
+        return int(text, 0)
+    except ValueError:
+        names = f" or one of {', '.join(members)}" if members else ""
+        raise PacketError(f"{name}={text}: {text!r} is not a number (decimal, 0x..., 0b...){names}") from None
+
+
+def _payload(kind: int, op: int, given: Mapping[str, str]) -> bytes:
+    if len(given) > 1:
+        raise PacketError(f"{' and '.join(given)} both say what the payload is: leave one out")
+    if "payload" in given:
+        try:
+            return bytes.fromhex(given["payload"])
+        except ValueError as error:
+            raise PacketError(
+                f"payload={given['payload']}: it must be hexadecimal bytes, as in payload=00ff"
+            ) from error
+    if not given and kind not in _WITH_LANES:
+        return b""
+    if op not in SHAPES:
+        if not given:
+            return b""
+        raise PacketError(f"op {op} has no lanes or codes; give the bytes themselves, as in payload=00ff")
+    key = next(iter(given), "codes" if kind == Kind.UPDATE and SHAPES[op].has_codes else "lanes")
+    numbers = [_number(key, text) for text in given.get(key, "").split(",") if text]
+    return _codes(op, numbers) if key == "codes" else _lanes(kind, op, numbers)
+
+
+def _lanes(kind: int, op: int, numbers: Sequence[int]) -> bytes:
+    """Return a whole payload of lanes: `numbers`, then zeros."""
+    shape, packed = SHAPES[op], kind == Kind.RESULT and op == Op.LOOKUP_ADD6
+    dtype = np.dtype(shape.lane_dtype)
+    lanes = np.zeros(LANES_BYTES // dtype.itemsize, dtype)
+    _check(f"lanes of {Op(op).name}", numbers, len(lanes), shape.sum_bits if packed else shape.lane_bits)
+    lanes[: len(numbers)] = numbers
+    return (pack_sums(lanes) if packed else lanes).tobytes()
+
+
+def _codes(op: int, numbers: Sequence[int]) -> bytes:
+    """Return a whole payload of codes: `numbers`, then zeros."""
+    if not SHAPES[op].has_codes:
+        raise PacketError(f"{Op(op).name} carries lanes and no codes: give lanes=...")
+    codes = np.zeros(SHAPES[op].elements, np.uint8)
+    _check(f"codes of {Op(op).name}", numbers, len(codes), 4)
+    codes[: len(numbers)] = numbers
+    return pack_codes(codes, SHAPES[op].lane_bits).tobytes()
+
+
+def _check(what: str, numbers: Sequence[int], most: int, bits: int) -> None:
+    if len(numbers) > most:
+        raise PacketError(f"{what}: {len(numbers)} are given, a payload has {most}")
+    wrong = next((number for number in numbers if not 0 <= number < 1 << bits), None)
+    if wrong is not None:
+        raise PacketError(f"{what}: {wrong} does not fit in {bits} bits")
+
+
+# A packet for people, as scapy shows its layers, and for programs.
+
+_SHOWN: Final = 16
+"""Elements of a payload that are shown. What follows is counted."""
+
+
+def text_of(packet: Packet) -> str:
+    """Return the layers of a packet whose last layer is Hopsum, a field a line, and the payload in one line."""
+    whole = packet.__class__(bytes(packet))
+    payload = payload_of(whole)
+    whole[Hopsum].remove_payload()
+    layers = "\n".join(line.rstrip() for line in whole.show(dump=True).rstrip().splitlines())
+    return f"{layers}\n{payload_text(whole[Hopsum], payload)}"
+
+
+def payload_of(packet: Packet) -> bytes:
+    """Return the bytes behind the hopsum header, without what pads the frame."""
+    behind = bytes(packet[Hopsum].payload)
+    padding = len(packet[Padding].load) if Padding in packet else 0
+    return behind[: len(behind) - padding]
+
+
+def payload_text(header: Packet, payload: bytes) -> str:
+    """Return one line: how many bytes, and the first codes or lanes."""
+    if not payload:
+        return "  no payload"
+    name, elements = _elements(header.kind, header.op, payload)
+    more = f" ... ({len(elements)})" if len(elements) > _SHOWN else ""
+    return f"  payload: {len(payload)} bytes, {name} {' '.join(map(str, elements[:_SHOWN]))}{more}"
+
+
+def values_of(packet: Packet) -> dict[str, Any]:
+    """Return the fields of the hopsum header by name, and the payload as codes, lanes or bytes, all of them."""
+    whole = packet.__class__(bytes(packet))
+    payload = payload_of(whole)
+    raw = Header.unpack(bytes(whole[Hopsum])[:HOPSUM_BYTES])
+    values: dict[str, Any] = {field.name: getattr(raw, field.name) for field in HOPSUM_FIELDS}
+    values["kind"] = _name(Kind, raw.kind)
+    values["op"] = _name(Op, raw.op)
+    values["flags"] = [flag.name for flag in Flag if raw.flags & flag]
+    if payload:
+        name, elements = _elements(raw.kind, raw.op, payload)
+        values[name] = payload.hex() if name == "bytes" else elements
+    return values
+
+
+def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:
+    """Return the word for the elements of a payload, and the elements, or bytes where op and length do not fit."""
+    shape, data = SHAPES.get(op), np.frombuffer(payload, np.uint8)
+    if shape is not None and kind == Kind.UPDATE and shape.has_codes and len(payload) == shape.up_bytes:
+        return "codes", unpack_codes(data, shape.lane_bits).tolist()
+    if shape is not None and len(payload) == (LANES_BYTES if kind == Kind.PARTIAL else shape.down_bytes):
+        return "lanes", lanes(op, data).tolist()
+    return "bytes", [f"{byte:02x}" for byte in payload]
+
+
+def _name(enum: type[Kind] | type[Op], value: int) -> str | int:
+    return enum(value).name if value in list(enum) else value
+
+
+# One packet to a switch, and the answers: over a UDP socket, or as a whole frame on a network interface.
+
+_MAX_DATAGRAM_BYTES = 65535
+_ARP_WAIT_S = 2.0
+Address = tuple[str, int]
+
+
+class PacketAnswer(NamedTuple):
+    """A packet that came back, `after_s` seconds after the first one had left."""
+
+    packet: Packet
+    after_s: float
+
+
+class AnswerLimits(NamedTuple):
+    """End of the collection of answers: after `wait_s` seconds, or once there are `answers` of them."""
+
+    wait_s: float
+    answers: int | None = None
+
+
+class PacketExchange(NamedTuple):
+    """The packet that was sent, its way in words, and the answers in order of arrival."""
+
+    sent: Packet
+    way: str
+    answers: tuple[PacketAnswer, ...]
+
+
+def over_udp(arguments: PacketArguments, to: Address, source: Address, patience: AnswerLimits) -> PacketExchange:
+    """Send the packet as a datagram, and collect answers from `to`.
+
+    Args:
+        to: IPv4 address and UDP port of the switch.
+        source: address to send from. UDP port 0 is any free one.
+
+    Raises PacketError: keys that only a whole frame has, an address that cannot be used, or no process listens there.
+    """
+    if arguments.path:
+        raise PacketError(
+            f"{', '.join(arguments.path)}: the kernel writes these headers; --from says where to send from"
+        )
+    packet = _hopsum(arguments)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.bind(source)
+            sock.connect(to)
+            sock.send(bytes(packet))
+            own_ip, own_port = sock.getsockname()
+            way = f"UDP {own_ip}:{own_port} -> {to[0]}:{to[1]}"
+            answers = tuple(_collect(patience, lambda left: _from_socket(sock, left)))
+        except ConnectionRefusedError as error:
+            what = f"no process listens at UDP {to[0]}:{to[1]}: is the switch's port bound there?"
+            raise PacketError(what) from error
+        except OSError as error:
+            raise PacketError(f"UDP {source[0]}:{source[1]} -> {to[0]}:{to[1]}: {error.strerror or error}") from error
+    return PacketExchange(packet, way, answers)
+
+
+def over_interface(arguments: PacketArguments, interface: str, patience: AnswerLimits) -> PacketExchange:
+    """Send the packet as a frame on an interface, and collect hopsum packets that arrive there.
+
+    Raises PacketError: no such interface, no root, or an address that has to be given and was not.
+    """
+    try:
+        conf.ifaces.reload()  # scapy knows the interfaces of the namespace in which it was imported
+        packet = _frame(arguments, interface)
+        with conf.L2socket(iface=interface) as sock:
+            sock.send(packet)
+            answers = tuple(_collect(patience, lambda left: _from_interface(sock, left)))
+    except PermissionError as error:
+        raise PacketError(f"interface {interface}: {error.strerror}: whole frames need root (CAP_NET_RAW)") from error
+    except (OSError, ValueError) as error:
+        names = ", ".join(name for _, name in socket.if_nameindex())
+        raise PacketError(f"interface {interface}: {error}; this network namespace has {names}") from error
+    return PacketExchange(packet, f"interface {interface}", answers)
+
+
+def _hopsum(arguments: PacketArguments) -> Packet:
+    values = {field.name: getattr(arguments.header, field.name) for field in HOPSUM_FIELDS}
+    return Hopsum(**values) / Raw(arguments.payload) if arguments.payload else Hopsum(**values)
+
+
+def _frame(arguments: PacketArguments, interface: str) -> Packet:
+    path = arguments.path
+    source, own_mac = path.get("src_ip") or get_if_addr(interface), path.get("src_mac") or get_if_hwaddr(interface)
+    if "dst_ip" not in path:
+        raise PacketError("--interface needs dst_ip=..., the switch's address")
+    if source == "0.0.0.0":
+        raise PacketError(f"interface {interface} has no IPv4 address: give src_ip=..., the worker's address")
+    mac = path.get("dst_mac") or _ask_for_mac(interface, own_mac, source, path["dst_ip"])
+    ports = {"sport": _port(path, "src_port", 5001), "dport": _port(path, "dst_port", HOPSUM_UDP_PORT)}
+    lower = IP(src=source, dst=path["dst_ip"], id=0, flags=IPV4_DO_NOT_FRAGMENT) / UDP(**ports, chksum=0)
+    return Ether(src=own_mac, dst=mac) / lower / _hopsum(arguments)
+
+
+def _port(path: dict[str, str], key: str, default: int) -> int:
+    text = path.get(key, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise PacketError(f"{key}={text}: a UDP port is 1..65535")
+    return int(text)
+
+
+def _ask_for_mac(interface: str, own_mac: str, source: str, wanted: str) -> str:
+    request = Ether(src=own_mac, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=own_mac, psrc=source, pdst=wanted)
+    answer = srp1(request, iface=interface, timeout=_ARP_WAIT_S, verbose=False)
+    if answer is None:
+        raise PacketError(
+            f"no host on {interface} answers ARP for {wanted} within {_ARP_WAIT_S:g} s: is it the switch's address?"
+            " dst_mac=... names the MAC address without asking"
+        )
+    return str(answer[ARP].hwsrc)
+
+
+def _collect(patience: AnswerLimits, receive: Callable[[float], Packet | None]) -> Iterator[PacketAnswer]:
+    """Yield what `receive(seconds left)` returns, as long as there is patience. None is nothing yet."""
+    started, count = time.monotonic(), 0
+    while count != patience.answers and (left := started + patience.wait_s - time.monotonic()) > 0:
+        packet = receive(left)
+        if packet is not None:
+            count += 1
+            yield PacketAnswer(packet, time.monotonic() - started)
+
+
+def _from_socket(sock: socket.socket, left_s: float) -> Packet | None:
+    sock.settimeout(left_s)
+    try:
+        data = sock.recv(_MAX_DATAGRAM_BYTES)
+    except TimeoutError:
+        return None
+    return Hopsum(data) if len(data) >= HOPSUM_BYTES else None
+
+
+def _from_interface(sock: Any, left_s: float) -> Packet | None:
+    if not sock.select([sock], left_s):
+        return None
+    packet = sock.recv()
+    return packet if packet is not None and Hopsum in packet else None
