@@ -3,7 +3,7 @@
 
 Source: Li et al., arXiv 2402.07529 (lossless homomorphic compression: count sketch, index, peeling). Integers in
 place of floats make the sum exact. The other differences are in sketch_kernels.py and sketch_plan.py, and in
-docs/lossless-and-estimation.md.
+docs/lossless.md.
 
     lossless_codec   the codec, and one all-reduce as a state machine: ranges, index, sums
     sketch_plan      the index (bitmap or Bloom filter), sizes of sketches, kernels over whole vectors

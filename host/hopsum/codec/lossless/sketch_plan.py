@@ -19,7 +19,7 @@ the support that the index phase gave, grows a sketch that fails, and gives up o
     3. At most a 64th of the members is left: these travel as they are ("packed"), behind all sketches.
     4. All attempts fail: the segment has no sketch, and all its members are packed.
 
-gamma = 0 packs everything, which needs the fewest bytes of all: see docs/lossless-and-estimation.md.
+gamma = 0 packs everything, which needs the fewest bytes of all: see docs/lossless.md.
 """
 
 from __future__ import annotations
