@@ -21,7 +21,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.token_files import read_token
 from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire import MAX_SLOTS
-from hopsum_wire.control.places import UNIX
+from hopsum_wire.control import UNIX
 
 MAX_PORT = 0xFFFF
 _EPILOG = """\

@@ -21,7 +21,7 @@ from hopsum_cli.operator import address_of, operator
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
-from hopsum_wire.control.places import UNIX, is_local
+from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict
 
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hopsum_wire.watch.snapshots import workers_of
-from hopsum_wire.watch.words import ago, state, switch_path, tone
+from hopsum_wire.watch.snapshots import ago, state, switch_path, tone, workers_of
 
 _COLOURS: Final = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
 

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hopsum_wire import MAX_WORKERS
-from hopsum_wire.watch.snapshots import refused_now
-from hopsum_wire.watch.words import ago, state, switch_path, tone
+from hopsum_wire.watch.snapshots import ago, refused_now, state, switch_path, tone
 
 COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
-"""The colours by `hopsum_wire.watch.words.tone`."""
+"""The colours by `hopsum_wire.watch.snapshots.tone`."""
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
 _WIDE = 175

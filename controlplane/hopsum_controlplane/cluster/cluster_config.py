@@ -76,7 +76,7 @@ from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError
 from hopsum_controlplane.job_spec import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
 from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_wire import HOPSUM_UDP_PORT, MAX_SLOTS
-from hopsum_wire.control.places import UNIX
+from hopsum_wire.control import UNIX
 
 MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -48,7 +48,7 @@ from hopsum_controlplane.errors import (
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
-from hopsum_wire.watch.words import switch_path
+from hopsum_wire.watch.snapshots import switch_path
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from hopsum_controlplane.membership_file import SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_wire.membership import JobMembership
-from hopsum_wire.watch.words import switch_path
+from hopsum_wire.watch.snapshots import switch_path
 
 
 class Limits(NamedTuple):

@@ -24,7 +24,7 @@ from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
 from hopsum_controlplane.service.member_service import Workers
 from hopsum_controlplane.service.operator_service import Jobs, Switches
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens, read_token
-from hopsum_wire.control.places import UNIX, is_local
+from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
 
 if TYPE_CHECKING:

@@ -263,3 +263,8 @@ def status_of(error: ControlPlaneError) -> grpc.StatusCode:
         if isinstance(error, kind):
             return code
     return grpc.StatusCode.FAILED_PRECONDITION
+
+
+def given(message: Any, name: str) -> Any:
+    """Return the value of an optional field of a message, None where it was not sent."""
+    return getattr(message, name) if message.HasField(name) else None

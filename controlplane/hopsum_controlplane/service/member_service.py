@@ -13,17 +13,19 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from hopsum_controlplane.cluster.answers import HeartbeatResult, Pending
+from hopsum_controlplane.cluster.answers import HeartbeatResult, Pending, state_number
+from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
+from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.service.event_loop import Bell
-from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError
-from hopsum_controlplane.service.messages import beat_message, join_request, pending_message
+from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, given
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.membership import format_membership
+from hopsum_wire.membership import MAX_SHARDS, format_membership
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -216,3 +218,57 @@ def _wait_s(asked_s: float, left_s: float | None) -> float:
     """Return how long a call may wait: what it asks for and its deadline leaves, 0 for what is no time."""
     most_s = WAIT_S if left_s is None else min(WAIT_S, left_s - _MARGIN_S)
     return max(0.0, min(asked_s, most_s)) if asked_s > 0 else 0.0
+
+
+def join_request(message: Any, token: str) -> JoinRequest:
+    """Return what a worker asks for."""
+    return JoinRequest(
+        job=message.job,
+        token=token,
+        rank=given(message, "rank"),
+        ip=message.endpoint.ip,
+        udp_port=message.endpoint.udp_port,
+        mac=given(message, "mac"),
+        side_port=given(message, "side_port"),
+        incarnation=message.incarnation,
+        wire_version=message.wire_version,
+        version=message.version,
+        report=_report(message.report) if message.HasField("report") else None,
+        settings=dict(message.settings),
+        further=tuple(
+            ShardEndpoint(each.endpoint.ip, each.endpoint.udp_port, given(each, "mac"), given(each, "side_port"))
+            for each in islice(message.further, MAX_SHARDS)
+        ),
+    )
+
+
+def _report(message: Any) -> Report:
+    held = tuple((run.first, run.end) for run in islice(message.held, MAX_RUNS + 1))
+    further = tuple(_report(each) for each in islice(message.further, MAX_SHARDS))
+    positions = (message.generation, message.delivered_to, message.submitted_to)
+    return Report(*positions, held, message.allreduces_begun, further_shards=further)
+
+
+def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipResponse:
+    """Return what a worker is told that waits."""
+    return pb.AwaitMembershipResponse(
+        pending=pb.AwaitMembershipResponse.Pending(
+            missing_ranks=pending.missing_ranks,
+            again_s=again_s,
+            state=state_number(pending.state),
+            condition=pending.condition,
+            gone_ranks=pending.gone_ranks,
+            reason=pending.reason,
+        )
+    )
+
+
+def beat_message(beat: HeartbeatResult) -> pb.HeartbeatResponse:
+    """Return what a worker is told that lives."""
+    return pb.HeartbeatResponse(
+        state=state_number(beat.state),
+        generation=beat.generation,
+        reason=beat.reason,
+        lost_ranks=beat.lost_ranks,
+        switch_unreachable=beat.switch_unreachable,
+    )

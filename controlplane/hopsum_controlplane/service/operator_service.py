@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from hopsum_controlplane.cluster.requests import printable
+from hopsum_controlplane.cluster.requests import JobRequest, printable
+from hopsum_controlplane.cluster.switch_registry import RegistrationRequest
 from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
 from hopsum_controlplane.service.access import AdminAuth, SwitchAuth
 from hopsum_controlplane.service.audit_log import AuditLog
-from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane
-from hopsum_controlplane.service.messages import _given, job_request, registration_request
+from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
 
@@ -134,7 +134,7 @@ class Jobs:
         return self._controller.job(request.name)
 
     def _move_job(self, request: Any, call: Call) -> Any:
-        from_switch, to_switch = (_given(request, name) for name in ("from_switch", "to_switch"))
+        from_switch, to_switch = (given(request, name) for name in ("from_switch", "to_switch"))
         with self._audited("MoveJob", request.name, call):
             made = self._controller.mover.move(request.name, from_switch, to_switch)
         return pb.MoveJobResponse(
@@ -188,3 +188,40 @@ class Switches:
 
     def _deregister(self, request: Any, call: Call) -> Any:
         return pb.DeregisterSwitchResponse(jobs=self._controller.registry.deregister(request.name, request.incarnation))
+
+
+def job_request(message: Any) -> JobRequest:
+    """Return what an operator asks for."""
+    return JobRequest(
+        name=message.name,
+        workers=message.workers,
+        slots=message.slots,
+        table=tuple(message.table) or None,
+        table16=tuple(message.table16) or None,
+        table6=tuple(message.table6) or None,
+        quorum=given(message, "quorum"),
+        min_quorum=message.min_quorum if message.HasField("min_quorum") else 1,
+        switch=given(message, "switch"),
+        lease_s=given(message, "lease_s"),
+        observers=message.observers,
+        tree=message.tree,
+        codec=message.codec,
+        codec_options=message.codec_options,
+        shards=message.shards or len(message.shard_switches) or 1,
+        shard_switches=tuple(message.shard_switches),
+        hosts=message.hosts,
+    )
+
+
+def registration_request(message: Any) -> RegistrationRequest:
+    """Return what a switch asks for that registers."""
+    return RegistrationRequest(
+        name=message.name,
+        incarnation=message.incarnation,
+        address=message.address,
+        mac=message.mac,
+        ip=message.ip,
+        service=(message.service.ip, message.service.udp_port),
+        slots=message.slots,
+        device_id=message.device_id,
+    )

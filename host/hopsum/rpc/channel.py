@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import grpc
 
 from hopsum.errors import HopsumError
-from hopsum_wire.control.places import is_local
+from hopsum_wire.control import is_local
 from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
 
 # The errors of calls to the controller: a refusal, or a controller that cannot be reached.

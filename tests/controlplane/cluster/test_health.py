@@ -19,7 +19,7 @@ from hopsum_controlplane.web.page_state import PageState
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
-from hopsum_wire.watch.words import ago, state, tone
+from hopsum_wire.watch.snapshots import ago, state, tone
 
 from .world import LEASE_S, Cluster, Worker, state_of, switch_config
 

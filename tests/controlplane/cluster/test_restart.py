@@ -22,7 +22,7 @@ from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import JobState, Pending, device_factories
 from hopsum_controlplane.devices.device import PipelineConfig
-from hopsum_controlplane.service.pulse import Pulse
+from hopsum_controlplane.service.controller_process import Pulse
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT

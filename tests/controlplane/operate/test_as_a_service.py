@@ -24,9 +24,8 @@ import pytest
 
 from hopsum_cli.controller.command import build_parser as controller_parser
 from hopsum_controlplane.cluster import StoreError, load_config
-from hopsum_controlplane.service.controller_process import STALE_S, Vitals
+from hopsum_controlplane.service.controller_process import STALE_S, Pulse, Vitals
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.service.pulse import Pulse
 from hopsum_controlplane.web import WebServer
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_switch.cli import build_parser as switch_parser

@@ -1,9 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages between hosts and the controller.
+"""The messages between hosts and the controller, and the addresses that a controller may have.
 
 control.proto   the messages            control_pb2   made from it by tools/generate_rpc.py
 services        its services as values  values        a message as plain values
-places          addresses of a controller
 
 Importing this package imports no protobuf. `control_pb2` and `services` do.
 """
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+UNIX: Final = "unix:"
+"""Prefix of an address that is a socket in the file system."""
+
+
+def is_local(target: str) -> bool:
+    """Say whether what is sent to HOST:PORT or unix:PATH stays on this machine."""
+    host = target.rpartition(":")[0].strip("[]")
+    if target.startswith(UNIX) or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
