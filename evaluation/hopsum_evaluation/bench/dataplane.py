@@ -3,9 +3,10 @@
 
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
-simple_switch_grpc over veth pairs. start: the switch process until it is ready, and its memory. shards: one engine
-alone and two at the same time, each on a core of its own; only when asked for. Workers and switches share this
-machine's cores. Codes are counted as they arrive from the workers. Every sum that comes back is compared with numpy's.
+simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
+switch process until it is ready, and its memory. shards: one engine alone and two at the same time, each on a core of
+its own; only when asked for. Workers and switches share this machine's cores. Codes are counted as they arrive from
+the workers. Every sum that comes back is compared with numpy's.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rich.table import Table
 from hopsum.codec import best_table
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.artifacts import compiled_program
+from hopsum_evaluation.bench import naive
 from hopsum_evaluation.bench.engine_load import ENGINES, EnginePlan, EngineRun, SideBySide, engine_pool, engine_run
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
@@ -144,6 +146,9 @@ _CODES_KEYS = {
     "socket_python": "native.socket_python_codes_per_s",
     "loopback": "loopback_codes_per_s",
     "bmv2": "bmv2.codes_per_s",
+    "naive_native": "naive.native_pipeline_codes_per_s",
+    "naive_interpreter": "naive.interpreter_pipeline_codes_per_s",
+    "naive_bmv2": "naive.bmv2_codes_per_s",
     "one_engine": "shards.one_engine_codes_per_s",
     "two_engines": "shards.two_engines_codes_per_s",
 }
@@ -152,6 +157,7 @@ _PACKETS_KEYS = {
     "socket_python": "native.python_packets_per_s",
     "loopback": "loopback_packets_per_s",
     "bmv2": "bmv2.packets_per_s",
+    "naive_bmv2": "naive.bmv2_packets_per_s",
 }
 _SECONDS_KEYS = {"cold_start": "native.cold_start_s", "warm_start": "native.warm_start_s"}
 _MEMORY_KEYS = tuple(f"native.{name}_bytes{how}" for name in ("rss", "peak") for how in ("", "_cold"))
@@ -162,6 +168,9 @@ _LABELS = {
     "socket_python": "native switch, UDP in Python",
     "loopback": "UDP without a switch",
     "bmv2": "bmv2, veth",
+    "naive_native": "naive, native engine",
+    "naive_interpreter": "naive, interpreter",
+    "naive_bmv2": "naive, bmv2",
     "one_engine": "native engine, on one core",
     "two_engines": "two of them, on two cores",
 }
@@ -203,7 +212,7 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         "workers": setting.workers,
         "slots": {
             "pipeline": PIPELINE_SLOTS, "sockets": setting.slots, "bmv2": BMV2_SLOTS,
-            "memory": MEMORY_SLOTS,
+            "naive": naive.SLOTS, "memory": MEMORY_SLOTS,
         },
         "runs": runs,
         "seed": setting.seed,
@@ -211,7 +220,7 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         "machine": machine(),
         "versions": {
             **versions("hopsum", "numpy", "llvmlite"),
-            **(bmv2_versions() if "bmv2" in rates else {}),
+            **(bmv2_versions() if {"bmv2", "naive_bmv2"} & set(rates) else {}),
         },
         "programs": _programs(),
         "commit": commit(),
@@ -277,9 +286,12 @@ def _show_start(report: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _programs() -> dict[str, str]:
-    """Return the SHA-256 of each program's JSON."""
-    return {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()}
+def _programs() -> dict[str, str | None]:
+    """Return the SHA-256 of each program's JSON. Outside a source tree there is no naive program."""
+    found: dict[str, str | None] = {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()}
+    other = naive.naive_program()
+    found["naive"] = None if other is None else hashlib.sha256(other[0].read_bytes()).hexdigest()
+    return found
 
 
 def _key(rate: Rate | None, key: str, factor: int) -> dict[str, Any]:
@@ -300,10 +312,12 @@ def _range(report: dict[str, Any], key: str, unit: float, digits: int) -> str:
     return f"{middle} ({low}-{high})"
 
 
-PARTS = ("pipeline", "sockets", "bmv2", "shards", "start")
-DEFAULT_PARTS = tuple(part for part in PARTS if part != "shards")
+PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "shards", "start")
+# naive-native is only measured when asked for: LLVM takes a minute for that program at first.
+DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("naive-native", "shards"))
 PIPELINE_SLOTS = 64
 BMV2_SLOTS = 32
+NAIVE_RESEND_S = 5.0
 COPY_BYTES = 1 << 26
 
 Action = Callable[[float], float]
@@ -335,7 +349,7 @@ class Subjects:
         self._stack = stack
         self._setting = setting
         self._home: Namespace | None = None
-        wants_bmv2 = "bmv2" in setting.parts and bmv2_unavailable() is None
+        wants_bmv2 = {"bmv2", "naive"} & set(setting.parts) and bmv2_unavailable() is None
         if wants_bmv2:
             # First: gRPC's threads, of which a process has one set, then live where both bmv2 and the rest can be.
             self._home = stack.enter_context(Namespace())
@@ -344,6 +358,8 @@ class Subjects:
             "pipeline": self._open_pipeline,
             "sockets": self._open_sockets,
             "bmv2": self._open_bmv2,
+            "naive": self._open_naive,
+            "naive-native": self._open_naive_native,
             "shards": self._open_shards,
             "start": self._open_start,
         }
@@ -374,6 +390,27 @@ class Subjects:
             )
             self._add_socket("bmv2", SocketRun(load, testbed.pid, pinned=False))
 
+    def _open_naive(self) -> None:
+        program = naive.naive_program()
+        if program is None:
+            return
+        self._add_engine("naive_interpreter", Backend.INTERPRETER, naive.SLOTS, program)
+        if self._home is not None:
+            self._add_socket("naive_bmv2", self._naive_on_bmv2(program, self._home))
+
+    def _open_naive_native(self) -> None:
+        program = naive.naive_program()
+        if program is not None:
+            self._add_engine("naive_native", Backend.NATIVE, naive.SLOTS, program)
+
+    def _naive_on_bmv2(self, program: tuple[Path, Path], home: Namespace) -> SocketRun:
+        chosen = self._setting
+        testbed = self._stack.enter_context(bmv2_testbed(chosen.workers, home=home, program=program, prefix="n"))
+        load = self._stack.enter_context(
+            load_on(testbed, chosen.table, naive.SLOTS, chosen.seed, adapt=naive.NaiveDevice, resend_s=NAIVE_RESEND_S)
+        )
+        return SocketRun(load, testbed.pid, pinned=False)
+
     def _open_shards(self) -> None:
         cores = tuple(sorted(os.sched_getaffinity(0)))
         if len(cores) < ENGINES:
@@ -391,7 +428,8 @@ class Subjects:
 
     def _add_engine(self, name: str, backend: Backend, slots: int, program: tuple[Path, Path]) -> None:
         chosen = self._setting
-        run = engine_run(backend, chosen.workers, slots, chosen.table, chosen.seed, program=program)
+        adapt = naive.NaiveDevice if name.startswith("naive") else None
+        run = engine_run(backend, chosen.workers, slots, chosen.table, chosen.seed, program=program, adapt=adapt)
         self.engines[name] = self._stack.enter_context(run)
         self.actions[name] = self.engines[name].run
 

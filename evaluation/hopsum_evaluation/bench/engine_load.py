@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -34,6 +34,8 @@ from hopsum_wire.datagrams import update_template
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, stamp_frames
 
 _LOWER_BYTES = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
+Adapt = Callable[[Device], Device]
+"""Puts a device in front of another one, for a program with other tables."""
 
 
 class EngineRun(ABC):
@@ -159,6 +161,7 @@ def engine_run(
     seed: int,
     *,
     program: tuple[Path, Path],
+    adapt: Adapt | None = None,
 ) -> Iterator[EngineRun]:
     """Start a switch in this process, push the program, make a job, and yield its engine ready to run."""
     if backend is Backend.NATIVE:
@@ -170,7 +173,7 @@ def engine_run(
         seats = tuple(
             WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(workers)
         )
-        controller = SwitchController(device, SWITCH)
+        controller = SwitchController(adapt(device) if adapt else device, SWITCH)
         job = controller.create_job(JobSpec("pipeline", seats, slots, table))
         stack.callback(controller.delete_job, job)
         pool = make_pool(job.generation, workers, slots, table, seed)
