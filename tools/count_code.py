@@ -225,7 +225,7 @@ def count_house(root: Path) -> House:
             first = re.search(r'^"""(\w+)', text, re.MULTILINE)
             if first and first[1] in QUESTION_WORDS:
                 house.test_questions.append(f"{name}:1")
-        else:
+        elif not name.startswith("tests/"):
             house.product[name] = text.count("\n")
             if path.suffix == ".py":
                 python[name] = text
