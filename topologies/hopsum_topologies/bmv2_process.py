@@ -31,6 +31,7 @@ def bmv2_unavailable() -> str | None:
     if shutil.which("ip") is None:
         return "the `ip` command (iproute2) is not on PATH"
     try:
+        # Making a namespace is the test of root, of CAP_NET_ADMIN in a container, and of a kernel that has them.
         with Namespace():
             return None
     except TopologyError as error:
@@ -56,7 +57,8 @@ def bmv2_versions() -> dict[str, str]:
 def has_notifications() -> bool:
     """Say whether simple_switch_grpc sends notifications: built without nanomsg it has no option for them."""
     if shutil.which(_PROGRAM) is None:
-        return True  # its start will fail, and say why
+        # Its start will fail, and say why.
+        return True
     done = subprocess.run((_PROGRAM, "--help"), capture_output=True, text=True, timeout=_START_S, check=False)
     return "--notifications-addr" in done.stdout + done.stderr
 
@@ -91,6 +93,7 @@ class Bmv2Switch:
         home = Path(self._folder.name)
         grpc_port, thrift_port, frames_port = self._free_ports()
         self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)
+        # Without a program: the driver pushes one, as the controller does on a switch that was restarted.
         command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
         # Unset, both default to names that two switches on one machine would share.
         if has_notifications():
@@ -139,7 +142,8 @@ class Bmv2Switch:
 
     def _free_ports(self) -> tuple[int, int, int]:
         with self._inside():
-            thrift_port = free_port(host="0.0.0.0")  # Thrift listens at all addresses, so none may have the port
+            # Thrift listens at all addresses, so the port must be free at each of them.
+            thrift_port = free_port(host="0.0.0.0")
             # The frames port is taken also where no packet stream is wanted: a number costs nothing.
             return free_port(), thrift_port, free_port()
 

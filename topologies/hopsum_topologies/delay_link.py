@@ -32,7 +32,8 @@ _TURN_FRAMES: Final = 64
 """Frames taken from one interface before the next has its turn, so that no direction starves."""
 _READY_S: Final = 20.0
 _END_S: Final = 5.0
-_ETH_P_ALL, _SOL_PACKET, _PACKET_VNET_HDR = 3, 263, 15  # linux/if_ether.h, if_packet.h
+# linux/if_ether.h, linux/if_packet.h; Python's socket module lacks them.
+_ETH_P_ALL, _SOL_PACKET, _PACKET_VNET_HDR = 3, 263, 15
 _PACKET_STATISTICS, _PACKET_IGNORE_OUTGOING = 6, 23
 _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 _PR_SET_TIMERSLACK = 29
@@ -61,6 +62,7 @@ class DelayLink:
             pairs: the two interfaces of each link.
             delay_s: seconds that a frame is held, one way.
         """
+        # spawn, not fork: the parent has gRPC's threads, whose locks a forked child would inherit.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -168,13 +170,15 @@ class _Delayer:
                 try:
                     direction.target.send(frame)
                     self._frames += 1
-                except OSError:  # the queue of the interface is full
+                except OSError:
+                    # The queue of the interface is full. A real link would drop the frame too.
                     self._dropped += 1
 
     def _answer(self) -> bool:
         """Answer the parent. Return whether it is still there."""
         try:
             self._pipe.recv()
+            # PACKET_STATISTICS starts again at zero with each read.
             self._dropped += sum(_kernel_drops(each.source) for each in self._by_source.values())
             self._pipe.send((self._frames, self._dropped))
         except (EOFError, OSError):
@@ -193,7 +197,8 @@ def _run(namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float, paren
     except (OSError, TopologyError) as error:
         pipe.send(str(error))
         return
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # else select may wake 50 us late
+    # The kernel wakes sleepers up to 50 us late by default, to wake several at once.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     directions = [_Direction(*ends) for left, right in sockets for ends in ((left, right), (right, left))]
     pipe.send("ready")
     _Delayer(directions, delay_s, pipe).run()
@@ -211,6 +216,7 @@ def _open(interface: str) -> socket.socket:
     opened.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     # Without this the socket would receive its own frames again.
     opened.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+    # FORCE: the usual options stop at net.core.rmem_max, some 200 KiB, which a burst of trains fills.
     opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _SOCKET_BYTES)
     opened.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SOCKET_BYTES)
     opened.setblocking(False)

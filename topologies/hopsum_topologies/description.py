@@ -25,11 +25,14 @@ T = TypeVar("T")
 _TEXT, _TEXTS, _NUMBER = "a text", "a list of texts", "a number"
 _REQUIRED: Final = object()
 HOST_INTERFACE: Final = "eth0"
+# That of Ethernet without jumbo frames, in which a chunk of every codec fits.
 MTU_BYTES: Final = 1500
+# Hosts and switches share the last byte of 10.0.0.x. The contributors of a sum are a bitmap of 64 bits.
 MAX_HOSTS, MAX_SWITCHES, MAX_JOB_WORKERS = 200, 50, 64
 MIN_RATE_BPS, MAX_RATE_BPS = 1e4, 1e12
 MAX_DELAY_S: Final = 10.0
-_NAME = re.compile(r"[a-z][a-z0-9]{0,8}")  # with a port number it is an interface's name, 15 bytes at most
+# A switch's name, a dash and a port number are the name of an interface, of which Linux takes 15 bytes.
+_NAME = re.compile(r"[a-z][a-z0-9]{0,8}")
 
 
 class DescriptionError(TopologyError):

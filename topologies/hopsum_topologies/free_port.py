@@ -28,6 +28,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM, host: str = "127.0.0
     Raises:
         TopologyError: all that were tried are taken, or the host is not one of this namespace.
     """
+    # SystemRandom: forked processes with a copied generator would all choose the same ports.
     for port in _random.sample(candidates, _ATTEMPTS):
         if port in _returned:
             continue

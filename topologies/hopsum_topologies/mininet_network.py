@@ -32,6 +32,7 @@ from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
 PYTHON: Final = "/usr/bin/python3"
 """The system's Python. Debian's Mininet is installed for no other Python."""
 _SCRIPT: Final = Path(__file__).with_name("mininet_script.py")
+# The first process of a process namespace: when it ends, the kernel ends all processes of Mininet.
 _CONFINE: Final = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
 _SET_HOST_UP: Final = """\
 import sys
@@ -114,6 +115,7 @@ class MininetNetwork:
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
         """Run commands on hosts, as `Network.run` says."""
+        # Mininet's hosts have the script's working directory, relative paths in commands are of this one.
         here = os.getcwd()
         asked = [
             {**command._asdict(), "environment": dict(command.environment), "folder": here} for command in commands
@@ -136,6 +138,7 @@ class MininetNetwork:
         Call it in the main thread. Ctrl-C ends the command at the prompt, not the network.
         """
         script = _only_child(self._script.pid)
+        # The terminal sends Ctrl-C to this process group, in which the script is not.
         before = signal.signal(signal.SIGINT, lambda number, frame: os.kill(script, number))
         try:
             self._say({"prompt": self._terminal})
@@ -193,7 +196,8 @@ class MininetNetwork:
             self._script.stdin.write(json.dumps(request).encode() + b"\n")
             self._script.stdin.flush()
         except BrokenPipeError:
-            self._hear()  # to its end, which raises
+            # The script has ended. Reading to the end of its output raises with its last words.
+            self._hear()
 
     def _end(self) -> None:
         """Let the script take the network down. Where the script does not, all its processes end at once."""

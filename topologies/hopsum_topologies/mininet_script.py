@@ -56,6 +56,7 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
         self.address = f"127.0.0.1:{grpc}"
         command = ["simple_switch_grpc", "--no-p4", "--device-id", str(self.plan["device_id"])]
         command += ["--thrift-port", str(thrift), "--log-console", "--log-level", "warn"]
+        # By default all bmv2 of a machine share one path for notifications.
         command += ["--notifications-addr", f"ipc://{self.plan['folder']}/{self.name}.ipc"]
         for number, interface in self.plan["interfaces"].items():
             command += ["-i", f"{number}@{interface}"]
@@ -220,9 +221,11 @@ class CommandRunner:
 
 def prompt(net: Any, terminal: list[int]) -> None:
     """Run Mininet's prompt on the terminal, until `exit` or the end of its input."""
+    # The script's own stdin and stdout carry the JSON lines, and come back after the prompt.
     kept = [os.dup(number) for number in range(3)]
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    setLogLevel("output")  # what the prompt answers, and no more
+    # The answers of the prompt are of level "output". Everything else of Mininet's log stays hidden.
+    setLogLevel("output")
     try:
         for number, descriptor in enumerate(terminal):
             os.dup2(descriptor, number)

@@ -70,6 +70,7 @@ def enter_namespace(name: str) -> None:
 
 
 def _set_namespace(descriptor: int) -> None:
+    # os.setns needs Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(descriptor, _CLONE_NEWNET) != 0:
         raise TopologyError(f"setns failed: {os.strerror(ctypes.get_errno())} (it needs root)")
@@ -99,7 +100,8 @@ def remove_stale_namespaces() -> list[str]:
                 end_processes_in(path.name)
                 _ip("netns", "delete", path.name)
             except TopologyError:
-                if path.exists():  # else somebody else was faster
+                # Another owner may have removed the same namespace at the same time.
+                if path.exists():
                     raise
             stale.append(path.name)
     return stale
@@ -236,6 +238,7 @@ class Namespace:
             if len(name) > _INTERFACE_NAME_BYTES:
                 raise TopologyError(f"interface name {name} is longer than {_INTERFACE_NAME_BYTES} bytes")
         other = peer or self
+        # Made with the peer in its namespace at once: no interface appears among the machine's own.
         self.ip("link", "add", "name", left, "type", "veth", "peer", "name", right, "netns", other.name)
         for namespace, name in ((self, left), (other, right)):
             namespace.ip("link", "set", "dev", name, "mtu", str(mtu_bytes), "up")

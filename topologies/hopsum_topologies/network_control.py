@@ -33,6 +33,7 @@ from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.running_network import Network, interfaces_of
 
+# Outside the kernel's ephemeral range, 32768 to 60999.
 WORKER_UDP_PORT: Final = 24700
 """The UDP port of rank 0. Rank r has the r-th port after it. No kernel assigns these ports by itself."""
 
@@ -66,7 +67,8 @@ class NetworkControl:
     def __init__(self, topology: Topology, driver: str, addresses: Mapping[str, str]) -> None:
         self.topology = topology
         self.controllers: dict[str, SwitchController] = {}
-        self._generations = GenerationAllocator()  # one for all: the parts of a tree have the same generation
+        # One allocator for all switches, since the parts of a tree have the same generation.
+        self._generations = GenerationAllocator()
         with ExitStack() as stack:
             for switch in topology.switches:
                 self.controllers[switch] = self._take(stack, driver, switch, addresses[switch])
@@ -132,6 +134,7 @@ class NetworkControl:
         """
         around = self.topology.switches_of(plan)
         spine = self.topology.spine_of(plan)
+        # All workers at one switch need no tree, whatever the caller named.
         if len(around) == 1 or flat is not None:
             where = around[0] if len(around) == 1 else str(flat)
             job = self.install(plan, where, slots, tables, quorum, places)
@@ -213,6 +216,7 @@ def routes(topology: Topology, switch: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for link in topology.links_of(switch):
         port = topology.port(switch, link)
+        # Everything on the far side of a link is reached by this port, since the network is a tree.
         waiting = [link.other(switch)]
         while waiting:
             node = waiting.pop()

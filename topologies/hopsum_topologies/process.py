@@ -25,6 +25,7 @@ def launched(
     launcher = [sys.executable, "-m", "hopsum_topologies.child_launcher", str(os.getpid()), namespace or "-"]
     variables = dict(os.environ if environment is None else environment)
     paths = [str(_PACKAGE_ROOT), *filter(None, [variables.get("PYTHONPATH")])]
+    # The child may run another Python environment or folder. Ours comes first, for child_launcher.
     variables["PYTHONPATH"] = os.pathsep.join(paths)
     return [*launcher, *command], variables
 
@@ -88,6 +89,7 @@ class ManagedProcess:
 
     def stop(self) -> int:
         """End the process with SIGTERM, after five seconds with SIGKILL. Return its exit status. May be repeated."""
+        # By the process id of this child only: names of processes are not unique on a shared machine.
         if self.running():
             self._child.terminate()
             try:

@@ -17,6 +17,7 @@ from typing import Final
 
 _ECHO_REQUEST, _ECHO_REPLY = 8, 0
 _AGAIN_S: Final = 0.2
+# Type, code, checksum, identifier, sequence number: RFC 792.
 _HEADER = struct.Struct("!BBHHH")
 
 
@@ -48,6 +49,7 @@ def find_unreachable(addresses: Sequence[str], deadline_s: float) -> list[str]:
 
 def _request(identifier: int) -> bytes:
     header = _HEADER.pack(_ECHO_REQUEST, 0, 0, identifier, 1)
+    # The internet checksum: the ones' complement of the ones' complement sum of 16-bit words.
     total = sum(struct.unpack("!4H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return _HEADER.pack(_ECHO_REQUEST, 0, ~total & 0xFFFF, identifier, 1)
@@ -55,6 +57,7 @@ def _request(identifier: int) -> bytes:
 
 def _is_reply(packet: bytes, request: bytes) -> bool:
     """Say whether an IPv4 packet answers our request: same identifier and number."""
+    # A raw socket receives the IPv4 header too, and all ICMP of the namespace.
     icmp = packet[(packet[0] & 15) * 4 :]
     return icmp[:1] == bytes([_ECHO_REPLY]) and icmp[4:8] == request[4:8]
 

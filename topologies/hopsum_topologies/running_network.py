@@ -116,6 +116,7 @@ class NamespaceNetwork:
         require_shapes(topology)
         self.topology, self.driver = topology, driver
         with ExitStack() as stack:
+            # One home for all switches: the controller reaches each of them, and every link can be counted there.
             self.home = stack.enter_context(Namespace())
             self.hosts: Mapping[str, Namespace] = {host: stack.enter_context(Namespace()) for host in topology.hosts}
             # Links before switches: a switch opens its interfaces when it starts.

@@ -66,7 +66,8 @@ def _interface_with(ip: str) -> str:
     """Return the interface that has an IPv4 address, in the thread's network namespace. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has no address
+            # An interface without an IPv4 address is an error of this ioctl.
+            with suppress(OSError):
                 answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
                 if answer[20:24] == socket.inet_aton(ip):
                     return name
@@ -75,6 +76,7 @@ def _interface_with(ip: str) -> str:
 
 def open_batch_link(seat: Seat) -> UdpLink:
     """Open a socket for many datagrams a call, or a plain one where the switch has a veth. Raises as `open_link`."""
+    # Segments that a veth hands to a raw socket are not cut: a switch on veths would see one long frame.
     return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch, gso="auto" if seat.namespace is None else "off"))
 
 

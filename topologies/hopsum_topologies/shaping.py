@@ -10,8 +10,10 @@ from hopsum_topologies.description import Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 
+# A train of segments has 64 KiB at most.
 BURST_BYTES: Final = 128 << 10
 """The size of the token bucket. The bucket must pass the largest train of segments that a kernel makes."""
+# 17 ms at 1 Gbit/s.
 QUEUE_BYTES: Final = 2 << 20
 DELAYED_FRAMES: Final = 100_000
 """The number of frames that netem delays at a time. netem drops more frames. Its default of 1000 frames is 10 ms of

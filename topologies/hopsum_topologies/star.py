@@ -63,6 +63,7 @@ class Star:
         self.delay: DelayLink | None = None
         self._between = Namespace() if round_trip_s else None
         try:
+            # A bridge of the kernel, not our switch: sockets in the middle are reached with all offloads.
             self.middle.ip("link", "add", "name", _BRIDGE, "type", "bridge")
             self.middle.ip("link", "set", "dev", _BRIDGE, "mtu", str(MTU_BYTES), "up")
             self.middle.ip("addr", "add", f"{self.middle_ip}/24", "dev", _BRIDGE)

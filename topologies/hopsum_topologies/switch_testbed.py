@@ -86,6 +86,7 @@ def native_testbed(
         device.set_pipeline_config(PipelineConfig.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
         own_ip = "127.0.0.1" if star is None else star.middle_ip
+        # Port 0: the kernel chooses a free one, so that testbeds can run side by side.
         bound = management.bind_udp(NATIVE_PORT, f"{own_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
         host, _, port = bound.rpartition(":")
         mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
@@ -124,6 +125,7 @@ def bmv2_testbed(
             home = stack.enter_context(Namespace())
             # gRPC's threads stay in the namespace of the thread that starts them, so the whole block runs inside.
             stack.enter_context(home.inside())
+        # Interfaces before the switch, which opens them when it starts.
         seats, interfaces = seats_around(stack, home, workers, prefix)
         switch = stack.enter_context(Bmv2Switch(interfaces))
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))

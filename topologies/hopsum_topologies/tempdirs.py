@@ -40,6 +40,7 @@ def remove_stale_directories() -> list[Path]:
     """Remove this user's folders whose owner is dead. Return their paths."""
     stale = []
     for path in sorted(Path(tempfile.gettempdir()).glob("hopsum-*")):
+        # The process id of an owner may be in use again. Then the folder stays until that process ends.
         match = _NAME.fullmatch(path.name)
         if match and not Path(f"/proc/{match[1]}").exists() and _is_own_folder(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -33,6 +33,7 @@ class WorkerPool:
     """The worker processes and their pipes. The context manager ends all of them."""
 
     def __init__(self, seats: Sequence[Seat], main: WorkerMain, plan: Any) -> None:
+        # spawn, not fork: gRPC and numba do not survive a fork with threads.
         context = multiprocessing.get_context("spawn")
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
@@ -64,6 +65,7 @@ class WorkerPool:
         try:
             message: tuple[Any, ...] = self.pipes[rank].recv()
         except EOFError:
+            # The pipe is closed a moment before the process has an exit status.
             self.processes[rank].join(JOIN_S)
             raise WorkerDiedError(f"worker {rank} ended with status {self.processes[rank].exitcode}") from None
         if message[0] == "failed":

@@ -19,6 +19,7 @@ from hopsum_topologies.ptf.case_results import Result, append_result, read_resul
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
 from hopsum_topologies.tempdirs import temporary_directory
 
+# Of all cases on bmv2 on an overloaded machine, and of the slowest one.
 _RUN_S: Final = 1200.0
 _CASE_S: Final = 120
 

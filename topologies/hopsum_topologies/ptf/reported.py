@@ -23,6 +23,7 @@ class ReportedTest(BaseTest):  # type: ignore[misc]
             ("ERROR", result.errors),
             ("skipped", result.skipped),
         )
+        # The result object collects all tests of the run: new entries are those of this test.
         before = [len(entries) for _, entries in kinds]
         super().run(result)
         ended = Result(self.case_name(), "ok")
