@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the topology tests need from the machine: said once, as skip reasons."""
+"""The needs of the topology tests, as skip reasons."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands in network namespaces: what is heard of them, and how they end."""
+"""Commands in network namespaces: their output and their ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces and veth pairs: what is in them, and that nothing of them stays."""
+"""Namespaces and veth pairs: their contents, and that nothing of them stays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel is told of rates and delays, word for word: a `tc` on PATH notes it, as no netem is needed for that.
+"""The `tc` commands of rates and delays, word for word, written down by a `tc` on PATH that needs no netem.
 
-It shapes nothing. What rates do is in test_rates.py, on this kernel's own tc.
+This `tc` shapes nothing. test_rates.py measures rates with the kernel's own.
 """
 
 from __future__ import annotations

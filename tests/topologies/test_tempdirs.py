@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dead owners left is removed at the next start: folders, and processes that still are in their namespaces."""
+"""Leftovers of dead owners are removed at the next start: folders, and processes in their namespaces."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of two architectures declare, as sets of lines, so that they can be told apart line by line.
+"""The declarations of the programs of two architectures, as sets of lines that can be compared.
 
 Read from P4Info: tables with keys, sizes and what their entries may call, counters, registers. Read from the sources:
 the headers of a frame in order, and which of the shared constants a program uses.

@@ -24,7 +24,7 @@ backends = pytest.mark.parametrize("backend", [Engine, NativeEngine])
 
 
 def bound(draws: int, probability_of_alarm: float = 1e-9) -> float:
-    """How far from its mean the count of `draws` draws may be, by Hoeffding."""
+    """Return the distance from its mean that a count of `draws` draws may have, by Hoeffding."""
     return math.sqrt(draws * math.log(2 / probability_of_alarm) / 2)
 
 

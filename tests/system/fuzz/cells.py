@@ -21,7 +21,7 @@ DEAD_GENERATIONS = 1 << 31
 
 
 class Image:
-    """What every cell should hold: by register, uint64[copies, words], the lowest word first."""
+    """The expected content of every cell: by register, uint64[copies, words], the lowest word first."""
 
     def __init__(self, words: dict[str, Words]) -> None:
         self.words = words

@@ -54,7 +54,7 @@ Ints = NDArray[np.int64]
 
 
 class Layers(IntEnum):
-    """Which headers a frame has above Ethernet."""
+    """The headers of a frame above Ethernet."""
 
     HOPSUM = 0
     ARP = auto()

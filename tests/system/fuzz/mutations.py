@@ -46,7 +46,7 @@ LAYERS: Final = {
     Layers.PING: ((0, ETHERNET_FIELDS), (IPV4_AT, IPV4_FIELDS), (UDP_AT, ICMP_FIELDS)),
     Layers.PLAIN: ((0, ETHERNET_FIELDS),),
 }  # fmt: skip
-"""Where headers are; the hopsum header twice as often as others."""
+"""The places of headers. The hopsum header is there twice, so that it is mutated twice as often."""
 MEANINGFUL: Final = np.array((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 63, 64, 65, 255), np.uint64)
 PORTS: Final = np.array((0, 1, 3, 10, 11, 12, 17, 510))
 SIZES: Final = np.array((0, 1, 255, 256, 257, 511, 512, 513, 767, 768, 769, 1023, 1024, 1025, 1200))

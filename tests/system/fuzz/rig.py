@@ -51,7 +51,7 @@ Watch = Callable[["Rig", Frames, list[Sent]], None]
 
 @dataclass
 class Tally:
-    """What a run has met."""
+    """The counts of a run."""
 
     frames: int = 0
     kinds: Counter[str] = field(default_factory=Counter)

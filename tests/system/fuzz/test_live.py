@@ -30,7 +30,7 @@ FROM_SOCKETS = {
     Drop.UNKNOWN_WORKER, Drop.WRONG_PORT, Drop.WRONG_SOURCE, Drop.BAD_SLOT, Drop.BAD_ROUND, Drop.BAD_VALUE,
     Drop.OP_MISMATCH,
 }  # fmt: skip
-"""What datagrams can be dropped for: a UDP port makes right IPv4 headers, and the job has tables and no observer."""
+"""The drop reasons that datagrams can have. A UDP port makes right IPv4 headers, the job has tables and no observer."""
 
 
 @pytest.fixture(params=["whole", "fragments"])

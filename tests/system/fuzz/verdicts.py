@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of frames before any slot is looked at, written a third time: for whole arrays, and with no code of the
+"""The fate of frames before any slot is read, written a third time: for whole arrays, and with no code of the
 oracle's or the program's.
 
     a drop reason   the frame is dropped for it, and nothing else happens
@@ -142,7 +142,7 @@ def _admission(view: View, jobs: tuple[JobConfig, ...]) -> Ints:
 
 @dataclass
 class Members:
-    """What the jobs say of the sender of each frame."""
+    """Look up the sender of each frame in the jobs."""
 
     known: Bools
     """Its generation is one."""

@@ -27,7 +27,7 @@ class Breach(NamedTuple):
     kind: str
     config: Config
     what: str
-    """What goes wrong, in one line."""
+    """The violation in one line."""
 
     @property
     def mended(self) -> Config:

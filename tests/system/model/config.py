@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is searched: bounds, budgets of faults, rules taken away, checks."""
+"""The configuration of a search: bounds, budgets of faults, rules taken away, checks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Config:
 
     @cached_property
     def full_quorum(self) -> bool:
-        """Whether a round is complete with everybody's contribution only."""
+        """Say whether a round needs the contributions of all workers."""
         spine, leaf = (self.quorum_of(node) == len(self.children(node)) for node in (0, self.nodes - 1))
         return spine and leaf and not self.flush and not self.lowerings
 

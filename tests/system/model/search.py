@@ -15,7 +15,7 @@ from .world import Transition, World
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found."""
+    """The findings of a search."""
 
     states: int
     transitions: int
@@ -23,7 +23,7 @@ class Found:
     trace: str = ""
     """The shortest way to the violation, in the notation of docs/protocol.md."""
     complete: bool = True
-    """Whether no state was left out, apart from those behind a violation."""
+    """True if no state was left out, apart from those after a violation."""
 
 
 @cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a state of the model is made of. All values are immutable; a Pool numbers them, so that states are small.
+"""The parts of a state of the model. All values are immutable. A Pool numbers them, so that states are small.
 
 State      the controller, the network (every packet ever sent, a bitmap), the workers, the switch's copies
 truth      (generation, stream position) of a packet or copy: what it is, never read by a rule, only by checks
@@ -22,9 +22,9 @@ class Contribution(NamedTuple):
     worker: int
     chunk: int
     incarnation: int
-    """How many lives of the worker, this one included."""
+    """The number of the worker's lives, this one included."""
     variant: int
-    """What it was encoded with, or a re-encoding; 0 where that makes no difference."""
+    """The number of the inputs of the encoding, or 1 for a re-encoding. 0 where that makes no difference."""
 
 
 Values = tuple[Contribution, ...]
@@ -32,14 +32,14 @@ Values = tuple[Contribution, ...]
 
 
 class Content(NamedTuple):
-    """What a RESULT says."""
+    """The content of a RESULT."""
 
     contributors: int
     values: Values
 
 
 ZEROS = Content(0, ())
-"""What a worker without stale_fetch takes for a result on STALE."""
+"""The value that a worker without stale_fetch takes for a result on STALE."""
 
 
 class Kind(Enum):
@@ -79,7 +79,7 @@ class Cell(NamedTuple):
 
 
 class Life(IntEnum):
-    """What a worker does."""
+    """The activity of a worker."""
 
     RUN = 0
     SEALED = 1
@@ -139,7 +139,7 @@ class Control(NamedTuple):
     decided: tuple[Content | None, ...]
     quorum: int
     released: bool
-    """Whether the lease has ended (without lease_barrier)."""
+    """True if the lease has ended (without lease_barrier)."""
     budget: Budget
     lost: int = 0
     """Bitmap of the switches that lost registers and entries, and let nothing in."""

@@ -22,7 +22,7 @@ from .worker import WorkerRules
 
 EAGER = RepairPolicy(unproved_max=99, ask_after=10**6)
 HELD = 9
-"""What every STALE says to be held."""
+"""The `held` of every STALE."""
 
 
 class Pair:
@@ -114,7 +114,7 @@ def test_results_in_every_order_from_peers(slots: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_nothing_is_dropped_too_early(seed: int) -> None:
-    """What the real worker no longer serves the model's may drop; and it drops in the end what the model may."""
+    """The model's worker may drop results that the real one serves no longer. The real one drops each in the end."""
     rng = random.Random(seed)
     reduces = tuple(rng.randint(1, 3) for _ in range(4))
     config = make("B", 3, reduces=reduces, slots=rng.randint(1, 3))

@@ -32,7 +32,7 @@ from .world import World
 
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 DEPTH_FACTOR = 2
-"""How many times as many states a search with the rule visits as the one without it needed."""
+"""The states that a search with the rule visits, as a multiple of those that the one without it needed."""
 SEARCHES = [pytest.param(breach, id=f"{RULES[breach.rule].letter}-{breach.rule}-{breach.kind}") for breach in BREACHES]
 
 
@@ -107,7 +107,7 @@ def test_a_closed_leaf_that_adds_is_harmless(options: dict[str, int], monkeypatc
 
 
 def test_a_complete_copy_is_decided_without_seen() -> None:
-    """What lets the model forget `seen` there (switch.canonical)."""
+    """The reason why the model may forget `seen` there (switch.canonical)."""
     for seen, other, contributors, round_, generation, rank, flush in itertools.product(
         range(8), range(8), (1, 3, 7), (1, 3, 5), (1, 2), range(3), (False, True)
     ):

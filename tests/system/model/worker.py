@@ -18,7 +18,7 @@ Streams = tuple[tuple[int, ...], ...]
 
 
 class Address(NamedTuple):
-    """Where a stream position stands."""
+    """The phase of a stream position."""
 
     slot: int
     version: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers of a soak send, and what any set of them sums to: made once, looked up for every round.
+"""The payloads of a soak's workers and the sums of any set of them: made once, looked up for every round.
 
 A position of the stream has pattern number position mod PATTERNS. PATTERNS is a prime above the number of rounds that
 can be confused, so rounds that share a slot's copy never carry the same bytes.

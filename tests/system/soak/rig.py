@@ -47,7 +47,7 @@ OPS = (
 
 @dataclass(frozen=True)
 class Bench:
-    """What runs: a switch, its job, and the sockets around it."""
+    """The running system: a switch, its job, and the sockets around it."""
 
     switch: NativeSwitch
     management: ManagementClient
