@@ -99,17 +99,6 @@ class Audit:
         """Return the jobs that cannot go on under their generations: `SwitchController.repair` ends them."""
         return tuple(finding.job for finding in self.findings if finding.lost)
 
-    def counts(self) -> dict[str, int]:
-        """Return how many entries are wrong, by kind, and how many jobs are lost by that."""
-        return {
-            "checked": self.checked,
-            "foreign": len(self.foreign),
-            "leftover": len(self.leftover),
-            "missing": sum(len(finding.missing) for finding in self.findings) + isinstance(self.address, Insert),
-            "changed": sum(len(finding.changed) for finding in self.findings) + isinstance(self.address, Modify),
-            "lost_jobs": len(self.lost),
-        }
-
     def in_words(self) -> list[str]:
         """Return one line for everything that is wrong, none when nothing is."""
         return [

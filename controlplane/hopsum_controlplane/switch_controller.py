@@ -113,7 +113,6 @@ class _InstalledJob:
     plan: Plan
     transaction: EntryTransaction
     ending: bool = False
-    reserved: bool = False  # its allocation was: a failed creation gives it back as it was
 
     @property
     def entities(self) -> tuple[Entity, ...]:
@@ -186,19 +185,8 @@ class SwitchController:
 
     @property
     def free_capacity(self) -> FreeCapacity:
-        """Return the capacity that is neither used nor reserved."""
+        """Return the capacity that no job has."""
         return self._allocator.free_capacity
-
-    def reserve(self, slots: int, *, at: Allocation | None = None) -> Allocation:
-        """Set job index and slots aside for a job to come: the lowest that are free, or exactly `at`.
-
-        Raises ControlPlaneError when there is no such room.
-        """
-        return self._allocator.reserve(slots, at)
-
-    def release(self, allocation: Allocation) -> None:
-        """Give a reservation up. Raises ControlPlaneError when it is none, or a job has it."""
-        self._allocator.release(allocation)
 
     def create_job(
         self,
@@ -210,10 +198,10 @@ class SwitchController:
     ) -> Job:
         """Make a job: when this returns, the switch serves it.
 
-        `job_index` and `region`, reserved together or free, and `generation`, never used before, are chosen here unless
-        given. Raises ControlPlaneError when the specification is wrong, there is no room, or the switch fails.
-        Then nothing of the job is left, and a reservation stays one. When even the removal fails, the message says
-        so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
+        `job_index`, `region` and `generation`, never used before, are chosen here unless given. Raises
+        ControlPlaneError when the specification is wrong, there is no room, or the switch fails. Then nothing of the
+        job is left. When even the removal fails, the message says so, its slots stay taken, and `delete_job` on the
+        job found in `ending` tries again.
         """
         self.check(spec)
         validate_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
@@ -226,7 +214,6 @@ class SwitchController:
         except BaseException as error:
             self._roll_back(installed, error)
             raise
-        installed.reserved = False
         return installed.job
 
     def delete_job(self, job: Job) -> None:
@@ -425,7 +412,8 @@ class SwitchController:
     def _allot(
         self, spec: JobSpec, job_index: int | None, region: SlotRange | None, generation: int | None
     ) -> _InstalledJob:
-        (index, slots), reserved = self._allocator.take(spec.slots, job_index, region)
+        allocation = self._allocator.take(spec.slots, job_index, region)
+        index, slots = allocation
         try:
             generation = (
                 self._generations.allot(self._clock()) if generation is None else self._check_generation(generation)
@@ -433,12 +421,12 @@ class SwitchController:
             self._use_generation(generation)
             events = tuple(self._read_events(index))
         except BaseException:
-            self._allocator.free(Allocation(index, slots), keep_reserved=reserved)
+            self._allocator.free(allocation)
             raise
         device, can = self._device, self._device.capabilities
         place = (self._switch, generation, index, slots, can.max_window, device.program.code_group, can.ops)
         job = replace(Job.at(spec, *place), events_at_start=events)
-        installed = _InstalledJob(job, plan(job, device.program), EntryTransaction(self._device), reserved=reserved)
+        installed = _InstalledJob(job, plan(job, device.program), EntryTransaction(self._device))
         self._installed[generation] = installed
         return installed
 
@@ -479,9 +467,7 @@ class SwitchController:
         installed.ending = True
         installed.transaction.remove()
         del self._installed[installed.job.generation]
-        self._allocator.free(
-            Allocation(installed.job.job_index, installed.job.region), keep_reserved=installed.reserved
-        )
+        self._allocator.free(Allocation(installed.job.job_index, installed.job.region))
 
 
 _INSTEAD: Final = {

@@ -10,7 +10,6 @@ import pytest
 
 from hopsum_controlplane import (
     AdoptionStatus,
-    Allocation,
     ControlPlaneError,
     GenerationAllocator,
     Job,
@@ -231,32 +230,18 @@ def test_what_a_crashed_creation_left_is_ended(
     assert device.entities == desired(switch_endpoint)
 
 
-def test_allotments_that_the_books_choose(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
+def test_a_place_that_the_database_chooses(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
     generations = GenerationAllocator()
     controller = connect(device, generations=generations)
-    place = controller.reserve(100)
-    assert place == Allocation(0, SlotRange(0, 100))
-    assert controller.free_capacity == (1948, 1948, 63)
-    assert controller.create_job(make_spec("other")).slot_base == 100, "what is reserved is not given away"
-    generation = generations.allot(NOW)
-    job = controller.create_job(make_spec(slots=100), job_index=0, region=place.region, generation=generation)
-    assert (job.generation, job.job_index, job.region, job.group) == (generation, 0, place.region, 1)
+    generation, region = generations.allot(NOW), SlotRange(100, 100)
+    job = controller.create_job(make_spec(slots=100), job_index=3, region=region, generation=generation)
+    assert (job.generation, job.job_index, job.region, job.group) == (generation, 3, region, 4)
+    assert controller.free_capacity == (1948, 1848, 63)
     controller.delete_job(job)
-    assert controller.reserve(100, at=place) == place
-    controller.release(place)
-    assert controller.free_capacity == (2032, 1932, 63)
-
-
-def test_a_failed_creation_gives_a_reservation_back_as_it_was(
-    device: FakeDevice, connect: Connect, make_spec: MakeSpec
-) -> None:
-    controller = connect(device)
-    place = controller.reserve(16)
     device.fail(at=device.updates + 3, failure=Failure.REFUSED)
     with pytest.raises(ControlPlaneError):
-        controller.create_job(make_spec(), job_index=0, region=place.region)
-    assert (controller.jobs, controller.free_capacity) == ((), (2032, 2032, 63))
-    controller.create_job(make_spec(), job_index=0, region=place.region)
+        controller.create_job(make_spec(slots=100), job_index=3, region=region)
+    assert (controller.jobs, controller.free_capacity) == ((), (2048, 2048, 64))
 
 
 def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
@@ -275,7 +260,5 @@ def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_sp
     for change, message in wrong:
         with pytest.raises(ControlPlaneError, match=message):
             controller.create_job(make_spec("new"), **change)  # type: ignore[arg-type]
-    with pytest.raises(ControlPlaneError, match=r"job index 0 and slots 0 \.\. 15 are not reserved"):
-        controller.release(Allocation(0, job.region))
     assert device.updates == written
     assert controller.free_capacity == (48, 48, 63)

@@ -84,7 +84,7 @@ def allocator_from_records(
     for record in records:
         index, region = record.place(config.name)
         try:
-            allocator.reserve(region.size, Allocation(index, region))
+            allocator.take(region.size, index, region)
         except ControlPlaneError as error:
             raise ControlPlaneError(
                 f"job {record.name!r} is in the database with a place that switch {config.name!r} does not have: "
@@ -93,12 +93,12 @@ def allocator_from_records(
             ) from error
     for kept in foreign:
         with suppress(ControlPlaneError):  # a record has that place too
-            allocator.reserve(kept.allocation.region.size, kept.allocation)
+            allocator.take(kept.allocation.region.size, *kept.allocation)
     return allocator
 
 
 def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
-    """Return where a job goes. Its places are reserved by the switches' allocators.
+    """Return where a job goes. Its places are taken from the switches' allocators.
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals. Where there is none, or a tree is asked for, the same holds for spines, each with the
@@ -115,7 +115,7 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
         raise _no_room(request, choices)
     # max() takes the first of equals.
     best = max(fitting, key=lambda choice: min(each.switch.free_capacity.slots for each in choice))
-    top, *below = [(each.switch.config.name, each.switch.allocator.reserve(request.slots)) for each in best]
+    top, *below = [(each.switch.config.name, each.switch.allocator.take(request.slots)) for each in best]
     return Placement(*top, tuple(BranchAssignment(name, *allocation) for name, allocation in below))
 
 
