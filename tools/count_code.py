@@ -220,7 +220,7 @@ def count_house(root: Path) -> House:
         text = path.read_text()
         if path.suffix == ".md":
             house.words[name] = len(text.split())
-        elif name.startswith("tests/") and path.suffix == ".py":
+        elif name.startswith("tests/"):
             house.tests[name] = text.count("\n")
             first = re.search(r'^"""(\w+)', text, re.MULTILINE)
             if first and first[1] in QUESTION_WORDS:
