@@ -48,7 +48,7 @@ REFUSED_S: Final = 60.0
 
 
 class InProcessGroup:
-    """The meeting point of the ranks. See the module. A rank is in one meeting at a time."""
+    """The meeting point of the ranks of one process. A rank is in one meeting at a time."""
 
     def __init__(self, name: str, options: InProcessGroupOptions, facts: str) -> None:
         self.name = name
@@ -84,9 +84,11 @@ class InProcessGroup:
             self._require_whole()
             number = self._number
             self._brought[rank] = value
+            # The last rank sums for all, under the lock: nobody could go on before anyway.
             if len(self._brought) == self.options.workers:
                 self._combine(rank, combine)
             while self._number == number:
+                # The number is looked at again after a time-out: the sum may have come in that moment.
                 if not self._meeting.wait(deadline - time.monotonic()) and self._number == number:
                     self._give_up(rank, deadline_s)
                 if self._number == number:
@@ -96,6 +98,7 @@ class InProcessGroup:
     def leave(self, rank: int, why: str) -> None:
         """Break what the others wait for, now and later."""
         with self._meeting:
+            # The first reason is told: later ones are its consequences.
             self._broken = self._broken or f"rank {rank} {why}"
             self._meeting.notify_all()
 
@@ -113,6 +116,7 @@ class InProcessGroup:
         except BaseException as error:
             self.leave(rank, f"could not sum: {error}")
             raise
+        # A new number tells ranks that wake up that their meeting is over, also where the next one has begun.
         self._number += 1
         self._brought = {}
         self._meeting.notify_all()
@@ -144,6 +148,7 @@ def _join(name: str, rank: int, options: InProcessGroupOptions, facts: str) -> I
     """Return the group with this rank in it. Raises JoinError."""
     with _racks_lock:
         group = _groups.get(name)
+        # Ranks that come after a refusal hear of it too, and not of missing ranks a minute later.
         if group is not None and group.refused and rank not in group.told:
             group.told.add(rank)
             if time.monotonic() < group.refused_at_s + REFUSED_S:
@@ -229,6 +234,7 @@ def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> NDArr
         return None
     rng = np.random.default_rng((options.seed, number))
     chance = rng.random((options.workers, chunks))
-    order = chance.argsort(axis=0).argsort(axis=0)  # the latest have the smallest numbers
+    # The latest have the smallest numbers: as many as the quorum needs are in time whatever was drawn.
+    order = chance.argsort(axis=0).argsort(axis=0)
     in_time: NDArray[np.bool_] = (chance >= options.loss) | (order >= options.workers - options.quorum)
     return in_time

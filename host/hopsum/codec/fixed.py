@@ -37,6 +37,7 @@ _FINEST_EXPONENT: Final = 126
 
 def fixed_exponents(ranges: NDArray[np.float32], workers: int) -> NDArray[np.int32]:
     """Return s of blocks with these largest magnitudes, finite: the sum of `workers` integers x 2^s fits 32 bits."""
+    # Powers of two scale exactly, so that rounding to an integer is the only error.
     magnitude = np.frexp(ranges)[1]
     finest = 31 - (workers - 1).bit_length() - magnitude
     exponents: NDArray[np.int32] = np.minimum(finest, _FINEST_EXPONENT).astype(np.int32)
@@ -44,7 +45,15 @@ def fixed_exponents(ranges: NDArray[np.float32], workers: int) -> NDArray[np.int
 
 
 class Fixed(RangeCodec):
-    """See the module. The contract is `RangeCodec`. Contexts are not used: nothing is random."""
+    """Codec `fixed`: elements as 32-bit integers, one power of two per block. Contexts are not used.
+
+    Args:
+        workers: of the job, 1 to 64. Integers leave room for the sum of so many.
+        kernels: of a backend; "auto" on one thread if left out.
+
+    Raises:
+        CodecError: a number of workers that no job has.
+    """
 
     name = "fixed"
     op = Op.ADD32
@@ -53,11 +62,11 @@ class Fixed(RangeCodec):
     code_group = LANE_GROUP_CODES
 
     def __init__(self, workers: int, *, kernels: Kernels | None = None) -> None:
-        """Make the codec of a job. Raises CodecError for a number of workers that no job has."""
         require_workers(workers)
         self.workers = workers
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
+        # The sum of n <= 2^b integers needs b bits more than one of them.
         worker_bits = (workers - 1).bit_length()
         self._limit = np.float32(2.0 ** (31 - worker_bits) - 2.0 ** (7 - worker_bits))
 
@@ -82,6 +91,7 @@ class Fixed(RangeCodec):
         blocks = blocks_of(x.size, FIXED_BLOCK)
         require_ranges(own, blocks, "own")
         require_finite(own)
+        # Integers are scaled by the shared range: all ranks need the same power of two.
         scales = np.ldexp(np.float32(1), self.exponents(shared, blocks)).astype(np.float32)
         lanes = np.empty((blocks, FIXED_BLOCK), np.uint32)
         first = 0
@@ -119,13 +129,14 @@ class Fixed(RangeCodec):
         *,
         first_block: int = 0,
     ) -> NDArray[np.float32]:
-        """Return what these integers stand for. See `RangeCodec`."""
+        """Return the values of these integers, float32[elements], a new array. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(payloads, blocks, _SHAPE.up_bytes, f"payloads of {elements} elements")
         counts = np.ones(blocks)
         if included is not None:
             require_ranges(included, blocks, "included blocks instead of")
-            counts[~included] = np.inf  # what is divided by it is 0
+            # Divided by infinity is 0: an excluded block adds nothing.
+            counts[~included] = np.inf
         return self._divide(payloads, counts, shared, elements)
 
     def exponents(self, shared: SharedRanges, blocks: int) -> NDArray[np.int32]:
@@ -141,6 +152,7 @@ class Fixed(RangeCodec):
     def _divide(
         self, payloads: NDArray[np.uint8], counts: NDArray[np.float64], shared: SharedRanges, elements: int
     ) -> NDArray[np.float32]:
+        # One division by count times scale, and not two: it rounds once.
         divisors = np.ldexp(counts, self.exponents(shared, len(payloads)))
         lanes = np.require(payloads.view(np.uint32), requirements="A")
         out = np.empty((len(payloads), FIXED_BLOCK), np.float32)

@@ -38,6 +38,7 @@ def splitmix64(value: int) -> int:
 
 def derive_key(*parts: int) -> int:
     """Return a 64-bit key that follows from all parts and their order. Parts are taken modulo 2^64."""
+    # The number of parts enters, so that (0,) and (0, 0) have different keys.
     key = len(parts)
     for part in parts:
         key = splitmix64(key ^ part & _MASK)
@@ -51,6 +52,7 @@ def block_keys(key: int, first_block: int, blocks: int) -> NDArray[np.uint64]:
 
 def mix_keys(key: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return splitmix64(key + number) of each number, a new array."""
+    # numpy's uint64 wraps, which is the modulo that splitmix64 asks for.
     value = numbers + np.uint64((key + _GOLDEN) & _MASK)
     value = (value ^ value >> np.uint64(30)) * np.uint64(_FIRST)
     value = (value ^ value >> np.uint64(27)) * np.uint64(_SECOND)

@@ -86,6 +86,7 @@ class CollectivePhase(NamedTuple):
         """Return the lanes in use of each chunk, int64[chunks]."""
         chunks, full = len(self.payloads), SHAPES[self.op].elements
         counts = np.full(chunks, full, np.int64)
+        # Only the last chunk may be partly filled: a vector has its lanes in order.
         counts[-1] = self.lanes - (chunks - 1) * full
         return counts
 
@@ -252,6 +253,7 @@ def blocks_of(elements: int, block_elements: int) -> int:
 
 def padded_rows(x: NDArray[np.float32], columns: int) -> list[NDArray[np.float32]]:
     """Return the whole blocks of x as a view [blocks, columns], then any rest as a padded copy [1, columns]."""
+    # Only the rest is copied: whole blocks are a view, since a gradient has tens of megabytes.
     whole = x.size // columns
     parts = [x[: whole * columns].reshape(whole, columns)]
     if x.size % columns:
@@ -267,6 +269,7 @@ def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArra
     Raises:
         CodecError: a sum of nobody, or of a worker that the job does not have.
     """
+    # As a rule all chunks have the same contributors: one comparison of the array, in place of a pass for each worker.
     first = int(contributors[0]) if contributors.size else 0
     if 0 < first < 1 << workers and (contributors == contributors[0]).all():  # as a rule, and quick
         return np.full(contributors.shape, first.bit_count(), np.int32)
@@ -274,6 +277,7 @@ def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArra
     counts = np.zeros(bitmaps.shape, np.int32)
     for worker in range(workers):
         counts += (bitmaps >> np.uint64(worker) & np.uint64(1)).astype(np.int32)
+    # Shift by workers - 1 and compare with 1: a shift by 64 is undefined, and a job may have 64 workers.
     beyond = bitmaps >> np.uint64(workers - 1) > 1
     bad = np.flatnonzero((counts == 0) | beyond)
     if bad.size:
@@ -292,6 +296,7 @@ def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_
     bad = ~np.isfinite(x)
     count = int(bad.sum())
     hint = "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"
+    # Finite, but above the largest range that a codec takes: squares of a block would overflow float32.
     if not count and too_large:
         return NonFiniteError(
             f"rank {rank}: the vector is finite, but too large for the codec: its largest magnitude is "
@@ -328,6 +333,8 @@ class SpareVectors:
     def take(self) -> NDArray[np.float32]:
         """Return a vector, float32[elements], with any content."""
         try:
+            # list.pop and list.append are atomic under the interpreter lock: feedbacks of several threads share the
+            # list.
             return self._spare.pop()
         except IndexError:
             return np.empty(self._elements, np.float32)
@@ -364,6 +371,7 @@ class ErrorFeedback:
         self._pending: NDArray[np.float32] | None = None
         self._revocable = revocable
         self._before: NDArray[np.float32] | None = None
+        # Weak values: the vectors of a length go when the last feedback of that length does.
         self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
 
     def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -378,6 +386,7 @@ class ErrorFeedback:
         if self._pending is not None:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
         self._forget()
+        # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
         with np.errstate(over="ignore", invalid="ignore"):
             self._pending = np.add(x, self.residual, out=self._spares.take())
         return self._pending
@@ -391,10 +400,13 @@ class ErrorFeedback:
         if self._pending is None:
             raise CodecError("nothing to commit: no vector was compensated")
         if delivered is not None:
+            # In place: the pending vector becomes the residual, and no third vector is needed.
             np.subtract(self._pending, delivered, out=self._pending)
         before = self.residual
         self.residual, self._pending = self._pending, None
         if self._revocable:
+            # Kept, and not given to the spare vectors: another feedback would write into it before it can be given
+            # back.
             self._before = before
         else:
             self._spares.give(before)

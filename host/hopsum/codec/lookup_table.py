@@ -159,6 +159,7 @@ def truncation_bound(truncated: float) -> float:
 
     It is a multiple of 2^-40, so that ranks whose logarithms differ in the last bit encode with the same t.
     """
+    # Logarithms differ in the last bit from machine to machine. Ranks need the same bound to the bit.
     return round(-_NORMAL.inv_cdf(truncated / 2) / _BOUND_STEP) * _BOUND_STEP
 
 
@@ -174,7 +175,7 @@ def rounding_error(values: tuple[int, ...], bound: float) -> float:
 
 
 def cell_errors(values: tuple[int, ...], bound: float) -> NDArray[np.float64]:
-    """Return what each gap of a table contributes to its rounding error, float64[entries - 1]."""
+    """Return the share of each gap of a table in its rounding error, float64[entries - 1]."""
     return cell_errors_between(-bound + 2 * bound * np.array(values) / values[-1])
 
 
@@ -220,7 +221,7 @@ class TablePoint:
 def best_table(
     workers: int, lane_bits: int = 8, bits: int | None = SWITCH_BITS, error_feedback: bool = False
 ) -> LookupTable:
-    """Return the table for a job, the same on every rank: least expected error. See the module.
+    """Return the table of least expected error for a job, the same on every rank.
 
     The search takes seconds of processor time where lanes have room. The tables of small jobs come from
     `solved_tables` instead, which has what `search_table` found.
@@ -234,6 +235,7 @@ def best_table(
     Raises:
         CodecError: arguments outside their range, or so many workers that the coarsest table overflows a lane.
     """
+    # Solved beforehand: a search takes seconds, and every process of a job would do it.
     solved = None if error_feedback else SOLVED.get((lane_bits, workers))
     if solved is not None:
         values, eighths = solved
@@ -249,6 +251,7 @@ def paired_table(workers: int, error_feedback: bool = True) -> LookupTable:
     Raises:
         CodecError: so many workers that 3 values overflow half a lane.
     """
+    # 4 values need n 3 <= 15. With 3 values 7 workers fit into half a lane.
     if workers <= most_workers(PAIRED_BITS, PAIRED_SUM_BITS):
         return best_table(workers, PAIRED_SUM_BITS, PAIRED_BITS, error_feedback)
     most = _lane_max(PAIRED_SUM_BITS) // _THREE_G
@@ -268,7 +271,7 @@ def even_table(granularity: int, counted: int) -> LookupTable:
 
 
 def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback: bool) -> LookupTable:
-    """Return what `best_table` does, by searching. Arguments and errors are those of `best_table`."""
+    """Search the table of least expected error. Arguments and errors are those of `best_table`."""
     if bits is not None:
         return pareto_front(bits, workers, lane_bits, error_feedback)[-1].table
     _require_room(1, workers, lane_bits)
@@ -290,6 +293,7 @@ def pareto_front(bits: int, workers: int, lane_bits: int = 8, error_feedback: bo
     for granularity in _granularities(bits, _lane_max(lane_bits) // workers):
         table = _best_of_granularity(granularity, bits, counted)
         point = TablePoint(table, expected_nmse(table, counted), _lane_max(lane_bits) // granularity)
+        # A finer table that errs as much is beaten: it leaves room for fewer workers.
         if front and _first_of_least((front[-1].expected_nmse, point.expected_nmse)) == 0:
             continue
         if front and front[-1].workers_per_lane == point.workers_per_lane:
@@ -336,6 +340,7 @@ def _granularities(bits: int, finest: int) -> Iterator[int]:
     granularity = coarsest
     while granularity <= min(finest, max(SWITCH_GRANULARITY, 4 * coarsest)):
         yield granularity
+        # Every value up to the switch's limit. Above it the error falls as 1/g^2, and steps of 1/8 lose little.
         granularity += 1 if granularity < SWITCH_GRANULARITY else granularity // _STEP_GROWTH
 
 
@@ -356,6 +361,7 @@ def _best_of_granularity(granularity: int, bits: int, workers: int) -> LookupTab
 
 def _first_of_least(errors: Sequence[float]) -> int:
     """Return the index of the least error. Of equal ones it is the first."""
+    # exp and log may differ in the last bit between machines: what differs less than 1e-9 counts as equal.
     limit = min(errors) * (1 + _EQUAL)
     return next(index for index, error in enumerate(errors) if error <= limit)
 
@@ -381,6 +387,7 @@ def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, .
         bound: t, positive.
     """
     costs = grid_costs(granularity, bound)
+    # All pairs at once: at 511 and below a matrix is faster than the narrowed search.
     relax = relax_all if granularity <= _PLAIN_GRANULARITY else relax_narrowed
     start = np.full(granularity + 1, np.inf)
     start[0] = 0.0
@@ -390,6 +397,7 @@ def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, .
     values = [granularity]
     for layer in reversed(layers):
         paths = layer + costs[:, values[-1]]
+        # The first of equal paths, so that a table and its mirror image are decided alike everywhere.
         values.append(int(np.argmax(paths <= paths.min() * (1 + TIE))))
     return tuple(reversed(values))
 
@@ -401,11 +409,12 @@ def relax_all(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[
 
 
 def relax_narrowed(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what `relax_all` does, by way of ever closer targets whose origins lie between their neighbours'."""
+    """Return the same as `relax_all`: the best origin of a target lies between those of its neighbours."""
     size = best.size
     least = np.full(size, np.inf)
     origins = np.zeros(size + 2, np.intp)  # of target j at j + 1; fences at both ends
     origins[-1] = size - 1
+    # Halve the distance between targets: each new one lies between two whose origins are known.
     stride = 1 << size.bit_length() - 1
     while stride:
         targets = np.arange(stride - 1, size, 2 * stride)
@@ -429,11 +438,13 @@ def grid_costs(granularity: int, bound: float) -> NDArray[np.float64]:
     A grid point further on, every point of the gap costs its distance to l more, times one grid step.
     """
     width = 2 * bound / granularity
+    # A wide step needs more nodes of Gauss's rule to be exact to the last bits.
     nodes, weights = _rule(_NODES if width > 1 else _FINE_NODES)
     density = _density(-bound + width * (np.arange(granularity)[:, None] + nodes)) * weights * width
     mass, first, inner = density.sum(axis=1), density @ nodes, density @ (nodes * (1 - nodes))
     steps = np.arange(granularity)[None, :] - np.arange(granularity)[:, None]
     inside = steps >= 0
+    # Moments of the density inside one grid step suffice: a wider gap is a sum over its steps, made by cumsum.
     distance = np.where(inside, steps * mass + first, 0.0)
     grown = np.cumsum(distance, axis=1) - distance
     costs = np.full((granularity + 1, granularity + 1), np.inf)

@@ -142,7 +142,7 @@ class RangeCodec(ABC):
         *,
         first_block: int = 0,
     ) -> NDArray[np.float32]:
-        """Return what these UPDATE payloads add to the sum, float32[elements], a new array.
+        """Return the decoded share of these UPDATE payloads in the sum, float32[elements], a new array.
 
         Args:
             included: bool[blocks], which of them are in a sum, all by default. The others add nothing.
@@ -228,9 +228,11 @@ class RangeReduction(VectorReduction):
         A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
         this does nothing.
         """
+        # A mean that is written over x would destroy what error feedback and `abort` still need.
         overwritten = self._out is not None and np.may_share_memory(self._out, self._x)
         if self.state is not ReductionState.SUMS or not self.codec.streams or overwritten:
             return
+        # The network had to ask again: parts taken from sums that were replaced must be taken back.
         if first != self._taken_chunks:
             self._take_parts_back()
         if len(results):
@@ -251,6 +253,7 @@ class RangeReduction(VectorReduction):
         if shared.skipped:
             self._skip()
             return
+        # After `skipped`: only a rank whose ranges were not in the maximum gets here with an infinite block.
         self._drop_infinite()
         self._shared = shared
         self._encode()
@@ -262,16 +265,19 @@ class RangeReduction(VectorReduction):
         """Make the codes: all, or those of the first part."""
         assert self._shared is not None
         chunks = blocks_of(blocks_of(self.elements, self.codec.block_elements), self.codec.chunk_blocks)
+        # One part is all of it: nothing is sent before the last code is made.
         if not self._part_chunks or chunks <= self._part_chunks:
             self._part_chunks = 0
             self._payloads = self.codec.encode(self._x, self._own, self._shared, self.context)
             self._encoded = len(self._payloads)
             return
+        # Payloads of later parts are filled while the first ones are on the wire.
         self._payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
         self.encode_part()
 
     def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         assert self._shared is not None
+        # Parts have settled their chunks in the vector already: only the rest is decoded here.
         if self._taken_chunks:
             rest = slice(self._taken_chunks, len(results))
             if len(results) > self._taken_chunks:
@@ -283,6 +289,7 @@ class RangeReduction(VectorReduction):
         contributors = self._by_block(contributors)
         mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context, out=self._out)
         if self._feedback is not None:
+            # Only a RESULT's contributors decide: this rank's part was delivered where its own bit is set.
             self._subtract_delivered(contributors)
             self._commit(None)
         self._payloads = None
@@ -325,6 +332,7 @@ class RangeReduction(VectorReduction):
         included = includes(
             contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start], self.context.rank
         )
+        # Nothing of this rank is in these sums: the whole vector stays in the residual.
         if not included.any():
             return
         given = (
@@ -335,6 +343,7 @@ class RangeReduction(VectorReduction):
         )
         x = self._x[elements]
         if back:
+            # Added again in float32: the vector comes back rounded, which `abort` says.
             x += self.codec.contribution(*given[:2], x.size, *given[2:], first_block=blocks.start)
         else:
             self.codec.subtract_contribution(x, *given, first_block=blocks.start)
@@ -361,9 +370,11 @@ class RangeReduction(VectorReduction):
 
     def _drop_infinite(self) -> None:
         """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""
+        # First drop infinite elements. If a block's square sum is still infinite, drop its large ones too.
         for limit in (np.float32(np.inf), _LARGE):
             if int(self._own.max()) < INFINITE:
                 return
+            # The feedback's vector may be changed. The caller's may not.
             self._x = self._x if self._feedback is not None else self._x.copy()
             for start in range(0, self.elements, self.codec.block_elements):
                 rows = slice(start, start + self.codec.block_elements)
@@ -375,6 +386,7 @@ class RangeReduction(VectorReduction):
         """Leave of the compensated vector, which is the feedback's, what was not delivered."""
         assert self._payloads is not None
         assert self._shared is not None
+        # Block by block: a quorum may have had this rank in some chunks and not in others.
         included = includes(contributors, self.context.rank)
         if included.any():
             only = None if included.all() else included

@@ -55,6 +55,7 @@ def codec_names() -> tuple[str, ...]:
 def is_codec(name: str) -> bool:
     """Return whether a codec of this name is registered, or offered by an installed package, and register it."""
     if name not in CODECS:
+        # Looked up by name, so that other packages' codecs are not imported for it.
         for entry in entry_points(group=ENTRY_POINTS, name=name):
             register_codec(name, entry.load())
     return name in CODECS
@@ -113,6 +114,7 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     if twice := spelled.keys() & options:
         raise CodecError(f"codec {name}: option {', '.join(sorted(twice))} is there twice")
     options = spelled | options
+    # Made and checked before it is handed out: a worker that joined with wrong kernels would split the replicas.
     codec = CODECS[name](workers, kernels=load_kernels(backend, threads), **options)
     if codec.backend != "numpy":
         self_check(codec, CODECS[name](workers, kernels=load_kernels("numpy"), **options))
@@ -128,6 +130,7 @@ def self_check(codec: Codec, reference: Codec) -> None:
         CodecError: any byte differs. Do not use this backend.
     """
     x = np.random.default_rng(20230216).standard_t(3, _CHECKED_ELEMENTS).astype(np.float32)
+    # One block is much smaller than the others, and a third of all elements are zero: cases that kernels treat apart.
     x[:1024] *= np.float32(1e-8)
     x[::3] = 0
     for (what, found), (_, expected) in zip(_trace(codec, x), _trace(reference, x), strict=True):
@@ -141,6 +144,7 @@ def self_check(codec: Codec, reference: Codec) -> None:
 def _trace(codec: Codec, x: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it."""
     kept = ErrorFeedback(x.size)
+    # The last rank has the highest bit of the bitmap, rank 0 the lowest: both ends are checked.
     last = codec.start(x, ReductionContext(11, 3, codec.workers - 1), kept)
     ranks = [last] if codec.workers == 1 else [codec.start(x + x, ReductionContext(11, 3, 0)), last]
     bits = np.array([0] if codec.workers == 1 else [0, codec.workers - 1], np.uint64)

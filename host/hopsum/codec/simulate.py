@@ -58,20 +58,24 @@ def simulate_switch(
         present: bool[ranks, chunks], which contributions arrive, all by default. Somebody is in every chunk.
         code_group: of the codec that made them.
     """
+    # All ranks at once: for measurements of some megabytes, not for large jobs.
     stacked = np.stack(payloads)
     if present is None:
         present = np.ones(stacked.shape[:2], np.bool_)
     values = lane_values(op, stacked, table, code_group)
+    # 0 is neutral for sums, OR, and the maximum of non-negative ranges.
     masked = np.where(present[:, :, None], values, values.dtype.type(0))
     if op == Op.MAX32:
         total = masked.max(axis=0)
     elif op == Op.OR:
         total = np.bitwise_or.reduce(masked, axis=0)
     else:
+        # Native byte order adds faster. Lanes wrap modulo their width, as in the switch.
         total = masked.sum(axis=0, dtype=values.dtype.newbyteorder("="))
     bits = np.uint64(1) << np.arange(len(stacked), dtype=np.uint64)
     contributors = np.where(present, bits[:, None], np.uint64(0)).sum(axis=0, dtype=np.uint64)
     results = np.ascontiguousarray(total.astype(values.dtype)).view(np.uint8)
+    # The switch adds in 8-bit lanes, and packs 6 bits of each only into the RESULT.
     return pack_sums(results) if op == Op.LOOKUP_ADD6 else results, contributors
 
 

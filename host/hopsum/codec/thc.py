@@ -136,6 +136,7 @@ class LookupTableCodec(RangeCodec):
         if paired and lane_bits != LANE_BITS[0]:
             raise CodecError(f"paired codes in lanes of {lane_bits} bits: their lanes have {LANE_BITS[0]} bits")
         packed = _packs_results(result_bits, lane_bits, paired)
+        # Pairs share a lane, and packed results keep 6 bits of it: sums need to fit there.
         sum_bits = lane_bits
         if paired:
             sum_bits = PAIRED_SUM_BITS
@@ -176,6 +177,7 @@ class LookupTableCodec(RangeCodec):
         found = [self._kernels.root_mean_square(part) for _, part in _numbered(padded_rows(x, self.block_elements))]
         values = found[0] if len(found) == 1 else np.concatenate(found)
         bits = values.view(np.uint32)
+        # Written with `not`, so that NaN is caught as well.
         if not values.max() <= HUGE:
             bits[~(values <= HUGE)] = INFINITE
         return bits
@@ -195,6 +197,7 @@ class LookupTableCodec(RangeCodec):
         blocks = blocks_of(x.size, self.block_elements)
         require_ranges(own, blocks, "own")
         require_finite(own)
+        # Before the loop: both are needed by every run, and cost passes over all blocks.
         scales, shifts = self._scales(own.view(np.float32), _shared_ranges(shared, blocks))
         parts = _numbered(padded_rows(x, self.block_elements))
         chunks_in_all = blocks_of(blocks, self.chunk_blocks)
@@ -203,6 +206,7 @@ class LookupTableCodec(RangeCodec):
             chunks = self._chunks(run)
             codes = payloads[chunks] if self.chunk_blocks == 1 else self._room_for_codes(chunks)
             for rows, part in _within(parts, run):
+                # Whole blocks are a view of x, the padded last block a part of its own: rows are numbered over both.
                 own_codes = codes[rows.start - run.start : rows.stop - run.start]
                 keys = _keys(context, first_block + rows.start)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
@@ -232,10 +236,12 @@ class LookupTableCodec(RangeCodec):
 
         def decode(rows: slice, out: NDArray[np.float32]) -> None:
             given = (self._sums(results, rows), counts[rows], factors[rows], self.granularity, self._form)
+            # Kernels report the largest lane of each block in passing. It is checked when all are decoded.
             peaks[rows] = self._kernels.thc_decode(*given, _keys(context, first_block + rows.start), out)
 
         out = np.empty(elements, np.float32) if out is None else out
         self._by_rows(decode, out)
+        # After the last block: a mean of impossible sums never leaves this function.
         self._require_sums(peaks, counts, first_block)
         return out
 
@@ -249,7 +255,7 @@ class LookupTableCodec(RangeCodec):
         *,
         first_block: int = 0,
     ) -> NDArray[np.float32]:
-        """Return what codes add to a sum. See `RangeCodec`."""
+        """Return the decoded share of codes in a sum. See `RangeCodec`."""
         out = np.empty(elements, np.float32)
         self._dequantize(out, payloads, shared, _keys(context, first_block), included, subtract=False)
         return out
@@ -264,7 +270,7 @@ class LookupTableCodec(RangeCodec):
         *,
         first_block: int = 0,
     ) -> None:
-        """Subtract what codes add to a sum, in one pass. See `RangeCodec`."""
+        """Subtract the decoded share of codes, in one pass over x. See `RangeCodec`."""
         self._dequantize(x, payloads, shared, _keys(context, first_block), included, subtract=True)
 
     def _dequantize(
@@ -283,6 +289,7 @@ class LookupTableCodec(RangeCodec):
         factors = self._factors(_shared_ranges(shared, blocks), np.ones(blocks, np.int32))
         if included is not None:
             require_ranges(included, blocks, "included blocks instead of")
+            # A factor of 0 makes the contribution of a block 0, at no cost for the others.
             factors[~included] = 0
 
         def dequantize(rows: slice, out: NDArray[np.float32]) -> None:
@@ -310,6 +317,7 @@ class LookupTableCodec(RangeCodec):
         for run in self._runs(whole):
             work(run, rows[run])
         if rest:
+            # Kernels take whole blocks only: the last one is padded, and its rest copied back.
             tail = np.zeros((1, columns), np.float32)
             tail[0, :rest] = out[whole * columns :]
             work(slice(whole, whole + 1), tail)
@@ -318,6 +326,7 @@ class LookupTableCodec(RangeCodec):
     def _runs(self, blocks: int) -> list[slice]:
         """Return runs of blocks to work on at a time: all at once, or as many as leave bytes between in a cache."""
         step = _RUN_ELEMENTS // self.block_elements // self.chunk_blocks * self.chunk_blocks
+        # Payloads are what kernels read and write: nothing lies between, so all blocks go at once, on all threads.
         if self.chunk_blocks == 1 and self.op != Op.LOOKUP_ADD6:
             step = max(blocks, 1)
         return [slice(start, min(start + step, blocks)) for start in range(0, blocks, step)]
@@ -352,12 +361,14 @@ class LookupTableCodec(RangeCodec):
     def _scales(
         self, own: NDArray[np.float32], shared: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Return what elements are multiplied with, 0 where the shared range is zero, and the shifts k.
+        """Return the scale of the elements of each block, 0 where the shared range is zero, and the shifts k.
 
         Between kernels, with cold caches, each operation takes some 10 us on the calling thread alone: few of them.
         """
+        # One element of the table's grid is 2^FRACTION_BITS. The unscaled Hadamard matrix multiplies by sqrt(B).
         unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
         shifts = np.zeros(own.shape, np.int32)
+        # Divided by infinity, a block of zeros gets the scale 0, without a branch in the kernels.
         used = np.where(shared < TINY, np.inf, shared)
         if (own > used).any():
             # The least k with own <= shared 2^k: frexp's exponent, less one where the quotient is a power of two.
@@ -368,7 +379,9 @@ class LookupTableCodec(RangeCodec):
 
     def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the factor of rotated-back integers, 0 where the shared range is zero or no worker is in."""
+        # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
         unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
+        # A block without contributors has no sum: 0, and not a division by 0.
         used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
         return (used * unit / np.maximum(counts, 1)).astype(np.float32)
 
@@ -411,8 +424,10 @@ class Thc(LookupTableCodec):
         _require_lane_bits(lane_bits)
         if bits not in (PAIRED_BITS, CODE_BITS):
             raise CodecError(f"thc with codes of {bits} bits: {PAIRED_BITS} or {CODE_BITS}")
+        # Two codes of 2 bits fill the 4-bit symbol that the switch looks up.
         paired = bits == PAIRED_BITS
         _packs_results(result_bits, lane_bits, paired)
+        # Paired codes truncate so much that only error feedback makes up for it.
         kept = paired if error_feedback is None else error_feedback
         if table is None:
             table = paired_table(workers, kept) if paired else best_table(workers, result_bits or lane_bits, None, kept)
@@ -515,6 +530,7 @@ def pair_table(values: tuple[int, ...]) -> tuple[int, ...]:
             f"a table of {len(values)} values up to {values[-1]} for paired codes: at most {_PAIR_CODES} values up to "
             f"{(1 << PAIRED_SUM_BITS) - 1}"
         )
+    # A table of 3 values: code 3 is never sent, and must still not exceed half a lane.
     padded = values + (values[-1],) * (_PAIR_CODES - len(values))
     return tuple((high << PAIRED_SUM_BITS) + low for high in padded for low in padded)
 
@@ -577,6 +593,7 @@ def _require_table(workers: int, table: LookupTable, lane_bits: int) -> None:
             f"{workers} workers * granularity {table.granularity} = {total} overflows a lane, whose maximum is {most}; "
             "leave the table out to get one that fits, or take fewer bits or wider lanes"
         )
+    # Codes are not values: the switch looks them up, so its limits hold.
     if table.granularity != len(table.values) - 1:  # codes are not values: the switch looks them up
         require_switch_table(table)
     if table.bound < MIN_BOUND:

@@ -53,10 +53,12 @@ def expected_nmse_of_values(
     blocks.reshape(-1)[: x.size] = x
     energy = np.square(blocks).sum(axis=1)
     ranges = np.sqrt(energy / block if per_block else np.full(len(blocks), energy.sum() / x.size))[:, None]
+    # Such a block is zero, and sent as that.
     ranges[ranges == 0] = np.inf  # such a block is zero, and sent as that
     levels = -bound + 2 * bound * np.array(values) / values[-1]
     error = 0.0
     for _ in range(rotations):
+        # Rotated in float64 by a plain transform, which shares no code with the kernels that it judges.
         coordinates = _rotate(blocks * rng.choice([-1.0, 1.0], blocks.shape))
         rounded, lost = _coordinate_errors(coordinates / ranges, levels)
         scale = np.where(np.isinf(ranges), 0.0, ranges)
@@ -70,6 +72,7 @@ def _within(rounded: NDArray[np.float64], lost: NDArray[np.float64], elements: i
     What rounding adds to coordinates the inverse rotation spreads evenly over a block, and falls as 1/n. What
     truncation takes away it puts where it was, and stays.
     """
+    # The last block is padded: errors on the padding are not counted.
     filled = (elements - 1) % rounded.shape[1] + 1
     total = float(rounded[:-1].sum() / workers + np.square(lost[:-1]).sum())
     spread = float(rounded[-1].sum()) * filled / rounded.shape[1] / workers

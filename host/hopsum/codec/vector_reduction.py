@@ -51,7 +51,7 @@ RANGE_LANES: Final = SHAPES[Op.MAX32].elements
 
 
 class ReductionState(Enum):
-    """The state of an all-reduce. See the module."""
+    """The state of an all-reduce: the table above has the meanings."""
 
     RANGES = auto()
     INDEX = auto()
@@ -93,6 +93,7 @@ class VectorReduction(ABC):
         self._x = x if feedback is None else feedback.compensate(x)
         try:
             self.phase: CollectivePhase | None = self._first_phase()
+        # Nobody has this reduction, so nobody could abort it, and the feedback would stay busy.
         except BaseException:  # nobody has this reduction, so nobody could give it up
             self._rollback()
             raise
@@ -126,6 +127,7 @@ class VectorReduction(ABC):
         """Abort. See `Reduction`."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
+        # A vector with NaN must not enter the residual: every later step would have it.
         if np.isfinite(self._x).all():
             self._commit(None)
         else:
@@ -133,7 +135,7 @@ class VectorReduction(ABC):
         self._end(ReductionState.GONE)
 
     def _require_phase(self) -> CollectivePhase:
-        """Return what results are for. Raises CodecError when it is over."""
+        """Return the phase whose results are due. Raises CodecError when the all-reduce is over."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
         return self.phase
@@ -141,6 +143,7 @@ class VectorReduction(ABC):
     def _skip(self) -> None:
         """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
         error = None
+        # The error is made before the feedback gives the vector back: its message reads the vector.
         if self._on_nonfinite == "raise":
             large = bool(self._own.max(initial=0) >= INFINITE)
             error = nonfinite_error(self._x, self._tensors, self.context.rank, too_large=large)
@@ -151,6 +154,7 @@ class VectorReduction(ABC):
 
     def _finish(self, mean: NDArray[np.float32], contributors: NDArray[np.uint64]) -> None:
         if self._out is not None and mean is not self._out:
+            # Written at the very end, so that `out` may be x itself: until here x was still needed.
             self._out[:] = mean
         self.mean, self.contributors = mean if self._out is None else self._out, contributors
         self._end(ReductionState.DONE)
@@ -209,6 +213,7 @@ def require_usable(shared: SharedRanges) -> None:
 def pack_ranges(ranges: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """Return the MAX32 payloads of ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
     chunks = blocks_of(ranges.size, RANGE_LANES)
+    # Lanes beyond the last block are 0, which no maximum is below.
     lanes = np.zeros(chunks * RANGE_LANES, ">u4")
     lanes[: ranges.size] = ranges
     return lanes.view(np.uint8).reshape(chunks, -1)
@@ -223,4 +228,5 @@ def read_ranges(results: NDArray[np.uint8], blocks: int) -> SharedRanges:
     chunks = blocks_of(blocks, RANGE_LANES)
     require_rows(results, chunks, RANGE_LANES * 4, f"ranges of {blocks} blocks")
     bits = results.reshape(-1).view(">u4")[:blocks].astype(np.uint32)
+    # NaN has bits above infinity. One value for both, so that all ranks skip alike.
     return SharedRanges(np.minimum(bits, np.uint32(INFINITE)).view(np.float32))

@@ -47,6 +47,7 @@ class GroupSums:
 
     def means(self, values: list[float]) -> list[float]:
         """Return the mean of each number over the ranks. Wait for it."""
+        # float64: a rounding to float32 may decide between two close times.
         x = torch.tensor(values, dtype=torch.float64) / self.workers
         self._start(x, dist.ReduceOp.SUM).wait()
         return list(map(float, x))
@@ -72,6 +73,7 @@ def group_of(
     """
     if not dist.is_available() or not dist.is_initialized():
         return None
+    # DDP's own group, which a program may have made of some ranks only.
     own: dist.ProcessGroup | None = module.process_group if isinstance(module, DistributedDataParallel) else None
     group = given or own or dist.group.WORLD
     rank, workers = dist.get_rank(group), dist.get_world_size(group)
@@ -171,6 +173,7 @@ class Sender:
         """
         buffer, names = bucket.buffer(), self._names_in(bucket)
         places = places_of([parameter.numel() for parameter in bucket.parameters()])
+        # Before any sum begins: with `out` in place the mean may overwrite the gradients at once.
         used = self._used(buffer, names, places)
         for plain in (False, True):
             chosen = [
@@ -197,11 +200,14 @@ class Sender:
     def _to_agent(self, portion: Portion, step: Step, number: int) -> PortionSum:
         names, sizes, device = portion.names, portion.sizes, portion.buffer.device
         on_device = self.device_codecs.at(device) if self.device_codecs else None
+        # float32 on its place is not copied: the all-reduce works in DDP's own buffer.
         x = portion.gather().to("cpu" if on_device is None else device, torch.float32).contiguous()
+        # A step that may be redone by the process group needs the gradients once more.
         if self.keeps_gradients and x.data_ptr() == portion.buffer.data_ptr():
             x = x.clone()
         begun, tensors = PortionSum(portion, x, compressed=True), list(zip(names, sizes, strict=True))
         call: dict[str, Any] = {"step": number, "tensors": tensors, "on_nonfinite": self.on_nonfinite}
+        # Before `submit`: the result may come in another thread before that returns.
         step.begin(begun)
         try:
             if on_device is None:
@@ -221,6 +227,7 @@ class Sender:
             try:
                 result = future.result()
             except WorkersReplacedError:
+                # The communicator has put the whole vector into the feedback: a step that is done again takes it back.
                 begun.settled = True
                 raise
             self.times.end_allreduce(result, x.numel())
@@ -229,6 +236,7 @@ class Sender:
             begun.settled = True
             return True
 
+        # Runs in the communicator's thread, or here where the result is there already.
         future.add_done_callback(lambda _: _end(step, take))
         return begun
 
@@ -241,6 +249,7 @@ class Sender:
 
         def take() -> bool:
             future.wait()
+            # The process group says nothing of NaN: each rank looks at the same mean, so all decide alike.
             if bool(begun.x.isfinite().all()):
                 return True
             if self.on_nonfinite == "skip":

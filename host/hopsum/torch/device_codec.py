@@ -61,6 +61,7 @@ class DeviceCodecs:
         Raises:
             CodecError: there is none, and codec_on is "device".
         """
+        # Made when a device is first asked for: kernels are compiled and checked then, which takes seconds.
         if device not in self._made:
             self._made[device] = self._make(device)
         return self._made[device]
@@ -76,6 +77,7 @@ class DeviceCodecs:
         return sum(each.staging.bytes_to_device for each in self._made.values() if each is not None)
 
     def _make(self, device: torch.device) -> DeviceCodec | None:
+        # On the CPU the host's own codec is faster than plain torch operations.
         if self._codec_on == "host" or (self._codec_on == "auto" and device.type == "cpu"):
             return None
         try:
@@ -105,6 +107,7 @@ def device_codec(codec: Codec, device: torch.device | str, *, backend: str = "au
     Raises:
         CodecError: it has no form for devices, device or backend cannot be used, or the bytes differ.
     """
+    # Not isinstance: a subclass may make other bytes.
     if type(codec) is not Thc:
         raise CodecError(f"codec {codec.name} has no form for devices: thc has one")
     _require_form(codec)
@@ -138,6 +141,7 @@ def _require_form(codec: Thc) -> None:
 def _require_same(codec: Codec, found: DeviceCodec) -> None:
     """Compare one all-reduce phase by phase: other bytes would split the replicas of a job."""
     rng = np.random.default_rng(20230216)
+    # Magnitudes over eight decades, and a last block that is not full: each branch of the kernels is taken.
     x = (rng.standard_t(3, _CHECKED_ELEMENTS) * np.exp(np.linspace(-9, 9, _CHECKED_ELEMENTS))).astype(np.float32)
     context = ReductionContext(11, 3, codec.workers - 1)
     kept, here = ErrorFeedback(x.size), DeviceFeedback(x.size, found.device)
@@ -147,6 +151,7 @@ def _require_same(codec: Codec, found: DeviceCodec) -> None:
     while right.phase is not None and ours.phase is not None:
         _require_equal(codec, found, right.phase.op.name, right.phase.payloads, ours.phase.payloads)
         sums, _ = simulate_switch(right.phase.op, [right.phase.payloads], codec.lookup, code_group=codec.code_group)
+        # The highest rank, so that the top bit of the bitmap is used.
         contributors = np.full(len(sums), 1 << codec.workers - 1, np.uint64)
         for each in (right, ours):
             each.take(sums, contributors)

@@ -81,6 +81,7 @@ class DeviceFeedback:
 
     def __init__(self, elements: int, device: torch.device | str = "cpu") -> None:
         self._streams = streams_of(torch.empty(0, device=device).device)
+        # Made in the stream that uses it, so that torch's allocator needs no record of another one.
         with self.queue():
             self.residual = torch.zeros(elements, dtype=torch.float32, device=device)
             """float32[elements]. Set it to restore a checkpoint, between all-reduces."""
@@ -127,10 +128,12 @@ class DeviceFeedback:
             each[: whole * codec.block_elements].view(whole, codec.block_elements)
             for each in (x, self.residual, self._spare)
         ]
+        # One pass adds and measures: the vector crosses the device's memory once less.
         parts = [codec.kernels.compensate(*rows)]
         if rest:
             torch.add(x[-rest:], self.residual[-rest:], out=self._spare[-rest:])
             parts.append(codec.ranges(self._spare[-rest:]))
+        # Only now: a failure before leaves the feedback as it was.
         self._pending = self._spare
         return bounded(torch.cat(parts))
 
@@ -194,7 +197,8 @@ class DeviceReduction:
         self.mean: Any = None
         self.contributors: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.squares: list[torch.Tensor] = []
-        """Of the sample of what was to be delivered, and then of what was left; without feedback there is none."""
+        """Sums of squares of the sample, float64[1] each: of the compensated vector, then of its residual. Empty without
+        feedback."""
         self._codec, self._staging, self._feedback = codec, staging, feedback
         self._out, self._number, self._piece_elements = out, number, piece_elements
         self._tensors, self._on_nonfinite = tensors, on_nonfinite
@@ -253,6 +257,7 @@ class DeviceReduction:
                 self._take_sample(self._x)
             own = self._staging.read(self._own)
         self._staging.wait()
+        # Read after the wait: before it the copy may be under way.
         self._own_bits = own.numpy().view(np.uint32)
         return CollectivePhase(Op.MAX32, pack_ranges(self._own_bits), self._blocks)
 
@@ -261,6 +266,7 @@ class DeviceReduction:
         if shared.skipped:
             self._skip()
             return
+        # Only this rank: its ranges came too late to make all ranks skip.
         if int(self._own_bits.max()) >= INFINITE:
             self._drop_infinite()
             require_finite(self._own_bits)
@@ -273,6 +279,7 @@ class DeviceReduction:
         codec, staging = self._codec, self._staging
         rows = (codec.chunks(self._blocks), SHAPES[codec.op].up_bytes)
         codes = staging.streams.room(rows, torch.uint8)
+        # Copied beside the kernels of the step. Kernels queued from here on see it.
         self._shared = staging.load(shared)
         with staging.on_kernels():
             scales, shifts = codec.scales(self._own, self._shared)
@@ -280,7 +287,9 @@ class DeviceReduction:
             for blocks, chunks, elements in self._pieces():
                 made = self._payloads[chunks]
                 codec.encode_blocks(self._x[elements], scales[blocks], shifts[blocks], self.context, blocks.start, made)
+                # The codes of this piece cross the bus while the next piece is encoded.
                 staging.fetch(made, codes[chunks])
+        # The host needs the codes: they go to the network from its memory.
         staging.wait()
         return codes.numpy()
 
@@ -326,8 +335,10 @@ class DeviceReduction:
             if self._feedback is not None:
                 self._subtract_delivered(by_block, beyond)
                 self._take_sample(self._x)
+            # In the order of the kernels: it is there when the mean is.
             flag = staging.read(beyond)
         staging.wait()
+        # The one look at the sums, after the last wait.
         if int(flag):
             self._refuse_sums(results, counts)
         if self._feedback is not None:
@@ -341,6 +352,7 @@ class DeviceReduction:
         counted = self._staging.load(counts)
         factors = codec.factors(self._shared, counted)
         for blocks, chunks, elements in self._pieces():
+            # Sums of the next piece cross the bus while this one is decoded.
             sums = self._staging.load(results[chunks])
             given = (sums, counted[blocks], factors[blocks], self.context, blocks.start)
             beyond.append(codec.decode_blocks(*given, self._out[elements]))
@@ -353,6 +365,7 @@ class DeviceReduction:
             return
         codec = self._codec
         alone = torch.ones(self._blocks, dtype=torch.int32, device=codec.device)
+        # The flag is on the device. Multiplied with it, nothing is subtracted where the sums are impossible.
         factors = codec.factors(self._shared, alone) * (beyond == 0)
         if not included.all():
             factors *= self._staging.load(included)
@@ -368,6 +381,7 @@ class DeviceReduction:
     def _pieces(self) -> Iterator[_Piece]:
         """Yield the vector's pieces, of whole chunks but for the last one."""
         codec = self._codec
+        # Whole chunks: a pair of blocks shares its codes.
         size = max(1, self._piece_elements // (codec.block_elements * codec.chunk_blocks)) * codec.chunk_blocks
         for first in range(0, self._blocks, size):
             blocks = slice(first, min(first + size, self._blocks))
@@ -390,6 +404,7 @@ class DeviceReduction:
     def _take_sample(self, vector: torch.Tensor) -> None:
         """Read the squares of the elements that statistics look at, in the order of the kernels."""
         if self.elements > RUNS * RUN_ELEMENTS:
+            # As `hopsum.communicator.vector.sample`, so that statistics of both kinds of vectors are alike.
             part = self.elements // RUNS
             vector = vector[: RUNS * part].view(RUNS, part)[:, sample_place(self.elements, self._number)]
         self.squares.append(self._staging.read(vector.double().square().sum()))
@@ -431,6 +446,7 @@ class DeviceVector:
         *,
         out: torch.Tensor,
     ) -> None:
+        # Both must be like the codec's vectors, and stay alive until the codec's streams are done with them.
         for tensor in (x, out):
             require_tensor_vector(tensor, codec.device)
         kept = x.numel() if feedback is None else feedback.residual.numel()
@@ -444,6 +460,7 @@ class DeviceVector:
         self._codec, self._staging = codec, staging
         self._number = 0
         self._reduction: DeviceReduction | None = None
+        # Behind what the program's stream has queued: the codec must not read x before it is made.
         self._ready = staging.streams.mark()
         for tensor in (x, out):
             staging.streams.adopt(tensor)

@@ -78,6 +78,8 @@ class Fragment:
         vector = torch.empty(self.elements)
         places = torch.split(vector, list(self.sizes))
         for place, local, shared in zip(places, self._local, self.global_parameters, strict=True):
+            # A bfloat16 replica that made no step has a pseudo-gradient of 0, and not the rounding of the global
+            # values.
             start = _rounded(shared.detach(), local.dtype).float()
             torch.sub(start, _data(local).to("cpu", torch.float32), out=place.view(shared.shape))
         return vector.numpy()
@@ -86,6 +88,7 @@ class Fragment:
         """Make a vector, float32[elements], the gradients of the global parameters. They keep its memory."""
         gradients = torch.split(torch.from_numpy(mean), list(self.sizes))
         for each, gradient in zip(self.global_parameters, gradients, strict=True):
+            # A view: the outer optimiser reads the mean where the communicator wrote it.
             each.grad = gradient.view(each.shape)
 
     def clear_gradients(self) -> None:
@@ -148,6 +151,7 @@ def _runs(named: Mapping[str, nn.Parameter], count: int) -> list[list[str]]:
     before = 0
     for number, (name, each) in enumerate(named.items()):
         middle = before + each.numel() / 2
+        # Each fragment needs a parameter: the last ones are cut off in time.
         left, missing = len(named) - number, count - len(groups)
         if groups[-1] and (left == missing or (missing and middle * count >= total * len(groups))):
             groups.append([])
@@ -301,6 +305,7 @@ class DiLoCo:
             MismatchError: the replicas have other global parameters, options or steps.
         """
         self.steps += 1
+        # Before the next fragment is sent: one at a time is on its way.
         if self._sent is not None and self.steps >= self._sent.due_step:
             self._apply()
         for number in range(len(self.fragments)):
@@ -343,9 +348,12 @@ class DiLoCo:
     def _send(self, number: int) -> None:
         """Submit the pseudo-gradient of a fragment. Its randomness follows from the count of all-reduces."""
         fragment = self.fragments[number]
+        # A new array, which becomes the mean in place.
         vector = fragment.pseudo_gradient()
         feedback = self._residuals.feedback(fragment.names, fragment.sizes) if self.error_feedback else None
         residual = None if feedback is None else feedback.residual
+        # The names of tensors are compared by the communicator before the sum: a digest among them compares parameters
+        # too.
         told = f"global parameters and options with digest {fragment.digest(self._facts)} at step {self.steps}"
         future = self.comm.submit(
             vector,
@@ -359,7 +367,7 @@ class DiLoCo:
 
     @property
     def _facts(self) -> str:
-        """Return what ranks need to have in common, in words."""
+        """Return the options that replicas need to have in common, as text for a digest."""
         outer = self.outer_optimizer
         groups = [{key: value for key, value in group.items() if key != "params"} for group in outer.param_groups]
         options = (self.sync_every, self.fragment_sync_delay, self.fragment_update_alpha, len(self.fragments))
@@ -393,6 +401,7 @@ class DiLoCo:
         assert self._sent is not None
         mean, fragment = self._arrive(self._sent), self.fragments[self._sent.number]
         fragment.synced_at = self._sent.due_step - self.fragment_sync_delay
+        # Before the optimiser's step: a failure there must not apply the mean twice.
         self._sent = None
         fragment.set_gradients(mean)
         self.outer_optimizer.step()
@@ -400,7 +409,7 @@ class DiLoCo:
         fragment.merge(self.fragment_update_alpha)
 
     def compression_stats(self) -> dict[str, float]:
-        """Return what was synchronised so far and what it cost, in numbers, for a log. NaN before there is anything.
+        """Return counts, bytes and seconds of all synchronisations so far, for a log. NaN before the first one.
 
         `bytes_per_step` are bytes at this rank's interface in the busier direction, headers included, by inner steps.
         Beside them: what DDP would send in each step by a ring in fp32 (`ddp_ring_fp32_bytes_per_step`), and through
@@ -433,7 +442,7 @@ class DiLoCo:
             fragment.merge()
 
     def state_dict(self) -> DiLoCoStateDict:
-        """Return what a checkpoint needs, copied. Each rank has its own, beside its model and inner optimiser.
+        """Return a copy of this rank's state for a checkpoint, beside its model and inner optimiser.
 
         All ranks call it after the same step: it waits for a mean that is on its way. Raises as `step` does.
         """
@@ -474,6 +483,7 @@ class DiLoCo:
             for name, each in zip(fragment.names, fragment.global_parameters, strict=True)
         }
         saved = {name: each.shape for name, each in state["global_parameters"].items()}
+        # Also the order: the outer optimiser's state knows parameters by number.
         if list(saved.items()) != list(here.items()) or len(state["synced_at"]) != len(self.fragments):
             differing = next((name for name in {**here, **saved} if here.get(name) != saved.get(name)), "its fragments")
             raise ValueError(f"state of another model or other fragments: {differing} differs")

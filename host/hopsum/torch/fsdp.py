@@ -63,6 +63,7 @@ class ReplicaState:
 
     def _average(self, gradients: torch.Tensor, where: str, sizes: dict[str, int]) -> None:
         """Replace a module's reduced gradients by their mean over the replicas; called by torch in `backward`."""
+        # FSDP2 packs the gradients of parameters that have one: a missing one would shift all behind it.
         expected = sum(sizes.values())
         if gradients.numel() != expected:
             raise ValueError(
@@ -84,11 +85,12 @@ class ReplicaState:
         self.allreduces += 1
         if result.skipped:
             gradients.fill_(torch.nan)
+        # float32 was summed in place.
         elif x.data_ptr() != gradients.data_ptr():
             gradients.copy_(within_range(x, gradients.dtype))
 
     def state_dict(self) -> ReplicaStateDict:
-        """Return what a checkpoint needs, copied; one for each rank."""
+        """Return a copy of this rank's residuals for a checkpoint."""
         residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
         return ReplicaStateDict(
             version=_VERSION, replica=self.comm.rank, shard=self.shard, shards=self.shards, residuals=residuals
@@ -173,5 +175,6 @@ def _shard_elements(parameter: DTensor) -> int:
     """Return the elements of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
     shards = parameter.device_mesh.size()
     if parameter.placements[0].is_shard(0):
+        # FSDP2 pads dimension 0 to a multiple of the shards before it reduces.
         return -(-parameter.shape[0] // shards) * prod(parameter.shape[1:])
     return parameter.numel() // shards

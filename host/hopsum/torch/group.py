@@ -127,6 +127,7 @@ class ProcessGroupHopsum(dist.ProcessGroup):
         """Say which way large sums of this group go, where a program may take it for the other one."""
         if self._told:
             return
+        # Once a group, whichever way its first large sum goes.
         self._told = True
         if self._options is None:
             _log.warning(
@@ -152,6 +153,7 @@ class ProcessGroupHopsum(dist.ProcessGroup):
 
     def _submit(self, options: Options, tensor: torch.Tensor, average: bool) -> Any:
         x = tensor.detach().to(torch.float32).contiguous().flatten()
+        # torch waits for this future in its own threads. The communicator's future is no torch future.
         arrived: torch.futures.Future[None] = torch.futures.Future()
         submitted = options.comm.submit(x.numpy(), on_nonfinite=options.on_nonfinite)
 

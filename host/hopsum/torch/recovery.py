@@ -66,6 +66,7 @@ class StateDictRecovery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        # Any other error is the program's: only this one is the same on all ranks, with the step undone.
         if not isinstance(error, WorkersReplacedError):
             return False
         self.replaced_ranks = error.ranks

@@ -82,6 +82,7 @@ class Residuals:
 
     def _here(self, layout: Layout) -> ErrorFeedback | DeviceFeedback | None:
         """Return the error feedback of this layout, if all residuals of its parameters are in it."""
+        # All or none: a layout that lost a parameter would have a stale residual.
         found = all(name in self._places and self._places[name].layout == layout for name in layout)
         return self._feedback[layout] if found else None
 
@@ -101,10 +102,12 @@ class Residuals:
             if name in self._places:
                 before = self._places[name]
                 kept = self._feedback[before.layout]
-                with _queue(kept), _queue(made):  # on one device in one order; else the copy waits
+                # On one device in one order. From a device to the host the copy waits.
+                with _queue(kept), _queue(made):
                     _values(made)[places[name].elements].copy_(_values(kept)[before.elements])
         self._places.update(places)
         self._feedback[layout] = made
+        # Layouts that no parameter is in any more are forgotten, with their vectors.
         inhabited = {place.layout for place in self._places.values()}
         self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
         return made

@@ -75,11 +75,11 @@ class Scaler(Protocol):
     """The part of torch.amp.GradScaler that is used here."""
 
     def get_scale(self) -> float:
-        """Return what losses are multiplied by at present."""
+        """Return the factor of losses at present."""
 
 
 class Submitted(NamedTuple):
-    """A bucket in its sums."""
+    """A submitted bucket: its buffer, its step, and the all-reduces that carry it."""
 
     buffer: torch.Tensor
     step: Step
@@ -180,6 +180,7 @@ class HopsumState:
         self._calls = _Calls(comm.rank)
         self._start(Residuals())
         self.attach(comm, module, process_group=process_group, scaler=scaler)
+        # At the state's end, also that of the program: by then a hook that was registered has been called.
         weakref.finalize(self, self._calls.warn)
 
     def _start(self, residuals: Residuals) -> None:
@@ -232,8 +233,9 @@ class HopsumState:
                 "first, or pass process_group"
             )
         codecs = DeviceCodecs(comm, self.codec_on)
+        # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
         for device in {parameter.device for parameter in names}:
-            codecs.at(device)  # here and not in a backward pass: kernels are compiled and checked
+            codecs.at(device)
         self._start(self._residuals)
         self._scaler = scaler
         self._sender = Sender(
@@ -286,6 +288,7 @@ class HopsumState:
         gradients that are not dense real numbers; GenerationEndedError or CommunicatorClosedError if the agent takes
         nothing more.
         """
+        # Bucket 0 begins a new step: one still open belongs to a backward pass that was given up.
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, sums = open_step or self._begin_step(), list[PortionSum]()
         try:
@@ -295,6 +298,7 @@ class HopsumState:
         compressed = sum(each.compressed for each in sums)
         self.allreduces += compressed
         if bucket.is_last():
+            # Before `complete`: the communicator may wait for more buckets of the group until then.
             self._end_group()
             self.steps += 1
             self._times.hand_over()
@@ -311,6 +315,7 @@ class HopsumState:
         try:
             dropped = submitted.step.over.result()
         except BaseException as error:
+            # What ended all is kept. An error that a later step may follow is replaced by the newest.
             if self.failure is None or isinstance(self.failure, CollectiveError | WorkersReplacedError):
                 self.failure = error
             raise
@@ -346,6 +351,7 @@ class HopsumState:
         if self.trial is not None and self.steps >= self.start_iter:
             self.trial.begin_step()
         if self._sender is not None and has_switch:
+            # Kept, as `attach` may put another communicator in its place before the group ends.
             self._grouping = self._sender.agent
             self._grouping.group_start()
         self._follow_scale()
@@ -361,11 +367,12 @@ class HopsumState:
         """Bring residuals to the scale of the gradients that come."""
         if self._scaler is not None and self._scaler.get_scale() != self._scale:
             scale = self._scaler.get_scale()
+            # Residuals are parts of scaled gradients. Unscaled they would count 2^16 times too little or too much.
             self._residuals.scale(scale / self._scale)
             self._scale = scale
 
     def compression_stats(self) -> dict[str, float]:
-        """Return what was summed so far and what it cost, in numbers, for a log.
+        """Return counts, bytes and seconds of all steps so far, for a log.
 
         Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed; `bytes_up`
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
@@ -403,7 +410,7 @@ class HopsumState:
         }
 
     def state_dict(self) -> StateDict:
-        """Return what a checkpoint needs, copied. Raises RuntimeError in the middle of a backward pass."""
+        """Return a copy of this rank's state for a checkpoint. Raises RuntimeError in the middle of a backward pass."""
         if self._step is not None and self._step.under_way:
             raise RuntimeError("gradients are on their way: take the state between backward passes")
         residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}

@@ -54,11 +54,13 @@ class Portion:
 
     def gather(self) -> torch.Tensor:
         """Return the gradients; the buffer itself if they are all of it."""
+        # The usual case: everything is compressed, and nothing is copied.
         whole = sum(self.sizes) == self.buffer.numel()
         return self.buffer.detach() if whole else torch.cat([self.buffer[place] for place in self.places])
 
     def scatter(self, mean: torch.Tensor) -> None:
         """Write the mean into the buffer, in its type."""
+        # The mean may have been written in place.
         if mean.data_ptr() != self.buffer.data_ptr():
             mean = within_range(mean, self.buffer.dtype)
             for place, own in zip(self.places, self.own_places(), strict=True):
@@ -169,6 +171,7 @@ class Step:
                 self._failures.append(failure)
             self._dropped |= dropped
             self._under_way -= 1
+            # Decided under the lock, acted upon outside of it: callbacks may take other locks.
             over = self._complete and self._under_way == 0
         if over:
             self._finish()
@@ -206,10 +209,13 @@ class Step:
 
     def _settle(self) -> None:
         try:
+            # A CollectiveError is the same on all ranks, by the same results. Others end the generation, on this rank
+            # at least.
             serious = [each for each in self._failures if not isinstance(each, CollectiveError | WorkersReplacedError)]
             if serious:  # it ends the generation, and residuals hold what was not delivered (docs/training.md)
                 raise serious[0]
-            if self._failures or self._dropped:  # the step has no effect: take back what sums of it have committed
+            # The step has no effect: what its sums have committed is taken back, on all ranks alike.
+            if self._failures or self._dropped:
                 for each in self._sums:
                     if each.feedback is not None and each.settled:
                         each.feedback.give_back(slice(None))
@@ -224,6 +230,7 @@ class Step:
 
     def _apply(self) -> None:
         """Keep the residuals of parameters without gradients (rule 3), and forget those that were carried."""
+        # Rule 3: DDP would drop the mean, and a residual delivered in it would be lost.
         unused = {name for sums, used in self._used for name in _keep_residuals(sums, used)}
         for each in self._sums:
             for name in each.carried:
@@ -233,6 +240,7 @@ class Step:
 
 def _keep_residuals(sums: list[PortionSum], used: torch.Tensor) -> list[str]:
     """Undo the sums of parameters that have no gradient on any rank, and return their names."""
+    # One flag a parameter, in the order of all sums, which is the same on all ranks.
     flags, found = iter(used.tolist()), []
     for each in sums:
         for name, place in zip(each.portion.names, each.portion.own_places(), strict=True):
@@ -289,10 +297,12 @@ class FallBack:
 
         It is called with whether the process group has to average this step, or with why the ranks could not vote.
         """
+        # These are the same on all ranks anyway: no vote is needed for them.
         alike = (CollectiveError, WorkersReplacedError)
         own = [each for each in failures if not isinstance(each, alike)]
         lost = [each for each in own if is_loss(each)]
         self._cause = lost[0] if lost else None
+        # The largest vote counts: one rank that lost the switch makes all fall back, any other error stops all.
         vote = _MEANS if not own else _LOST if len(lost) == len(own) else _FAILED
 
         def count() -> None:
@@ -304,6 +314,7 @@ class FallBack:
             else:
                 then(self._verdict(int(ballot), own))
 
+        # A thread, since the vote waits for the slowest rank, and the communicator's thread must not.
         threading.Thread(target=count, name="hopsum-vote", daemon=True).start()
 
     def _verdict(self, highest: int, own: list[BaseException]) -> bool | BaseException:
@@ -328,6 +339,7 @@ class FallBack:
         self.active = True
         for each in sums:
             if each.compressed:
+                # Residuals as they were before the step, then added to the gradients: the exact mean delivers both.
                 each.give_back()
                 each.carry(self._residuals)
                 each.x.div_(self._workers)

@@ -50,7 +50,7 @@ class StepTimes:
         self._begun_steps = 0
         self._handed_over_s = 0.0
         self._last_wait_s: float | None = None
-        """Of the step in progress, once it has waited."""
+        """Seconds that the step in progress has waited, None before its means are here."""
         self._last_end_s = 0.0
         self.waited_steps = 0
         self.wait_s = 0.0
@@ -83,6 +83,7 @@ class StepTimes:
     def end_allreduce(self, result: AllReduceResult, elements: int) -> None:
         """Note that an all-reduce of so many elements is over."""
         now = self._clock()
+        # All-reduces overlap: only the time since the last end is counted anew.
         self._busy_s += max(0.0, now - max(self._last_end_s, now - result.seconds))
         self._last_end_s = now
         self._elements += elements
@@ -92,6 +93,7 @@ class StepTimes:
     @property
     def step_s(self) -> float:
         """Return the mean time from the beginning of one step's all-reduces to that of the next; NaN of one step."""
+        # One step has a beginning and no end yet.
         if self._first_begun_s is None or self._begun_steps < 2:
             return float("nan")
         return (self._begun_s - self._first_begun_s) / (self._begun_steps - 1)
@@ -187,8 +189,11 @@ class MethodTrial:
         if steps < 2 * each:
             self.compresses = steps < each
             return
+        # Times of whole steps, from beginning to beginning: computing that one way hides is counted for it.
         took_s = [after - before for before, after in zip(self._begun_at, self._begun_at[1:], strict=False)]
+        # The median, as one checkpoint or data stall would decide the mean.
         own = [median(took_s[SETTLING_STEPS:each]), median(took_s[each + SETTLING_STEPS :])]
+        # The mean over the ranks, so that all of them take the same way.
         hopsum_s, group_s = self._agree(own)
         self.is_over, self.step_s = True, (hopsum_s, group_s)
         self.compresses = hopsum_s < group_s or not self._decides

@@ -87,6 +87,7 @@ class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         cuda: Any = torch.cuda  # streams and events have no types
         self.device, self._event = device, cuda.Event
+        # High priority: a kernel of microseconds would queue behind a backward pass of milliseconds.
         self._kernels = cuda.Stream(device, priority=-1)
         self._copies = cuda.Stream(device, priority=-1)
 
@@ -109,12 +110,14 @@ class CudaStreams:
     @contextmanager
     def _on(self, stream: torch.cuda.Stream, after: Mark) -> Iterator[None]:
         with torch.cuda.stream(stream):
+            # The device waits, and the host goes on.
             if after is not None:
                 stream.wait_event(after)
             yield
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Tell torch's allocator. See `Streams`."""
+        # Both: kernels and copies of the codec use it, and its owner may free it as soon as the mean is there.
         for stream in (self._kernels, self._copies):
             tensor.record_stream(stream)
 
@@ -125,6 +128,7 @@ class CudaStreams:
     def wait(self) -> None:
         """Sleep until both are done: a thread that polls would take a core from the training. See `Streams`."""
         for stream in (self._copies, self._kernels):
+            # A blocking event lets the thread sleep. Spinning would take a core from the training.
             done = self._event(blocking=True)
             done.record(stream)
             done.synchronize()
@@ -170,13 +174,16 @@ class Staging:
 
         The copy goes beside the kernels that are queued already. The array may change when this returns.
         """
+        # Pinned memory: only from there do copies run beside kernels, and return before they are done.
         pinned = self.streams.room(array.shape, _DTYPES[array.dtype.name])
         pinned.numpy()[...] = array
         with self.streams.on_copies():
+            # Allocated in the stream of copies, so that torch's allocator knows who writes first.
             loaded = torch.empty_like(pinned, device=self.streams.device, pin_memory=False)
             loaded.copy_(pinned, non_blocking=True)
             arrived = self.streams.mark()
         with self.streams.on_kernels(arrived):
+            # Kernels read it in another stream: its memory must not be used again before these are done.
             self.streams.adopt(loaded)
         self.bytes_to_device += array.nbytes
         return loaded
@@ -184,6 +191,7 @@ class Staging:
     def fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy what the kernels queued so far make to memory from `room`, beside the kernels that follow."""
         with self.streams.on_kernels():
+            # Copies wait for the kernels queued so far, not for those of the next piece.
             made = self.streams.mark()
         with self.streams.on_copies(made):
             self.streams.adopt(source)

@@ -48,6 +48,7 @@ def within_range(mean: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     No mean of float16 numbers is beyond them: what is has it from a codec's error. Infinities and NaN stay.
     """
+    # A mean just beyond float16 would become infinite, and a GradScaler would drop the step.
     most = torch.finfo(torch.float16).max
     if dtype != torch.float16 or not mean.numel() or not bool((mean.abs() > most).any()):
         return mean
@@ -90,6 +91,7 @@ class DeviceCall:
         self.elements = tensor.numel()
         self._place, self._like, self._out = place, tensor, out
         self._x = tensor.detach().to(torch.float32).contiguous().view(-1)
+        # The mean is written where it is wanted, without a copy, if that is a float32 vector.
         flat = out is not None and out.dtype == torch.float32 and out.is_contiguous()
         self._mean = out.detach().view(-1) if out is not None and flat else torch.empty_like(self._x)
 
@@ -102,7 +104,7 @@ class DeviceCall:
         return DeviceFeedback(self._x.numel(), self._place.device)
 
     def vector(self, feedback: DeviceFeedback | None) -> DeviceVector:
-        """Return what a communicator takes."""
+        """Return the tensor as a vector to submit to a communicator."""
         return self._place.vector(self._x, feedback, self._mean)
 
     def restore(self, mean: torch.Tensor, factor: int) -> torch.Tensor:
@@ -132,6 +134,7 @@ def device_call(
         TypeError: no dense floating-point tensor.
     """
     require_dense(tensor)
+    # By communicator, weakly: a closed one takes its device's codecs with it.
     codecs = _codecs.setdefault(comm, {})
     if codec_on not in codecs:
         codecs[codec_on] = DeviceCodecs(comm, codec_on)

@@ -45,6 +45,7 @@ def load_kernels(backend: str, threads: int = 1) -> Kernels:
     if backend not in BACKENDS:
         raise CodecError(f"backend {backend!r}: one of {', '.join(BACKENDS)}")
     if backend == "numpy":
+        # Imported here, as backends import this package.
         from hopsum.codec.backends.numpy_kernels import NumpyKernels
 
         return NumpyKernels()

@@ -41,11 +41,13 @@ class LazyKernel:
 
     def compile(self) -> Callable[..., None]:
         """Return the machine code, compiled or loaded now if it was not before."""
+        # numba's own lock, taken first: another thread may compile a function that this one needs.
         with _compiling:
             if self._compiled is None:
                 try:
                     self._compiled = _numba.njit(self._signature, nogil=True, cache=True)(self._function)
-                except RuntimeError:  # numba finds no directory that it may write to
+                except RuntimeError:
+                    # numba finds no directory that it may write to: compile anew in each process.
                     self._compiled = _numba.njit(self._signature, nogil=True)(self._function)
             return self._compiled
 

@@ -125,14 +125,17 @@ class TableSteps:
         gaps = [high - low for low, high in pairwise(values)]
         runs: list[tuple[int, int]] = []
         starts = [0]
+        # Gaps of one width share a level, (q + u w) >> 16, so each width costs one pass over a block.
         for width in sorted(set(gaps)):
             for target in (high for low, high in pairwise(values) if high - low == width):
                 if len(runs) > starts[-1] and sum(runs[-1]) == target - 1:
                     runs[-1] = (runs[-1][0], runs[-1][1] + 1)
                 else:
                     runs.append((target - 1, 1))
+            # Kernels count two runs at a time. No level reaches 255, and a length of 0 adds nothing.
             runs += [(255, 0)] * (len(runs) % 2)
             starts.append(len(runs))
+        # The commonest gap: only codes after other gaps need a correction.
         base = max(set(gaps), key=lambda width: (gaps.count(width), width))
         extras = [(code, (gap - base) % 256) for code, gap in enumerate(gaps, 1) if gap != base]
         extras += [(255, 0)] * (len(extras) % 2)
@@ -159,7 +162,7 @@ class TableSteps:
 
 
 class Kernels(Protocol):
-    """A backend. All arrays are contiguous. Rows are blocks. `out` is filled, everything else only read."""
+    """The interface of a backend. All arrays are contiguous. Rows are blocks. A kernel fills `out`."""
 
     name: str
     threads: int

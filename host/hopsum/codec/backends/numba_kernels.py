@@ -39,6 +39,7 @@ def _peak_bits(bits: Any, turns: Any, own: Any, out: Any) -> None:
         for block in range(first, end):
             peak = u32(0)
             for j in range(256):
+                # Magnitudes of floats have the order of their bits without the sign. NaN is above +inf.
                 peak = max(peak, u32(bits[block, j] & u32(0x7FFFFFFF)))
             out[block] = peak
         first, end = take(turns, own, bits.shape[0])
@@ -51,6 +52,7 @@ def _fixed_encode(x: Any, scales: Any, limit: Any, turns: Any, own: Any, out: An
         for block in range(first, end):
             scale = scales[block]
             for j in range(256):
+                # A block beyond its range (ranges that came too late) is clamped: the integer sum must not wrap.
                 value = min(max(x[block, j] * scale, -limit), limit)
                 out[block, j] = swap(u32(i32(np.rint(value))))
         first, end = take(turns, own, x.shape[0])
@@ -79,6 +81,7 @@ def _group(form: Form) -> int:
 
 
 def _key(key: int, first: int) -> np.uint64:
+    # numba takes no Python integer beyond 64 bits. Keys add up modulo 2^64.
     return np.uint64((key + first) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -163,6 +166,8 @@ class NumbaKernels:
 
     def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
         """Call work on as many threads as `floats` is worth, each with `turns`, which all share, and its number."""
+        # A thread wakes up in 0.1 ms: short arrays are done sooner without.
         threads = max(1, min(self.threads, floats.nbytes // MIN_THREAD_BYTES))
+        # Each thread begins at a run of its own: neighbouring blocks would share cache lines.
         turns = np.array([len(floats) * run // threads for run in range(threads)], np.int64)
         run_parallel([partial(work, turns, own) for own in range(threads)], self.threads)

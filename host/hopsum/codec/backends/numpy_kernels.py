@@ -29,6 +29,8 @@ class NumpyKernels:
         """Add squares in 16 lanes over B/16 rows, then halve the lanes. A square of a float32 is exact in float64."""
         out = np.empty(len(x), np.float32)
         for run in _runs(len(x)):
+            # 16 running sums, since that is a vector's width on common processors: compiled kernels add in the same
+            # order.
             lanes = np.zeros((run.stop - run.start, 16))
             for row in range(0, x.shape[1], 16):
                 part = x[run, row : row + 16].astype(np.float64)
@@ -55,6 +57,7 @@ class NumpyKernels:
     ) -> None:
         """Round by looking up the lower neighbour of every cell of the table's grid."""
         granularity = steps.granularity
+        # Rounding looks at the cell of the table's grid: all positions of a cell have the same two neighbours.
         beneath = np.searchsorted(steps.table, np.arange(granularity + 1), side="right") - 1
         lower = np.clip(beneath, 0, len(steps.table) - 2)
         upper = steps.table[lower + 1].astype(np.int32)
@@ -64,6 +67,7 @@ class NumpyKernels:
             np.clip(q, 0, granularity << FRACTION_BITS, out=q)
             u = _fractions(block_keys(keys.rounding, keys.first + run.start, len(q)), q.shape[1])
             cell = q >> FRACTION_BITS
+            # Rounded up with probability (q - lower) / width, exactly, by 16 random bits.
             up = q + u * width[cell] >= upper[cell] << FRACTION_BITS
             out[run] = _to_payload((lower[cell] + up).astype(np.uint8), form)
 
@@ -148,9 +152,11 @@ def _coordinates(
 ) -> NDArray[np.int32]:
     """Return q before its clamp, int32[blocks, B]."""
     half = granularity << FRACTION_BITS - 1
+    # A vector with infinite elements passes here before its ranges make all ranks skip.
     with np.errstate(over="ignore"):
         scaled = x * scales[:, None]
     y = _to_wire(_hadamard(np.rint(scaled).astype(np.int32) * _signs(keys, x.shape)))
+    # Clamp before the shift: k of up to 23 bits would overflow 32.
     limits = ((half >> shifts) + 1)[:, None]
     beyond = (shifts > 0)[:, None]
     return np.asarray(np.where(beyond, np.clip(y, -limits, limits) << shifts[:, None], y) + np.int32(half))
@@ -180,6 +186,7 @@ def _fractions(keys: NDArray[np.uint64], elements: int) -> NDArray[np.int32]:
 def _hadamard(v: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return H v for each row of int32[blocks, B], in the natural (Sylvester) order."""
     shape = v.shape
+    # Largest stride first, the natural (Sylvester) order. Integers: any order gives the same sums.
     stride = shape[1] // 2
     while stride:
         pair = v.reshape(len(v), -1, 2, stride)

@@ -91,6 +91,7 @@ def by_group(grouped: Any, lanes: Any) -> Any:
 
     @inner
     def convert(source: Any, group: Any, out: Any) -> None:
+        # The group of every software switch. A constant lets LLVM unroll: 128 and 64 are those of Tofino's programs.
         if group == 512:
             grouped(source, 512, out)
         elif group == 128:
@@ -113,7 +114,10 @@ def take(turns: Any, own: Any, blocks: Any) -> Any:
     """
     runs = turns.shape[0]
     for other in range(runs):
+        # First the own run, then the next thread's: neighbours come last, so that two threads rarely touch one cache
+        # line.
         run = (own + other) % runs
+        # Atomic: no two threads get the same blocks, though none holds a lock.
         first, end = fetch_add(turns, run, TURN_BLOCKS), blocks * (run + 1) // runs
         if first < end:
             return first, min(first + TURN_BLOCKS, end)
@@ -159,9 +163,12 @@ def _sum_squares(_: Any, row: Any) -> Any:
         total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
         zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
         with _numba_cgutils.for_range_slice(builder, zero, array.nitems, step) as (first, _count):
+            # A square of a float32 is exact in float64. Only the order of the sums matters, and it is that of the
+            # reference: 16 lanes.
             values = builder.fpext(load(builder, array.data, first, _SQUARED), _DOUBLES)
             builder.store(builder.fadd(builder.load(total), builder.fmul(values, values)), total)
         sums = builder.load(total)
+        # The order of the reference: another one rounds differently, and ranges of ranks would differ.
         for half in (8, 4, 2, 1):
             low, high = (shuffle(builder, sums, sums, range(at, at + half)) for at in (0, half))
             sums = builder.fadd(low, high)
@@ -173,6 +180,7 @@ def _sum_squares(_: Any, row: Any) -> Any:
 @kernel(read(_F32, 2), TURNS, _I64, filled(_F32, 1))
 def root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
     """Fill out with the root mean square of every block."""
+    # Threads share the call: each takes blocks until none is left, so that a slow core delays the others by one turn.
     first, end = take(turns, own, x.shape[0])
     while first < end:
         for block in range(first, end):
@@ -185,6 +193,7 @@ def root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
 
 def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elements: int) -> None:
     """Scale x, float32[B], to integers with signs, and do the stages of strides B/8, B/4 and B/2 into spare."""
+    # llvm.rint rounds half to even, as numpy's rint does. An instruction that adds 0.5 would split the ranks.
     rint = _numba_cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
     for first in range(0, elements // 8, 8):
         places = range(first, elements, elements // 8)
@@ -199,6 +208,7 @@ def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elem
 def _middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
     """Do the stages of strides from 16 to B/16 in place, in vectors of this type; spare: integers[B]."""
     for first in range(0, elements, elements // 8):
+        # Strides here are multiples of 16: 16 neighbours go together, as one vector or as two.
         for base in range(first, first + 16, kind.count):
             places = range(base, base + elements // 8, 16)
             done = hadamard(builder, [load(builder, spare, at, kind) for at in places])
@@ -210,6 +220,8 @@ def _last_rows(builder: Any, spare: Any, out: Any, elements: int) -> None:
     """Do the stages of strides 1 to 8, and write to out, int32[B], in the wire's order."""
     columns = elements // 16
     for row in range(0, columns, 8):
+        # Stride 8 lies between the halves of a row of 16. Strides 1 to 4 lie inside of 8 elements: 8 rows transposed
+        # make them sums of vectors.
         halves = [[load(builder, spare, 16 * (row + i) + at, _INTS) for i in range(8)] for at in (0, 8)]
         pairs = list(zip(*halves, strict=True))
         for first, rows in (
@@ -259,6 +271,7 @@ def fractions(key: Any, strides: Any, u: Any) -> None:
 @inner
 def shift_up(a: Any, half: Any, shift: Any) -> None:
     """Multiply coordinates with 2^shift, clamped before so that they cannot overflow."""
+    # With this limit the shifted value stays within +-(g 2^15 + 2^k), so 32 bits hold it for k up to 23.
     limit = i32(i32(half >> shift) + i32(1))
     for j in range(a.shape[0]):
         a[j] = i32(min(max(a[j], i32(-limit)), limit) << shift)
@@ -282,6 +295,7 @@ def _count(levels: Any, below: Any, lengths: Any, first: Any, codes: Any) -> Non
     """Add how many values of two runs each level has reached."""
     below0, length0, below1, length1 = below[first], lengths[first], below[first + 1], lengths[first + 1]
     for j in range(levels.shape[0]):
+        # Saturating arithmetic in 8 bits, 32 or 64 levels a vector. A search by index would gather, which costs more.
         level = levels[j]
         reached0 = min(u8(max(level, below0) - below0), length0)
         reached1 = min(u8(max(level, below1) - below1), length1)
@@ -296,6 +310,7 @@ def round_up(
     if identity:
         _rounded_levels(q, u, i32(1), codes)
         return
+    # A code is the number of the table's values that are reached, so it can be counted group by group.
     codes[:] = u8(0)
     for group in range(widths.shape[0]):
         _rounded_levels(q, u, widths[group], levels)
@@ -313,17 +328,22 @@ def _levels(builder: Any, data: Any, first: Any, half: Any, top: Any) -> tuple[A
     """Load coordinates, move them to 0 .. top, and return what is before the point, int8, and after it, int16."""
     zero = constant(_ROUND32, 0)
     moved = builder.add(load(builder, data, first, _ROUND32), half)
+    # Clamp to the table's ends: coordinates beyond +-t are truncated, which error feedback makes up for.
     moved = builder.select(builder.icmp_signed("<", moved, zero), zero, moved)
     moved = builder.select(builder.icmp_signed(">", moved, top), top, moved)
+    # The part before the point has at most 8 bits, since g <= 255. The part after it has 16.
     whole = builder.trunc(builder.lshr(moved, constant(_ROUND32, 16)), _ROUND8)
     return whole, builder.trunc(moved, _ROUND16)
 
 
 def _codes_at(builder: Any, levels: Sequence[Any], by_level: Any, rows: Any) -> list[Any]:
     """Return the code of the highest value at or below each level. Row r of `by_level` has those of 16 r and after."""
+    # Stack places instead of phi nodes: LLVM makes registers of them.
     found = [_numba_cgutils.alloca_once(builder, _ROUND8) for _ in levels]
     for place in found:
         builder.store(constant(_ROUND8, 0), place)
+    # A look-up takes 16 bytes, so a table of g + 1 levels is g/16 + 1 rows: the low 4 bits choose the byte, the high 4
+    # the row.
     low = [builder.and_(level, constant(_ROUND8, LOOK_UP_BYTES - 1)) for level in levels]
     high = [builder.lshr(level, constant(_ROUND8, 4)) for level in levels]
     with _numba_cgutils.for_range(builder, rows) as loop:
@@ -341,6 +361,8 @@ def _reached(builder: Any, fraction: Any, bits: Any, gap: Any, distance: Any) ->
     wide = builder.mul(builder.zext(bits, _ROUND32), builder.zext(gap, _ROUND32))
     high = builder.trunc(builder.lshr(wide, constant(_ROUND32, 16)), _ROUND16)
     low = builder.mul(bits, gap)
+    # The product has 32 bits, and 16-bit lanes hold twice as many elements a vector: compare its upper half, and carry
+    # the sum of the lower one.
     carry = builder.icmp_unsigned("<", builder.add(low, fraction), low)
     return builder.icmp_unsigned(">=", builder.sub(high, builder.sext(carry, _ROUND16)), distance)
 
@@ -363,6 +385,7 @@ def _round_block(
         step, half_block = ir.Constant(ir.IntType(64), _ROUNDED), ir.Constant(ir.IntType(64), 256)
         whole_block = ir.Constant(ir.IntType(64), elements.literal_value // 2)
         with _numba_cgutils.for_range_slice(builder, whole_block.type(0), whole_block, step) as (first, _count):
+            # One lane of random bits serves two coordinates, 256 apart: its low and its high 16 bits.
             bits = random_bits(builder, builder.add(load(builder, data[3], first, _ROUND32), low), high)
             below = builder.add(first, builder.and_(first, half_block))
             places = (below, builder.add(below, half_block))
@@ -372,6 +395,7 @@ def _round_block(
             for at, level, fraction, code, share in zip(places, levels, fractions_, found, shares, strict=True):
                 gap = builder.zext(look_up(builder, gaps, code), _ROUND16)
                 distance = builder.zext(builder.sub(look_up(builder, following, code), level), _ROUND16)
+                # The comparison is -1 or 0 as an integer, so that subtracting it adds one to the code.
                 up = _reached(builder, fraction, builder.trunc(share, _ROUND16), gap, distance)
                 store(builder, builder.sub(code, builder.sext(up, _ROUND8)), data[8], at)
         return context.get_dummy_value()
@@ -452,15 +476,20 @@ def _make_encode(elements: int) -> Any:
         levels, codes = np.empty(elements, u8), np.empty(elements, u8)
         lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
         by_level, steps = np.empty((g // LOOK_UP_BYTES + 1, LOOK_UP_BYTES), u8), np.empty((2, LOOK_UP_BYTES), u8)
+        # Tables of more than 16 values (uhc above 4 bits is the identity) and the identity take the loops below.
         looked_up = HAS_LOOK_UP and not identity and _fill_table(below, lengths, by_level, steps)
         fill_strides(strides)
+        # q has 16 bits after the point: half the table is g/2 * 2^16, its end g * 2^16.
         half, top = i32(g << 15), i32(g << 16)
         first, end = take(turns, own, x.shape[0])
         while first < end:
             for block in range(first, end):
+                # The vectors of the first stages are B/8 elements apart. In the buffer they hit the first-level cache.
+                # In the vector itself the prefetcher does not follow them.
                 copy(x[block], row)
                 sign_lanes(block_key(rotation, block), lanes)
                 _rotate(row, scales[block], lanes, spare, a, elements)
+                # Rare: a worker's own block exceeds the shared range, since its ranges came too late for the quorum.
                 if shifts[block] > 0:
                     shift_up(a, half, shifts[block])
                 key = block_key(rounding, block)
@@ -519,6 +548,7 @@ _to_codes8, _to_codes16 = by_group(_unpack8, copy), by_group(_unpack16, _unpack_
 def _values_of(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
     """Take base times the code, and what the gaps below it have more or less (modulo 256), two gaps at a time."""
     for j in range(codes.shape[0]):
+        # T[z] without an index: the commonest gap times the code, plus what other gaps have more, modulo 256.
         values[j] = u8(codes[j] * base)
     for first in range(0, extra_codes.shape[0], 2):
         code0, gap0, code1, gap1 = extra_codes[first], extra_gaps[first], extra_codes[first + 1], extra_gaps[first + 1]
@@ -532,9 +562,11 @@ def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, 
     columns, kind = elements // 16, vector(ir.IntType(bits), 16)
     given = vector(values.type.pointee, 16)
     for column in range(0, columns, 16):
+        # 16 rows of the wire's order: coordinate c of the wire is row c mod B/16 * 16 + c div B/16 of H.
         rows = [load(builder, values, columns * row + column, given) for row in range(16)]
         if given != kind:
             rows = [builder.zext(row, kind) for row in rows]
+        # 2 S - c g, an integer also where c g is odd: half of it is in the factor.
         centred = [builder.sub(builder.add(row, row), splat(builder, middle, 16)) for row in rows]
         for place, done in enumerate(transpose(builder, hadamard(builder, centred))):
             store(builder, done, spare, 16 * (column + place))
@@ -547,10 +579,12 @@ def _last_stages(
     for first in range(0, elements // 8, 8):
         places = range(first, elements, elements // 8)
         wide = [load(builder, spare, at, vector(ir.IntType(bits), 8)) for at in places]
+        # The last three stages may pass 2^15: eight times 255 * 2^7.
         if bits < 32:
             wide = [builder.sext(value, _INTS) for value in wide]
         flips = load(builder, lanes, first % 32, _INTS)
         for at, value in zip(places, hadamard(builder, wide), strict=True):
+            # H is symmetric and orthogonal up to B: the same stages and signs undo the rotation, signs last.
             signed = negate_where(builder, value, flips, at // 32)
             scaled = builder.fmul(builder.sitofp(signed, _FLOATS), factor)
             if subtract:
@@ -585,6 +619,7 @@ _restore, _take_off = _make_restore(False), _make_restore(True)
 def _widen(sums: Any, wide: Any) -> None:
     """Fill int32[512] from sums of 16 bits, big-endian, uint8[1024]."""
     for j in range(512):
+        # Lanes are big-endian on the wire.
         wide[j] = i32(i32(i32(sums[2 * j]) << i32(8)) | i32(sums[2 * j + 1]))
 
 
@@ -602,6 +637,7 @@ def decode8(
         for block in range(first, end):
             most = u8(0)
             for j in range(1024):
+                # The largest lane tells whether the switch had another table: 16-bit stages would overflow then.
                 most = max(most, sums[block, j])
             peaks[block] = i32(most)
             sign_lanes(block_key(rotation, block), lanes)

@@ -38,6 +38,7 @@ def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
         return
     call = _Call(jobs)
     calls = _pool(threads)
+    # Helpers that are busy elsewhere come late or not at all: this thread drains the jobs itself.
     for _ in range(helpers):
         calls.put(call)
     try:
@@ -57,6 +58,7 @@ class _Call:
         self._helpers = 0
         self._closed = False
         self._ended = Lock()
+        # Held until the last helper is out. A lock is the cheapest way to sleep and be woken once.
         self._ended.acquire()
         self.error: BaseException | None = None
 
@@ -72,6 +74,7 @@ class _Call:
     def help(self) -> None:
         """Run jobs too, unless the call is closed."""
         with self._lock:
+            # A helper that comes late must not touch jobs whose caller has returned.
             if self._closed:
                 return
             self._helpers += 1
@@ -81,6 +84,7 @@ class _Call:
             self.error = error
         with self._lock:
             self._helpers -= 1
+            # Hand-over: the last helper wakes the caller, which waits in `close`.
             last = self._closed and not self._helpers
         if last:
             self._ended.release()

@@ -82,6 +82,7 @@ def _place(builder: Builder, data: Value, first: int | Value, kind: Any) -> Valu
 def _align(data: Value) -> int:
     """Return the bytes of an element: numpy aligns elements, not vectors."""
     element = data.type.pointee
+    # numpy promises the alignment of an element. A larger one would fault on rows that do not begin at it.
     return {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}[str(element)]
 
 
@@ -92,6 +93,7 @@ def shuffle(builder: Builder, first: Value, second: Value, lanes: Sequence[int])
 
 def splat(builder: Builder, value: Value, lanes: int) -> Value:
     """Return a vector with the same value in every lane."""
+    # Insert once and shuffle: LLVM makes one broadcast of it.
     nothing = ir.Constant(vector(value.type, lanes), ir.Undefined)
     return shuffle(builder, builder.insert_element(nothing, value, ir.Constant(_INDEX, 0)), nothing, [0] * lanes)
 
@@ -134,6 +136,7 @@ def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
 
 def negate_where(builder: Builder, values: Value, bits: Value, bit: int) -> Value:
     """Return int32 values, negated in the lanes whose bit number `bit` is set in `bits`."""
+    # Move the bit to the sign, and spread it: -1 where it is set, 0 elsewhere.
     left = builder.shl(bits, constant(bits.type, 31 - bit))
     negative = builder.ashr(left, constant(bits.type, 31))
     return builder.sub(builder.xor(values, negative), negative)
@@ -143,9 +146,11 @@ def look_up(builder: Builder, table: Value, indices: Value) -> Value:
     """Return the byte of a table of 16 at each index, all below 16, a multiple of 16 of them. Needs HAS_LOOK_UP."""
     kind = vector(ir.IntType(8), LOOK_UP_BYTES)
     instruction = _cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), _LOOK_UP)
+    # The instruction takes 16 indices: cut the vector, and join the results.
     starts = range(0, indices.type.count, LOOK_UP_BYTES)
     parts = [shuffle(builder, indices, indices, range(at, at + LOOK_UP_BYTES)) for at in starts]
     found = [builder.call(instruction, [table, part]) for part in parts]
+    # Join neighbours until one vector is left: shufflevector takes two at a time.
     while len(found) > 1:
         lanes = range(2 * found[0].type.count)
         found = [shuffle(builder, *pair, lanes) for pair in zip(found[::2], found[1::2], strict=True)]

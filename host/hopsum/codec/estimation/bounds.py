@@ -29,6 +29,7 @@ def mse_sb(vectors: Sequence[NDArray[np.float32]]) -> float:
     """Return the mean squared error of `sb` itself: 1/n^2 sum_i sum_j (max - X_j)(X_j - min)."""
     total = 0.0
     for x in vectors:
+        # float64: a bound must not be broken by the rounding of its own figure.
         wide = x.astype(np.float64)
         total += float(((wide.max() - wide) * (wide - wide.min())).sum())
     return total / len(vectors) ** 2

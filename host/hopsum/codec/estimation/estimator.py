@@ -83,6 +83,7 @@ def estimate_mean(estimator: Estimator, vectors: Sequence[NDArray[np.float32]], 
     lengths = sorted({len(x) for x in vectors})
     if len(lengths) != 1:
         raise CodecError(f"{len(vectors)} vectors of lengths {lengths}: a mean takes vectors of one length")
+    # Float64: the mean of many workers is not to add an error of its own.
     total = np.zeros(lengths[0])
     bits = 0
     for rank, x in enumerate(vectors):
@@ -118,6 +119,7 @@ def require_payload(payload: bytes, expected: int, name: str, elements: int) -> 
 
 def finite_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return values as float32. What rounding carried beyond the largest float32 becomes the largest one."""
+    # Rounding up from the largest float32 would be infinite.
     return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
 
 
@@ -141,6 +143,7 @@ def uniforms(key: int, run: slice) -> NDArray[np.float64]:
 
     They are odd multiples of 2^-33: the mean is exactly 1/2, and neither 0 nor 1 occurs.
     """
+    # By place: any run gives the same numbers, whatever was drawn before.
     bits = lane_bits(_keys(key, run), _BLOCK).reshape(-1)[: run.stop - run.start]
     return (bits.astype(np.float64) + 0.5) * 2.0**-32
 
@@ -171,9 +174,11 @@ class Levels:
 
     def round(self, x: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.uint16]:
         """Return codes, uint16[n], of elements between the lowest and the highest level. For u see `uniforms`."""
+        # All elements are equal: there is one level, and no distance to divide by.
         if not self.step:
             return np.zeros(x.shape, np.uint16)
         place = (x.astype(np.float64) - self.low) / self.step
+        # floor(p + u) is p + 1 with probability p - floor(p): unbiased.
         return np.clip(np.floor(place + u), 0, self.count - 1).astype(np.uint16)
 
     def values(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
@@ -197,6 +202,7 @@ def pack(codes: NDArray[Any], width: int) -> bytes:
     kind = _holder(width)
     parts = []
     for run in runs(codes.size):
+        # Through single bits: slow, and right for any width. Estimators are yardsticks of error, not of speed.
         bits = np.unpackbits(codes[run].astype(kind).view(np.uint8).reshape(-1, kind.itemsize), axis=1)
         parts.append(np.packbits(bits[:, kind.itemsize * 8 - width :]).tobytes())
     return b"".join(parts)
@@ -228,6 +234,7 @@ def unpack_values(data: bytes, levels: Levels, run: slice) -> NDArray[np.float64
         CodecError: a code beyond the highest level.
     """
     width = code_bits(levels.count)
+    # Runs are multiples of 8 codes, so each begins at a whole byte.
     first = run.start * width // 8
     codes = unpack(data[first : first + packed_bytes(RUN, width)], run.stop - run.start, width)
     if codes.max() >= levels.count:

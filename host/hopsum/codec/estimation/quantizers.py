@@ -108,10 +108,12 @@ class EntropyCoder:
 
     def compress(self, codes: NDArray[np.uint16], levels: int) -> bytes:
         """Return the stream of codes below `levels`: whole 32-bit words, least significant byte first."""
+        # Two passes: the histogram has to be sent before the first code.
         counts = np.zeros(levels, np.int64)
         for run in runs(codes.size):
             counts += np.bincount(codes[run], minlength=levels)
         encoder = self._queue.RangeEncoder()
+        # Both sides know d and k: the separators' frequencies need not be sent.
         model = self._model(np.array([codes.size, levels - 1]))
         for part in _separators(counts):
             encoder.encode(part, model)
@@ -138,6 +140,8 @@ class EntropyCoder:
                 codes[run] = decoder.decode(model, run.stop - run.start)
         except AssertionError as error:  # what constriction raises for bytes that no encoder makes
             raise CodecError(f"svk: not a stream of {elements} elements and {levels} levels: {error}") from error
+        # A range decoder decodes any bytes to something. Codes that belie their histogram show that these are no
+        # encoder's.
         if not decoder.maybe_exhausted() or (np.bincount(codes, minlength=levels) != counts).any():
             raise CodecError(f"svk: the stream does not end with element {elements - 1}, or codes belie the histogram")
         return codes
@@ -172,7 +176,10 @@ _SK_SIDE: Final = struct.Struct("<ff")
 
 
 class Sk:
-    """See the module. The contract is `hopsum.codec.estimation.estimator.Estimator`."""
+    """Stochastic `sk`: unbiased rounding to equidistant levels between the smallest and the largest element.
+
+    The contract is `hopsum.codec.estimation.estimator.Estimator`.
+    """
 
     name = "sk"
     unbiased = True
@@ -189,6 +196,7 @@ class Sk:
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return smallest, largest and packed codes. See `Estimator`."""
         require_finite_vector(x)
+        # As float32, which the receiver has: both sides make the levels from the bytes that travel.
         side = _SK_SIDE.pack(x.min(), x.max())
         codes = pack_rounded(x, self._grid(side), rounding_key(context))
         return Message(side + codes, _SK_SIDE.size * 8 + x.size * code_bits(self.levels))
@@ -229,7 +237,10 @@ _EXPONENTS: Final = range(-148, 129)
 
 
 class Srk:
-    """See the module. The contract is `hopsum.codec.estimation.estimator.Estimator`."""
+    """`sk` after a random rotation of the whole vector, which shrinks the distance between its extremes.
+
+    The contract is `hopsum.codec.estimation.estimator.Estimator`.
+    """
 
     name = "srk"
     unbiased = True
@@ -246,6 +257,7 @@ class Srk:
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return exponent, smallest, largest and packed codes of the rotated vector. See `Estimator`."""
         require_finite_vector(x)
+        # Divided by a power of two, which is exact: nothing overflows in the transform, and denormals keep their bits.
         exponent = int(np.frexp(max(x.max(), -x.min()))[1])
         v = np.zeros(padded(x.size), np.float32)
         key = rotation_key(context)
@@ -291,9 +303,11 @@ def hadamard(v: NDArray[np.float32]) -> None:
     """Replace v, float32[power of two], by H v in the natural (Sylvester) order. Needs a run of memory besides."""
     stride = 1
     while stride < v.size:
+        # In place, tile by tile: a vector of millions of elements is not copied at each stage.
         pairs = v.reshape(-1, 2, stride)
         for rows, columns in _tiles(len(pairs), stride):
             first, second = pairs[rows, 0, columns], pairs[rows, 1, columns]
+            # Before `first` changes.
             difference = first - second
             first += second
             second[...] = difference
@@ -302,6 +316,7 @@ def hadamard(v: NDArray[np.float32]) -> None:
 
 def _tiles(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
     """Cut a matrix into tiles of at most RUN elements. Powers of two fit without a rest."""
+    # Powers of two fit without a rest, and a tile of 2^16 elements stays in the second-level cache.
     height, width = max(RUN // columns, 1), min(columns, RUN)
     for row in range(0, rows, height):
         for column in range(0, columns, width):
@@ -314,7 +329,10 @@ _SVK_SIDE: Final = struct.Struct("<fd")
 
 
 class Svk:
-    """See the module. The contract is `hopsum.codec.estimation.estimator.Estimator`."""
+    """Equidistant levels over a width of sqrt(2) |X|, with codes entropy coded by their frequencies.
+
+    The contract is `hopsum.codec.estimation.estimator.Estimator`.
+    """
 
     name = "svk"
     unbiased = True

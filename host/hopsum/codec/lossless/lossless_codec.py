@@ -206,6 +206,7 @@ class LosslessReduction(VectorReduction):
     def _first_phase(self) -> CollectivePhase:
         peaks, nonzero = self._work.scan(self._x)
         self._own = np.minimum(peaks, np.uint32(INFINITE))
+        # One lane more: the largest number of non-zero elements decides about the index, on all ranks alike.
         lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
         return CollectivePhase(Op.MAX32, pack_ranges(lanes), lanes.size)
 
@@ -218,6 +219,7 @@ class LosslessReduction(VectorReduction):
         ranges, nonzero = shared.values[:-1], int(shared.values.view(np.uint32)[-1])
         self._exponents = fixed_exponents(ranges, self._options.workers)
         self._scales = np.ldexp(np.float32(1), self._exponents).astype(np.float32)
+        # A run beyond the shared range (its ranges came too late) is not sent, and stays in the residual.
         self._scales[self._own > ranges.view(np.uint32)] = 0
         if not nonzero:
             self._finish_empty(contributors)
@@ -228,6 +230,7 @@ class LosslessReduction(VectorReduction):
 
     def _choose_index(self, nonzero: int) -> Bloom | None:
         options = self._options
+        # Only shared numbers enter here: every rank must choose the same index.
         union = expected_union(self.elements, nonzero, options.workers)
         key = derive_key(self.context.seed, self.context.step, INDEX)
         return choose_index(options.index, self.elements, union, options.sizing.gamma or 1.0, key)
@@ -252,14 +255,17 @@ class LosslessReduction(VectorReduction):
         if not members.size:
             self._finish_empty(contributors)
             return
+        # The padding of the last chunk is 0 on all ranks: a set bit there is no worker's.
         if int(members[-1]) >= self.elements:
             raise CodecError(f"index: bit {int(members[-1])} is set of a vector of {self.elements} elements")
         self.members = members
         key = derive_key(self.context.seed, self.context.step, SKETCH)
         self.plan = make_plan(self._work.kernels, self.members, self._options.sizing, key, self._work.threads)
+        # Anew each time: to keep them takes 4 bytes a member for the whole all-reduce.
         values = self._work.quantise(self._x, self._scales, self.members)
         payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), np.uint32)
         self._work.add(values, self.members, self.plan, payloads.reshape(-1)[: self.plan.lanes])
+        # Lanes are big-endian on the wire.
         if byteorder == "little":
             payloads.byteswap(inplace=True)
         self.phase = CollectivePhase(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
@@ -268,10 +274,12 @@ class LosslessReduction(VectorReduction):
     def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         assert self.plan is not None
         counts = contributor_counts(contributors, self._options.workers)
+        # An element lies in three chunks: with different contributors its cells do not belong together.
         if self.plan.cells and (contributors != contributors[0]).any():
             self._repeat(f"{np.unique(contributors).size} different sets of contributors in {len(results)} chunks")
             return
         lanes = results.reshape(-1).view(">u4")[: self.plan.lanes].astype(np.uint32)
+        # `solve` takes the members from the cells, and finds whether anything is left.
         sums = self._work.solve(lanes, self.members, self.plan)
         if sums is None:
             self._repeat(f"{np.count_nonzero(lanes[: self.plan.cells])} cells are left with no element to explain them")
@@ -282,6 +290,7 @@ class LosslessReduction(VectorReduction):
 
     def _repeat(self, found: str) -> None:
         """Sum the same payloads again, or give up. Nobody has used any of the sums."""
+        # The same payloads once more: the network may have lost a late worker's part only this time.
         self._repeats_left -= 1
         if self._repeats_left:
             return
@@ -294,6 +303,7 @@ class LosslessReduction(VectorReduction):
 
     def _mean(self, sums: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
         mean = np.zeros(self.elements, np.float32)
+        # As a rule one: without sketches chunks may differ in their contributors.
         for count in np.unique(counts):
             divisors = np.ldexp(np.float64(count), self._exponents)
             here = slice(None) if (counts == count).all() else (counts == count).repeat(_LANES)[: sums.size]
@@ -315,6 +325,7 @@ class LosslessReduction(VectorReduction):
         """Forget own runs that are not finite: their ranges came too late to make all ranks skip."""
         if self._feedback is None:
             return
+        # The residual alone: what this gradient adds is not finite.
         for run in np.flatnonzero(self._own >= INFINITE):
             rows = slice(int(run) * RANGE_BLOCK, (int(run) + 1) * RANGE_BLOCK)
             self._x[rows] = self._feedback.residual[rows]

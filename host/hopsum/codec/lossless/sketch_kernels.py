@@ -54,12 +54,13 @@ class SketchLayout(NamedTuple):
     @classmethod
     def of(cls, third: int, block_elements: int, key: int) -> SketchLayout:
         """Make a layout with blocks of at most `block_elements`, a power of two."""
+        # At least 32 blocks to a third: fewer make a hypergraph that peels badly.
         longest = max(0, third.bit_length() - 1 - _BLOCKS_PER_THIRD_BITS)
         return cls(third, min(block_elements.bit_length() - 1, longest), key)
 
     @property
     def cells(self) -> int:
-        """Of the sketch."""
+        """Return the cells of all three thirds."""
         return 3 * self.third
 
 
@@ -72,6 +73,7 @@ def places(members: NDArray[np.uint32], layout: SketchLayout) -> tuple[NDArray[n
     signs = np.empty((3, members.size), np.uint32)
     for j in range(3):
         bits = (hashes >> np.uint64(START_BITS * j) & np.uint64((1 << START_BITS) - 1)).astype(np.int64)
+        # Multiply and shift in place of modulo: 20 bits times a third of up to 2^24 cells stay within 64 bits.
         start = bits * layout.third >> START_BITS
         cells[j] = j * layout.third + (start + columns) % layout.third
         negative = (hashes >> np.uint64(SIGN_BIT + j) & np.uint64(1)).astype(np.bool_)
@@ -174,6 +176,7 @@ class NumpySketch:
     def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
         """Compare magnitudes as unsigned integers, which have the same order."""
         bits = x.view(np.uint32) & np.uint32(0x7FFF_FFFF)
+        # One pass for all runs of 1024, the last one shorter.
         np.maximum.reduceat(bits, np.arange(0, x.size, RANGE_BLOCK), out=peaks)
         return int(np.count_nonzero(bits))
 
@@ -184,6 +187,7 @@ class NumpySketch:
             runs = scales[start // RANGE_BLOCK : (start + _RUN) // RANGE_BLOCK]
             scale = runs.repeat(RANGE_BLOCK)[: x[run].size]
             with np.errstate(invalid="ignore", under="ignore"):
+                # More than a half rounds to an integer that is not 0. A half itself rounds to the even neighbour, 0.
                 marked = np.packbits(np.abs(x[run] * scale) > np.float32(0.5))
             bits[start // 8 : start // 8 + marked.size] = marked
 
@@ -224,20 +228,25 @@ class NumpySketch:
         """Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers."""
         cells, _ = places(members, layout)
         edges = np.arange(members.size)
+        # The number of edges of each cell, and the sum of their numbers: the sum names the edge where the number is 1.
         degrees = np.bincount(cells.reshape(-1), minlength=layout.cells)
         sums = np.bincount(cells.reshape(-1), np.tile(edges, 3), layout.cells).astype(np.int64)
         left = np.ones(members.size, np.bool_)
         peeled = 0
         while (alone := np.flatnonzero(degrees == 1)).size:
+            # An edge may be alone in two of its cells: it peels once.
             found, place = np.unique(sums[alone], return_index=True)
             entries = found << EDGE_SHIFT | alone[place] // layout.third
+            # Marks the first edge of a round: `solve` may do the edges of a round at once, rounds only in order.
             entries[0] |= 4
             order[peeled : peeled + found.size] = entries
             peeled += found.size
             left[found] = False
             gone = cells[:, found].reshape(-1)
+            # `at`, since two edges of a round may share a cell.
             np.subtract.at(degrees, gone, 1)
             np.subtract.at(sums, gone, np.tile(found, 3))
+        # Edges that did not peel follow, so that the caller can pack them.
         order[peeled:] = np.flatnonzero(left) << EDGE_SHIFT
         return peeled
 
@@ -246,6 +255,7 @@ class NumpySketch:
     ) -> None:
         """Modulo 2^32, so that the sign is a factor."""
         where, signs = places(members, layout)
+        # Unsigned: sums wrap modulo 2^32, as the switch's do.
         np.add.at(cells, where, signs * values.view(np.uint32))
 
     def solve(
@@ -259,6 +269,7 @@ class NumpySketch:
         """Edges of one round do not share the cells that they are alone in."""
         where, signs = places(members, layout)
         values = out.view(np.uint32)
+        # Round by round: an edge can be solved once all edges before it have left its cells.
         for entries in np.split(order, np.flatnonzero(order & np.uint32(4))[1:]):
             edges, third = entries >> EDGE_SHIFT, entries & np.uint32(3)
             values[edges] = cells[where[third, edges]] * signs[third, edges]

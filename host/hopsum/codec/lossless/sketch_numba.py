@@ -33,6 +33,7 @@ def _splitmix64(value: Any) -> Any:
 
 @inner
 def _cell(bits: Any, j: Any, column: Any, third: Any) -> Any:
+    # As `places` in sketch_kernels.py, without a division.
     start = (i64((bits >> u64(20 * j)) & u64(0xFFFFF)) * third) >> i64(20)
     place = start + column
     if place >= third:
@@ -42,6 +43,7 @@ def _cell(bits: Any, j: Any, column: Any, third: Any) -> Any:
 
 @inner
 def _signed(value: Any, bits: Any, j: Any) -> Any:
+    # All ones or zero: xor and subtract negate without a branch.
     negative = u32(u32(0) - u32((bits >> u64(60 + j)) & u64(1)))
     return u32(u32(value ^ negative) - negative)
 
@@ -66,7 +68,9 @@ def _take(words: Any, cell: Any, members: Any, third: Any, shift: Any, key: Any)
 
 @inner
 def _fill(members: Any, third: Any, shift: Any, key: Any, words: Any) -> None:
+    # The place of an element in its block: blocks have a power of two elements.
     mask = (u64(1) << u64(shift)) - u64(1)
+    # No block has this number: the first member computes its hash. Members ascend, so that a block is hashed once.
     block, bits = u64(0xFFFF_FFFF_FFFF_FFFF), u64(0)
     for edge in range(members.size):
         member = u64(members[edge])
@@ -90,7 +94,9 @@ def _append_rest(members: Any, order: Any, peeled: Any) -> None:
 
 @kernel(read(_U32, 1), *_LAYOUT, filled(_U32, 1), filled(_I64, 1))
 def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any, count: Any) -> None:
+    # One word a cell: 24 bits count its edges, 40 bits add up their numbers. One access serves both.
     words = np.zeros(3 * third, u64)
+    # All edges first: a cell is alone only once every edge is counted.
     _fill(members, third, shift, key, words)
     alone, peeled = u64(1), i64(0)
     for cell in range(3 * third):
@@ -98,6 +104,7 @@ def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any, count: Any
             order[peeled] = _take(words, cell, members, third, shift, key)
             peeled += 1
     mask = (u64(1) << u64(shift)) - u64(1)
+    # `order` is the queue: what was appended is looked at once, in turn.
     head = 0
     while head < peeled:
         member = u64(members[order[head] >> u32(3)])
@@ -119,6 +126,7 @@ def _add(values: Any, members: Any, third: Any, shift: Any, key: Any, cells: Any
     block, bits = u64(0xFFFF_FFFF_FFFF_FFFF), u64(0)
     for edge in range(members.size):
         value = u32(values[edge])
+        # A member of the index that this rank does not have: nothing to add.
         if value == u32(0):
             continue
         member = u64(members[edge])
@@ -169,6 +177,7 @@ def _mark(x: Any, scales: Any, bits: Any) -> None:
     for run in range(scales.size):
         scale = scales[run]
         part = x[1024 * run : min(1024 * run + 1024, x.size)]
+        # The rest of the last run: bits beyond the vector are 0.
         flags[part.size :] = u8(0)
         for e in range(part.size):
             flags[e] = u8(abs(part[e] * scale) > f32(0.5))
@@ -212,6 +221,7 @@ def _survivors(left: Any, count: Any, hashes: Any, probe: Any, size: Any, bits: 
         element = left[k]
         place = _probe(hashes[element], probe, size)
         left[kept] = element
+        # Advance by the bit itself: a branch would be mispredicted half of the time.
         kept += (bits[place >> 3] >> u8(7 - (place & 7))) & 1
     return kept
 
@@ -225,6 +235,7 @@ def _bloom_query(first: Any, count: Any, size: Any, probes: Any, key: Any, bits:
         for k in range(here):
             hashes[k] = _splitmix64(u64(key + u64(first + start)) + u64(k))
             left[k] = k
+        # Probe by probe over all that are left: each halves them, and no branch depends on a bit.
         for probe in range(probes):
             here = _survivors(left, here, hashes, probe, size, bits)
         for k in range(here):
@@ -236,6 +247,7 @@ def _quantise(x: Any, scales: Any, members: Any, out: Any) -> None:
     for edge in range(members.size):
         member = i64(members[edge])
         scale = scales[member >> 10]
+        # Scale 0 also for infinite elements: 0 times infinity would be NaN.
         out[edge] = i32(np.rint(x[member] * scale)) if scale != f32(0) else i32(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `lossless` sends for a vector: the index, the sizes of the sketches, and the kernels over whole vectors.
+"""The parts of a `lossless` vector: the index, sketches and their sizes, and the kernels over whole vectors.
 
 The index says which elements are not zero on some worker. The switch ORs it.
 A bitmap has one bit per element. A Bloom filter is smaller below about 8 % density. Each of its false positives
@@ -58,6 +58,7 @@ def require_kind(kind: str) -> None:
 def expected_union(elements: int, nonzero: int, workers: int) -> float:
     """Return how many elements are expected in the union of `workers` independent supports of `nonzero` elements."""
     empty, share = 1.0, 1.0 - nonzero / elements
+    # Multiplied out, and not by a power: pow rounds differently from machine to machine, and ranks must choose alike.
     for _ in range(workers):
         empty *= share
     return elements * (1.0 - empty)
@@ -75,8 +76,10 @@ def choose_index(kind: str, elements: int, union: float, gamma: float, key: int)
     """
     if kind == "bitmap":
         return None
+    # All numbers of hashes are tried: 24 are quick, and no logarithm is needed, which machines round differently.
     costs = [_bloom_bits(elements, union, gamma, hashes) for hashes in range(1, _MOST_HASHES + 1)]
     hashes = 1 + costs.index(min(costs))
+    # The bytes of the sums count as well: a false positive of the filter costs cells there.
     cells = _LANE_BITS * gamma * union
     if kind == "auto" and min(costs) + cells > _WORTHWHILE * (CHUNK_BITS * blocks_of(elements, CHUNK_BITS) + cells):
         return None
@@ -90,12 +93,14 @@ def index_bits(elements: int, bloom: Bloom | None) -> int:
 
 def _filter_bits(union: float, hashes: int) -> int:
     """Return the size at which half of the bits are set, in whole chunks."""
+    # Half of the bits are set at ln 2 elements a bit and hash: there a filter of this size errs least.
     bits = CHUNK_BITS * blocks_of(int(hashes * union * _INVERSE_LN2) + 1, CHUNK_BITS)
     return min(bits, _MOST_BITS)
 
 
 def _bloom_bits(elements: int, union: float, gamma: float, hashes: int) -> float:
     """Return the bits that a filter and its false positives cost. Each probe halves these."""
+    # At half full each probe of an element that is not in it hits with probability 1/2.
     false = (elements - union) / (1 << hashes)
     return _filter_bits(union, hashes) + _LANE_BITS * gamma * false
 
@@ -159,7 +164,7 @@ class SketchPlan:
 
     @property
     def lanes(self) -> int:
-        """In use."""
+        """Return the lanes that carry something: cells of sketches and packed members."""
         return self.cells + self.packed.size
 
 
@@ -168,11 +173,13 @@ def make_plan(
 ) -> SketchPlan:
     """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same."""
     bounds = _bounds(members.size)
+    # By place, as threads end in any order and the plan must be the same on all ranks.
     found: list[Segment | None] = [None] * len(bounds)
 
     def size(place: int) -> None:
         found[place] = _size_segment(kernels, members, bounds[place], sizing, key)
 
+    # A segment peels by itself: threads share nothing but the list of results.
     run_parallel([partial(size, place) for place in range(len(bounds))], threads)
     return _lay_out([segment for segment in found if segment is not None])
 
@@ -198,6 +205,7 @@ def unpeeled(
 
 
 def _bounds(members: int) -> list[slice]:
+    # Segments peel in the second-level cache, each on a thread of its own.
     segments = max(1, members // SEGMENT_MEMBERS)
     ends = [members * segment // segments for segment in range(segments + 1)]
     return [slice(ends[segment], ends[segment + 1]) for segment in range(segments)]
@@ -208,9 +216,11 @@ def _size_segment(kernels: SketchKernels, members: NDArray[np.uint32], run: slic
     order = np.empty(part.size, np.uint32)
     attempts = sizing.attempts if sizing.gamma and part.size else 0
     for attempt in range(attempts):
+        # A sixteenth of gamma more at each attempt, and other hash functions.
         third = ceil(sizing.gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
         layout = SketchLayout.of(third, sizing.block_elements, derive_key(key, attempt))
         peeled = kernels.peel(part, layout, order)
+        # Few that do not peel are cheaper as packed lanes than a larger sketch is for all.
         if part.size - peeled <= part.size // _PACKED_SHARE:
             return Segment(run, layout, order[:peeled], order[peeled:] >> np.uint32(EDGE_SHIFT), 0)
     return Segment(run, None, order[:0], np.arange(part.size, dtype=np.uint32), 0)
@@ -220,6 +230,7 @@ def _lay_out(segments: list[Segment]) -> SketchPlan:
     placed, cell = [], 0
     for segment in segments:
         placed.append(Segment(segment.members, segment.layout, segment.order, segment.rest, cell))
+        # Sketches follow each other, packed members come last: lanes are in one order on all ranks.
         cell += 0 if segment.layout is None else segment.layout.cells
     packed = np.concatenate([segment.rest + np.uint32(segment.members.start) for segment in placed])
     return SketchPlan(placed, cell, packed)
@@ -245,6 +256,7 @@ class ParallelKernels:
         counts: list[int] = []
 
         def scan(run: slice) -> None:
+            # list.append is atomic: runs end in any order, and only the sum counts.
             counts.append(self.kernels.scan(x[run], peaks[_scaled(run, RANGE_BLOCK)]))
 
         self._each(x.size, scan)
@@ -279,6 +291,7 @@ class ParallelKernels:
             counts[place] = _ONES[bits[runs[place]]].sum(dtype=np.int64)
 
         run_parallel([partial(count, place) for place in range(len(runs))], self.threads)
+        # Counted first, so that each thread knows where its members go.
         ends = [0, *np.cumsum(counts).tolist()]
         members = np.empty(ends[-1], np.uint32)
 
@@ -318,6 +331,7 @@ class ParallelKernels:
                 return
             part = values[segment.members]
             if segment.rest.size:
+                # The values of packed members travel by themselves, and are left out of the sketch.
                 part = part.copy()
                 part[segment.rest] = 0
             cells = lanes[segment.first_cell : segment.first_cell + segment.layout.cells]
@@ -341,6 +355,7 @@ class ParallelKernels:
             self.kernels.solve(cells, part, segment.layout, segment.order, values[segment.members])
 
         run_parallel([partial(solve, place) for place in range(len(plan.segments))], self.threads)
+        # A cell that is not 0 in the end belies the sums: packets of different all-reduces, or a switch that erred.
         return None if lanes[: plan.cells].any() else values
 
     def _each(self, size: int, work: Callable[[slice], None]) -> None:

@@ -77,12 +77,14 @@ class DeviceTable:
                 f"a table of {len(values)} values up to {granularity}: codec thc on torch tensors takes at most "
                 f"{MAX_ENTRIES} values up to {MAX_GRANULARITY}"
             )
+        # Codes beyond the table are never sent. A look-up of 16 values needs no bounds check.
         padded = values + (granularity,) * (MAX_ENTRIES - len(values))
         words = [
             POSITION + (upper << 16) + upper - lower - (code << 28)
             for code, (lower, upper) in enumerate(pairwise(values), start=1)
             for _ in range(lower, upper)
         ]
+        # Cells at and beyond the table's end: the last code, whatever the random bits are.
         end = POSITION + (granularity << 16) - (len(values) - 1 << 28)
         words += [end] * (CELLS - len(words))
         return cls(
@@ -96,6 +98,7 @@ class DeviceTable:
 
 def as_signed(value: int, bits: int = 64) -> int:
     """Return the integer of `bits` bits, two's complement, that is equal to value modulo 2^bits."""
+    # torch has no unsigned 64-bit integers: two's complement is the same modulo 2^bits.
     value &= (1 << bits) - 1
     return value - (value >> (bits - 1) << bits)
 
@@ -202,12 +205,15 @@ class TorchReferenceKernels:
         """Round by looking up the upper neighbour of every cell of the table's grid."""
         top = table.granularity << FRACTION_BITS
         for run in _runs(x):
+            # torch.round rounds half to even, as numpy's rint.
             v = torch.round(x[run] * scales[run, None]).to(torch.int32) * _signs(keys, run, x)
             shift = shifts[run, None]
+            # Clamp before the shift: with k of up to 23 bits it would leave 32.
             most = ((top >> 1) >> shift) + 1
             q = torch.maximum(torch.minimum(_to_wire(_hadamard(v)), most), -most) << shift
             q = q.add_(top >> 1).clamp_(0, top)
             u = _fractions(keys, run, x)
+            # One look-up gives the neighbours of a position, their distance, and the code, in one word of 32 bits.
             cell = table.cells[(q >> FRACTION_BITS).long()]
             width = cell & 0xFF
             codes = q + u * width + (width + POSITION - cell)
@@ -232,6 +238,7 @@ class TorchReferenceKernels:
         beyond = torch.zeros(1, dtype=torch.int32, device=lanes.device)
         for run in _runs(lanes):
             sums, centre = lanes[run].to(torch.int32), counts[run, None] * granularity
+            # Kept on the device: a check on the host here would wait for it.
             beyond |= (sums > centre).any().to(torch.int32)
             x = _hadamard(_from_wire(2 * sums - centre)) * _signs(keys, run, out)
             torch.mul(x.float(), factors[run, None], out=out[run])
@@ -266,6 +273,7 @@ class TorchReferenceKernels:
 
 def _runs(rows: torch.Tensor) -> Iterator[slice]:
     blocks = len(rows)
+    # On the CPU a run stays in a cache. A GPU needs many blocks at once to be busy.
     step = _CPU_RUN_BLOCKS if rows.device.type == "cpu" else _DEVICE_RUN_BLOCKS
     for start in range(0, blocks, step):
         yield slice(start, min(start + step, blocks))
@@ -277,6 +285,7 @@ def _block_keys(key: int, run: slice, device: torch.device) -> tuple[torch.Tenso
     value = (value ^ _right(value, 30, 64)) * as_signed(_FIRST)
     value = (value ^ _right(value, 27, 64)) * as_signed(_SECOND)
     value = value ^ _right(value, 31, 64)
+    # Little-endian: the low half comes first.
     halves = value.view(torch.int32).reshape(-1, 2)
     return halves[:, 0], halves[:, 1]
 
@@ -291,6 +300,7 @@ def _lane_bits(key: int, run: slice, lanes: int, device: torch.device) -> torch.
 
 
 def _right(value: torch.Tensor, shift: int, bits: int = 32) -> torch.Tensor:
+    # torch shifts in the sign. The mask makes it a shift of an unsigned integer.
     return (value >> shift) & ((1 << (bits - shift)) - 1)
 
 
@@ -427,6 +437,7 @@ class TritonKernels:
         self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor, *, compensate: bool
     ) -> torch.Tensor:
         """Launch with half a warp for a block: 16 lanes."""
+        # A block's 16 running sums take half a warp, so that a warp has two blocks.
         blocks = 2 * self._warps
         sums = torch.empty(len(x), dtype=torch.float64, device=x.device)
         tensors = (x, residual, pending, sums)
@@ -438,9 +449,11 @@ class TritonKernels:
         if not len(rows):
             return
         programs = -(-len(rows) // (blocks or self._warps))
+        # Triton's interpreter, which knows no options.
         if rows.device.type != "cuda":
             kernel[(programs,)](*arguments)
             return
+        # A launch goes to the current device, which may be another one of the process.
         with torch.cuda.device(rows.device):
             kernel[(programs,)](*arguments, **options(self._warps))
 
@@ -466,6 +479,7 @@ def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:
     """
     if backend not in ("auto", "torch", "triton"):
         raise CodecError(f"torch backend {backend!r}: one of auto, torch, triton")
+    # Triton where the GPU runs it. Plain operations serve every other device.
     if backend == "auto":
         backend = "triton" if device.type == "cuda" and triton_is_usable(device) else "torch"
     if backend == "triton" and not triton_is_usable(device):

@@ -40,7 +40,10 @@ _LANE_BITS: Final = 8
 
 
 class TorchThc:
-    """See the module. Holds parameters only: any thread may use it. The switch needs `lookup` in the job."""
+    """Codec `thc` on tensors of one device. Holds parameters only: any thread may use it.
+
+    The job's switch needs the table `lookup`.
+    """
 
     name = "thc"
 
@@ -67,6 +70,7 @@ class TorchThc:
                 there is no such backend or device here, or it failed its check.
         """
         self.workers, self.bits = workers, bits
+        # The host's codec checks the options and chooses the table, so that both sides of a job agree.
         twin = Thc(workers, table=table, bits=bits, result_bits=result_bits, kernels=load_kernels("numpy"))
         self.table, self.op, self.chunk_blocks = twin.table, twin.op, twin.chunk_blocks
         self.block_elements, self.lookup = twin.block_elements, twin.lookup
@@ -74,6 +78,7 @@ class TorchThc:
         self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
+        # Compared before the first use: kernels from another version's cache would split a job's replicas.
         if self.device.type == "cuda" and self.backend != TorchReferenceKernels.name:
             plain = TorchThc(
                 workers,
@@ -138,7 +143,8 @@ class TorchThc:
         if self.chunk_blocks > 1:
             rows = (len(payloads) * self.chunk_blocks, _UP_BYTES)
             codes = torch.empty(rows, dtype=torch.uint8, device=self.device)
-            codes[blocks:] = 0  # of a block that is not there
+            # An odd number of blocks leaves the codes of the missing one, which the payload still has a place for.
+            codes[blocks:] = 0
 
         def encode(rows: slice, part: torch.Tensor) -> None:
             keys = self.keys(context, first + rows.start)
@@ -205,6 +211,7 @@ class TorchThc:
         def decode(rows: slice, part: torch.Tensor) -> None:
             keys = self.keys(context, first + rows.start)
             given = (sums[rows], counts[rows], factors[rows], self.table.granularity, keys)
+            # Collected on the device: whether sums are possible is asked once, at the end.
             beyond.append(self.kernels.thc_decode(*given, part))
 
         self.by_rows(decode, out, write=True)
@@ -218,7 +225,15 @@ class TorchThc:
         context: ReductionContext,
         included: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return what payloads add to the sum, float32[elements], a new tensor; `included`: bool[blocks], or all."""
+        """Return the decoded share of payloads in the sum, float32[elements], a new tensor.
+
+        Args:
+            payloads: UPDATE payloads, uint8[chunks, up_bytes(op)].
+            shared: ranges of blocks, float32[blocks], as in `encode`.
+            elements: of the vector.
+            context: of the encoding.
+            included: blocks that are in a sum, bool[blocks]; all if left out.
+        """
         factors = self.contribution_factors(payloads, shared, elements, included)
         codes = self._own_codes(payloads)
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
@@ -270,6 +285,7 @@ class TorchThc:
         factors = self.factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
         if included is not None:
             require_tensor(included, torch.bool, (blocks,), self.device, "included blocks")
+            # bool times float32: blocks that are in no sum contribute 0.
             factors *= included
         return factors
 
@@ -282,6 +298,7 @@ class TorchThc:
             write: whether the rest is copied back.
         """
         x, block = x.detach(), self.block_elements
+        # Whole blocks are a view. The last one is a padded copy, since kernels take whole blocks.
         whole, rest = divmod(x.numel(), block)
         if whole:
             work(slice(0, whole), x[: whole * block].view(whole, block))
@@ -312,6 +329,7 @@ class TorchThc:
     def _counts(self, contributors: torch.Tensor) -> torch.Tensor:
         """Return the number of workers in each sum, int32[blocks]."""
         counts = torch.zeros(contributors.shape, dtype=torch.int32, device=self.device)
+        # torch has no count of bits: a pass for each worker, over one number a block.
         for worker in range(self.workers):
             counts += ((contributors >> worker) & 1).int()
         bad = (counts == 0) | ((contributors >> self.workers) != 0)
@@ -342,19 +360,21 @@ class TorchThc:
         return counts, self.factors(shared, counts)
 
     def scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what elements are multiplied with, 0 where the shared range is zero, and shifts of blocks beyond it.
+        """Return the scale of each block's elements, 0 where the shared range is zero, and shifts of blocks beyond it.
 
         The shift k is the least with own <= shared 2^k, in float64 as in numpy.
         """
         unit = self.table.granularity / (2 * self.table.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
         used = torch.where(shared < TINY, torch.inf, shared.double())
+        # The same float64 operations as numpy's, in the same order: the scales are equal to the bit.
         part, exponent = torch.frexp(own.double() / used)
         shifts = torch.where(part == 0.5, exponent - 1, exponent).clamp(0, MAX_SHIFT).int()
+        # 2^k as the bits of a float32: exact, on any device.
         used = torch.maximum(used * ((shifts + 127) << 23).view(torch.float32), own.double())
         return (unit / used).float(), shifts
 
     def factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
+        """Return the factor of rotated-back integers, float32[blocks]; 0 where the shared range is zero."""
         unit = self.table.bound / (math.sqrt(self.block_elements) * self.table.granularity)
         used = torch.where(shared < TINY, 0.0, shared.double())
         return (used * unit / counts).float()
@@ -395,9 +415,10 @@ def _self_check(codec: TorchThc, twin: TorchThc) -> None:
 
 
 def _phases(codec: TorchThc, x: torch.Tensor, context: ReductionContext) -> dict[str, torch.Tensor]:
-    """Return what a codec makes of a vector that all ranks have, phase by phase."""
+    """Return the results of each phase of an all-reduce in which all ranks have the same vector."""
     own = codec.ranges(x)
     shared = own * 1.5
+    # One block exceeds the shared range, as if its ranges had come too late.
     shared[0] /= 4
     payloads = codec.encode(x, own, shared, context)
     results, _ = simulate_switch(codec.op, [payloads.cpu().numpy()] * codec.workers, codec.lookup)
@@ -438,6 +459,7 @@ def unpack_sums(packed: torch.Tensor) -> torch.Tensor:
     """Return the sums of packed results: uint8[chunks, 768] to uint8[chunks, 1024]."""
     sums = torch.empty((len(packed), LANES_BYTES), dtype=torch.uint8, device=packed.device)
     torch.bitwise_and(packed, _SUM_MASK, out=sums[:, :PACKED_BYTES])
+    # A byte keeps the sum of its own lane in 6 bits, and 2 bits of one of the last lanes.
     top_bits = 8 - PACKED_LANE_BITS
     tops = [part >> PACKED_LANE_BITS << top_bits * place for place, part in enumerate(packed.chunk(_PARTS, dim=1))]
     sums[:, PACKED_BYTES:] = tops[0] | tops[1] | tops[2]
@@ -457,6 +479,7 @@ def pack_ranges(ranges: torch.Tensor) -> torch.Tensor:
     """Return the MAX32 payloads of float32 ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
     chunks = blocks_of(ranges.numel(), RANGE_LANES)
     lanes = torch.zeros(chunks * RANGE_LANES, dtype=torch.float32, device=ranges.device)
+    # Lanes beyond the last block are 0, which no maximum is below.
     lanes[: ranges.numel()] = ranges
     return _swapped(lanes.view(torch.uint8)).reshape(chunks, -1)
 
@@ -473,6 +496,7 @@ def read_ranges(results: torch.Tensor, blocks: int) -> torch.Tensor:
             f"ranges of {blocks} blocks: expected uint8{list(shape)}, got {results.dtype}{list(results.shape)}"
         )
     bits = _swapped(results).view(torch.int32)[:blocks]
+    # A set top bit or NaN: both mean that the block must not be summed.
     finite = (bits >= 0) & (bits < INFINITE)
     return torch.where(finite, bits, INFINITE).view(torch.float32)
 

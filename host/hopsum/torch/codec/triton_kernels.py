@@ -43,6 +43,7 @@ def _kernel(function: F) -> F:
 @_jit
 def _block_keys(key: tl.tensor, block: tl.tensor) -> tl.tensor:
     """Return splitmix64(key + block) as two uint32 tensors like `block`, which is int64."""
+    # As `block_keys` in hashing.py. Triton's unsigned 64-bit integers wrap.
     value = (block + key).to(tl.uint64) + 0x9E3779B97F4A7C15
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB
@@ -68,6 +69,7 @@ def _sign_lanes(rotation: tl.tensor, block: tl.tensor, lane: tl.tensor) -> tl.te
 @_jit
 def _flip(value: tl.tensor, bits: tl.tensor, row: tl.constexpr) -> tl.tensor:
     """Change the sign of float32 values where bit `row` is set."""
+    # A sign is one bit of a float32: cheaper than a multiplication, and exact.
     flipped = value.to(tl.uint32, bitcast=True) ^ ((bits << (31 - row)) & 0x80000000)
     return flipped.to(tl.float32, bitcast=True)
 
@@ -94,6 +96,7 @@ def _exchange(v: tl.tensor, BLOCKS: tl.constexpr) -> tl.tensor:
         for i in tl.static_range(16 >> stage):
             joined = joined + (tl.join(v[i], v[i + (16 >> stage)]),)
         v = joined
+    # Through shared memory once: registers become lanes, and lanes registers.
     square = tl.permute(tl.reshape(v[0], (BLOCKS, 32, 32)), (0, 2, 1))
     v = (tl.reshape(square, (BLOCKS, 32, 2, 2, 2, 2, 2)),)
     for stage in tl.static_range(5):
@@ -111,6 +114,7 @@ def _exchange(v: tl.tensor, BLOCKS: tl.constexpr) -> tl.tensor:
 def _round(scaled: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
     """Return rint, as float32 if |scaled| <= 2^22 is known, as int32 otherwise."""
     if EXACT_FLOAT:
+        # 1.5 * 2^23: the sum has no bits after the point, so adding it rounds half to even.
         rounded = (scaled + 12582912.0) - 12582912.0
     else:
         sign = scaled.to(tl.uint32, bitcast=True) & 0x80000000
@@ -123,6 +127,7 @@ def _round(scaled: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
 def _position(y: tl.tensor, shift: tl.tensor, granularity: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
     """Return 0x3F800000 + q, the bits of the float32 1 + q 2^-23, as int32. `q` past the table's end may be larger."""
     if EXACT_FLOAT:
+        # 2^(shift - 23) as the bits of a float32: shift - 23 + 127 is the exponent.
         power = ((shift + 104) << 23).to(tl.float32, bitcast=True)
         q = tl.fma(y, power, (granularity << 15).to(tl.float32) * (1.0 / 8388608.0))  # exact between 0 and 1
         bits = (tl.clamp(q, 0.0, 1.0) + 1.0).to(tl.int32, bitcast=True)
@@ -136,6 +141,7 @@ def _position(y: tl.tensor, shift: tl.tensor, granularity: tl.tensor, EXACT_FLOA
 @_jit
 def _add_code(codes: tl.tensor, bits: tl.tensor, u: tl.tensor, cells_ptr: tl.tensor) -> tl.tensor:
     """Append a code to codes, uint32: the highest 4 bits of q + u width - upper 2^16 + (code of upper) 2^28."""
+    # A gather of 129 words, which stay in the first-level cache.
     cell = tl.load(cells_ptr + ((bits >> 16).to(tl.uint32) - 0x3F80))
     width = cell & 0xFF
     difference = bits + u * width + width - cell
@@ -168,6 +174,7 @@ def thc_encode(
     scales float32 and shifts int32 are per block. Cells are those of a DeviceTable.
     """
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    # Past the end the last block again: the same bytes are written twice, and no load needs a mask.
     block = tl.minimum(block, blocks - 1)[:, None]
     lane = tl.arange(0, 32)[None, :]
     signs = _sign_lanes(rotation, block, lane)
@@ -199,6 +206,7 @@ def _rotate_back(
     lane = tl.arange(0, 32)[None, :]
     signs = _sign_lanes(rotation, block, lane)
     v = _hadamard(_exchange(_hadamard(v), BLOCKS))
+    # The transform of a constant is 1024 times it at element 0: one subtraction in place of 1024.
     offset = tl.where(lane == 0, centre * 1024.0, 0.0)
     rows: tl.tuple = ((_flip(v[0] - offset, signs, 0) + 0.0) * factor,)
     for row in tl.static_range(1, 32):
@@ -235,6 +243,7 @@ def thc_decode(
         even = even + (_doubled(words & 0xFF),)
         odd = odd + (_doubled(words >> 8),)
         largest = tl.maximum(largest, tl.maximum(even[group], odd[group]))
+    # Every writer writes 1: no atomic is needed.
     tl.store(beyond_ptr + tl.zeros((BLOCKS, 32), tl.int32), 1, mask=largest > 2 * centre)
     rows = _rotate_back(even + odd, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
     out_ptrs = out_ptr + (block * 1024 + lane)
@@ -265,6 +274,7 @@ def thc_contribution(
     rows = _rotate_back(v, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
     out_ptrs = out_ptr + (block * 1024 + lane)
     if SUBTRACT:
+        # Subtraction is not idempotent: a block past the end must not be done twice.
         live = (number < blocks)[:, None] & (lane >= 0)  # only once, unlike elsewhere
         for row in tl.static_range(32):
             tl.store(out_ptrs + 32 * row, tl.load(out_ptrs + 32 * row) - rows[row], mask=live)
@@ -293,6 +303,7 @@ def square_sums(
             tl.store(pending_ptr + places + 16 * row, x)
         wide = x.to(tl.float64)
         lanes = lanes + wide * wide
+    # Halves onto each other, the order of the reference: one sum over 16 lanes would round differently.
     lanes = tl.sum(tl.reshape(lanes, (BLOCKS, 2, 8)), axis=1)
     lanes = tl.sum(tl.reshape(lanes, (BLOCKS, 2, 4)), axis=1)
     lanes = tl.sum(tl.reshape(lanes, (BLOCKS, 2, 2)), axis=1)
