@@ -197,8 +197,8 @@ class DeviceReduction:
         self.mean: Any = None
         self.contributors: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.squares: list[torch.Tensor] = []
-        """Sums of squares of the sample, float64[1] each: of the compensated vector, then of its residual. Empty without
-        feedback."""
+        """Sums of squares of the sample, float64[1] each: of the compensated vector, then of its residual. Empty
+        without feedback."""
         self._codec, self._staging, self._feedback = codec, staging, feedback
         self._out, self._number, self._piece_elements = out, number, piece_elements
         self._tensors, self._on_nonfinite = tensors, on_nonfinite

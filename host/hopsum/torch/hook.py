@@ -31,7 +31,6 @@ def hopsum_hook(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[
     buffer = bucket.buffer()
     # On a GPU torch makes the streams of the next operations wait for this future: it must know the device.
     arrived: torch.futures.Future[None] = torch.futures.Future(devices=[] if buffer.is_cpu else [buffer.device])
-    # Before `then`: the step may be over by now, and its callback must still set the future.
     submitted = state.submit(bucket)
 
     def write(_: torch.futures.Future[None]) -> torch.Tensor:
