@@ -16,7 +16,7 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.http_server import CLIENTS_MAX, Clients, load_page
-from hopsum_controlplane.web.page_state import KEPT, WINDOW_S, PageState
+from hopsum_controlplane.web.page_state import JOB, KEPT, MEMBER, SWITCH, WINDOW_S, PageState
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 
@@ -65,6 +65,14 @@ def test_the_page_runs_nothing_but_its_own(server: WebServer) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|//cdn|@import|\bsrc=|innerHTML|\bon\w+=|style=", text)
     assert re.findall(r"<link [^>]*>", text) == ['<link rel="icon" href="data:,">']
     assert load_page() == answer.body
+
+
+def test_the_page_reads_the_values_that_there_are() -> None:
+    text = load_page().decode()
+    for name, values in (("job", {*JOB, "members"}), ("member", {*MEMBER}), ("each", {*SWITCH})):
+        read = set(re.findall(rf"\b{name}\.(\w+)", text))
+        assert read - values == set(), name
+        assert len(read) > 5
 
 
 def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
