@@ -27,6 +27,7 @@ from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
 _PREFIX: Final = "HOPSUM_"
+# Kubernetes sets such variables in every pod for a Service named hopsum-NAME.
 _SERVICE_LINK: Final = re.compile(r"HOPSUM_\w+?_(?P<kind>SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT|PORT_\d+_\w+)")
 _OTHERS: Final = (
     FILE_VARIABLE, "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
@@ -232,6 +233,7 @@ def resolve(
         *_from_environment(environment),
     ):
         _require_fit(found)
+        # Sources come in the order of their precedence: the first one stays.
         settings.setdefault(found.name, found.value)
     if "codec" in settings:
         _take_options(settings)
@@ -329,6 +331,7 @@ def _article(kind: str) -> str:
 # Settings that all ranks of a job need to have in common, as texts that they compare.
 
 
+# Facts travel in a tensor of a kilobyte and in messages of the controller.
 MAX_TEXT: Final = 200
 """Characters of a value that are told. A longer one is told by its beginning and a digest."""
 

@@ -91,6 +91,7 @@ class WaitMonitor:
 @contextmanager
 def telling(text: str, after_s: float = AFTER_S) -> Iterator[None]:
     """Say this on the log if the block takes longer than that."""
+    # A timer thread, since the block that it watches may hold this thread in machine code for half a minute.
     timer = threading.Timer(after_s, _log.warning, (text,))
     timer.daemon = True
     timer.start()

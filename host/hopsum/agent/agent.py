@@ -62,6 +62,7 @@ from hopsum_wire.membership import JobMembership, MembershipError, read_membersh
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
+# Two: one all-reduce is repaired while the next is on its way.
 UNPROVED_MAX: Final = 2
 """All-reduces that are kept for peers. The protocol counts their phases, the first of which has two parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
@@ -112,6 +113,7 @@ class Agent(Communicator):
         made = _codec_for(membership, codec)
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
+        # One more than the phases: the signature is sent as a part of its own (signature.py).
         policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.phases + 1))
         self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
         self._shards = shards_of(self._transport)
@@ -120,8 +122,11 @@ class Agent(Communicator):
         """True once somebody ended the agent who knows that nobody needs this worker any more."""
         self._unfinished = ""
         """The reason why the program ends before its work is done, empty otherwise."""
+        # Weak: a caller that drops its future no longer cares about the result.
         self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
         """The futures of what was submitted and may be under way."""
+        # fork() copies the object, not the threads: only this process may close it. An exception that was there before
+        # is not this agent's end.
         self._process, self._unhandled = os.getpid(), unhandled()
         self._generations = Generations(membership, rank)
         self._submitted = self._generations.allreduces
@@ -139,6 +144,7 @@ class Agent(Communicator):
             window_chunks=membership.slots * len(self._shards),
         )
         self._thread.start()
+        # A program that just ends would look to the others like a crash, and cost them a lease.
         atexit.register(self._close_at_exit)
 
     @property
@@ -177,6 +183,7 @@ class Agent(Communicator):
                 with self._lock:
                     self._require_open()  # that it was closed or has failed says more
                 raise
+            # A newcomer knows of its own newcomers by fetching their state: no program has to call `resume` for that.
             self._answer(None, only=generation)  # whoever has the state that they get knows them
             return data
 
@@ -224,8 +231,10 @@ class Agent(Communicator):
         Raises:
             MembershipError: it does not say how the job goes on, or has no side channels. Nothing has changed.
         """
+        # Checked before anything changes, so that a membership without a way on leaves the agent as it was.
         continuations = continuations_of(membership, self.rank, len(self._shards))
         with self._lock:
+            # Before the network: a WorkersReplacedError that it raises makes the program ask for `replaced`.
             self._generations.enter(membership, continuations[0].resume)
         self._engine.network.resume(membership.generation, continuations)
         self.membership, self._engine.generation = membership, membership.generation
@@ -271,6 +280,7 @@ class Agent(Communicator):
         try:
             self._engine.run()
         finally:
+            # Peers may still need results that only this worker holds, unless everybody knows that it is gone.
             self._transport.close(linger=not self._ended and not self._unfinished)
 
     def _queue_task(self, task: Task) -> None:

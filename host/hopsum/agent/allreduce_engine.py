@@ -15,13 +15,14 @@ their way: those of other vectors, and of a long vector's other parts.
     QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
     any                 close                            over       CommunicatorClosedError
 
-Workers replaced: what was submitted before the program knew goes its way, into sums that were decided or into
-WorkersReplacedError, as the network says. What is submitted afterwards (ResumeCommand) waits until all of
-that is sealed or over.
+When workers are replaced, all-reduces already submitted either complete (their result was decided) or fail with
+WorkersReplacedError. The network thread decides which. All-reduces that the program submits after it knows of the
+newcomers (after ResumeCommand) wait until the earlier ones are sealed or over.
 
-Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their phases
-(sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
-an error feedback that nobody else holds: the failed one with its error, the others with GenerationEndedError.
+When one all-reduce fails, no further phase enters the stream. Earlier all-reduces with all phases in the stream
+(sealed) run to their own end. Then the others end in the order of submission: the failed one with its error, the rest
+with GenerationEndedError. The order lets each all-reduce give its vector back to an error feedback that no other
+all-reduce holds.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ CLOSE: Final = None
 """The message that `close` puts into the inbox."""
 END_GROUP: Final = "end of group"
 """The message that `group_end` puts into the inbox."""
+# 512 chunks of 1,024 elements: half a million gradients, long enough that a hand-over of some ten microseconds
+# between threads does not count.
 PART_CHUNKS: Final = 512
 """The least chunks of a part of a vector that is encoded, sent and read in parts."""
 PARTS_MAX: Final = 8
@@ -97,10 +100,13 @@ class AllReduceEngine:
         begun: int = 0,
         window_chunks: int = 0,
     ) -> None:
+        # The only way into this thread: the caller, the network thread and the lease put messages here. SimpleQueue.put
+        # is reentrant, so callbacks and signal handlers may use it.
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self._recorder = StatsRecorder()
         self._codec, self._context = codec, context
         name = f"hopsum-network-{context.rank}"
+        # The network thread gets `inbox.put` and nothing else of the engine.
         self.network: Final = NetworkThread(transport, self.inbox.put, name, on_stall=on_stall, begun=begun)
         self.generation = generation
         """The generation that messages name."""
@@ -112,6 +118,7 @@ class AllReduceEngine:
         self._on_failure = on_failure
         self._tasks: list[Task] = []
         self._go_on: ResumeCommand | None = None
+        # All-reduces that the program submitted after it knew of the newcomers. They belong behind ResumeCommand.
         self._behind: list[Message] = []
         """The messages that came after it."""
         self._failure: BaseException | None = None
@@ -135,6 +142,7 @@ class AllReduceEngine:
 
     def run(self) -> None:
         """Serve, then end what is left, and the network's thread."""
+        # Started here and not in __init__, so that an engine whose construction fails leaves no thread.
         self.network.thread.start()
         try:
             while not self._closed:
@@ -145,19 +153,24 @@ class AllReduceEngine:
             self._on_failure(error)
             raise
         finally:
+            # Before the futures end: no result may arrive for a task that is over.
             self.network.stop()
             self._end_closed()
 
     def _work(self) -> bool:
-        """Send or take. Say whether anything was done.
+        """Encode for the network, or decode results. Say whether anything was done.
 
-        Sums are read first while the network has other codes: each vector that is not read keeps its sums, and its
-        error feedback a second vector. Else what the network waits for goes first.
+        Decode before encoding while the network is busy: an undecoded vector holds its sums and a second residual
+        buffer in memory. Otherwise work that the network waits for comes first.
         """
+        # A vector whose payloads are still being encoded while the network sends the first of them.
         unfilled = next((task for task in self._tasks if task.unfilled), None)
+        # An idle link costs most: encode for it before anything else.
         if unfilled is not None and self._is_short(unfilled):
             return self._fill(unfilled)
         sealed = [task.arrived is not None for task in self._tasks if task.sealed]
+        # Decode before encoding while the network is busy with others: each vector that is not decoded holds its sums
+        # and a second residual buffer in memory.
         if any(sealed) and not all(sealed):
             return self._take_next(oldest=True)
         if self._take_next_part():
@@ -189,10 +202,14 @@ class AllReduceEngine:
         """Take all messages that are there. Wait for one first if `block`."""
         timeout_s = None
         if self._alone_since is not None:
+            # A promised follower that never comes must fail on this rank in time, since all other ranks wait for it in
+            # the stream.
             timeout_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
             if (say_in_s := self._alone.say_in_s) is not None:
                 timeout_s = min(timeout_s, say_in_s)
         try:
+            # Drain the inbox before the next piece of codec work, which takes milliseconds: orders by priority need all
+            # messages.
             self._note(self.inbox.get(block, timeout_s))
             while not self._closed:
                 self._note(self.inbox.get_nowait())
@@ -236,11 +253,14 @@ class AllReduceEngine:
 
     def _arrive(self, arrived: Arrived) -> None:
         task = arrived.task
+        # The network thread did not know yet that the task was ended.
         if task not in self._tasks:  # it was ended without its results, see _let_go_on
             return
         if task.parts:
             task.first[arrived.part] = arrived
             try:
+                # The first part carries the signature of the call (see signature.py): MAX32 of equal and of negated
+                # facts tells whether all ranks made the same call.
                 if arrived.part == 0:
                     self._signer.compare(replace(task.call, step=task.step), arrived.done.results)
             except MismatchError as error:
@@ -305,6 +325,8 @@ class AllReduceEngine:
             task.sealed = True
             self._finish(task, task.reduction)
             return
+        # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
+        # to stop it.
         task.waiting, task.sealed = True, phase.last
         self._sent_at[task.number] = time.perf_counter()
         parts: tuple[CollectivePhase, ...] = (phase,)
@@ -312,6 +334,7 @@ class AllReduceEngine:
             parts = signed(phase, self._signer.sign(replace(task.call, step=task.step)))
             task.parts = len(parts)
         ready = task.reduction.encoded if task.unfilled else None
+        # Only a last phase is decoded in parts, and only without a follower: the follower would need the part at once.
         read_early = phase.last and self._overlap and task.follower is None
         self.network.submit(task, *parts, ready=ready, part_chunks=_part_chunks(task) if read_early else 0)
 

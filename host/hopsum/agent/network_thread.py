@@ -38,6 +38,7 @@ from hopsum.transport.sharded import ShardedTransport, shards_of
 from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
+# A wait that no wake-up ends is a bug, or a network without any datagram: then the thread still looks around.
 _WAIT_S: Final = 1.0
 """The longest wait for a datagram. New phases end the wait."""
 STALL_S: Final = 1.0
@@ -113,6 +114,7 @@ class StallDetector:
         received, retransmits = self._counts()
         if received != self._received:
             self.begin()
+        # Without a retransmission nothing was overdue: all ranks may just compute.
         return retransmits > self._retransmits and time.monotonic() - self._since_s >= STALL_S
 
     def _counts(self) -> tuple[int, int]:
@@ -141,6 +143,7 @@ class NetworkThread:
         self._transport = transport
         self._deliver = deliver
         self._on_stall = on_stall
+        # From the agent's thread to this one. `deliver` is the way back: it puts into the agent's inbox.
         self._submitted: SimpleQueue[Submission | Filling | ResumeCommand | None] = SimpleQueue()
         self._tasks: dict[int, tuple[Task, int]] = {}
         """The task of each handle's phase, and the part of it."""
@@ -149,6 +152,7 @@ class NetworkThread:
         self._stalls = [StallDetector(shard) for shard in self._shards]
         self._progress = [Progress(shard) for shard in self._shards]
         self._sealed = self._waits = False
+        # Who seals or resumes takes the transport out of this thread's hands with it.
         self._changed = threading.Condition()
         """Held by who uses the transport, but for `wake`."""
         self._stopping = threading.Event()
@@ -185,6 +189,7 @@ class NetworkThread:
         self._sealed = True  # before the lock is free, so that the thread does not take it again
         self._transport.wake()
         with self._changed:
+            # The step that was in progress has ended by now: it holds the condition, and `wake` ended its wait.
             first, *further = [shard.seal() for shard in self._shards]
             return replace(first, further_shards=tuple(further)), self._begun
 
@@ -195,12 +200,14 @@ class NetworkThread:
                 shard.resume(generation, peers, resume, rack, key=key)
             self._begin_watch()
             self._transport.wake()
+            # Last: the thread must find all shards in the new generation.
             self._sealed = False
             self._changed.notify_all()
 
     def stop(self) -> None:
         """Let the thread end, whatever is in progress, and wait for it. Harmless when it has ended."""
         self._stopping.set()
+        # Two waits may have to end: the queue's, and the one for a generation change.
         self._submitted.put(None)
         self._transport.wake()
         with self._changed:
@@ -226,6 +233,8 @@ class NetworkThread:
         """Submit what is waiting. Wait for it when nothing is in progress."""
         try:
             while True:
+                # Set before `get` and cleared after it: `_hand_in` skips the wake-up, a system call, while the thread
+                # waits here.
                 self._waits = not self._tasks
                 submitted = self._submitted.get(block=self._waits)
                 self._waits = False
@@ -263,7 +272,9 @@ class NetworkThread:
             except Exception as error:
                 self._deliver(Failed(task, error))
                 return
+            # From here on events of this handle belong to the task; a phase that was refused has none.
             self._tasks[handle] = task, number
+            # The controller asks how many all-reduces have begun: only those in the stream count.
             self._begun = max(self._begun, task.number + 1)
 
     def _unsealed(self) -> bool:
@@ -291,6 +302,7 @@ class NetworkThread:
         for shard, progress in zip(self._shards, self._progress, strict=True):
             with shard.lock if len(self._shards) > 1 else nullcontext():  # a shard's thread has its worker
                 progress.check()
+        # A list, not a generator: every detector has to see this moment.
         if any([stall.lasts() for stall in self._stalls]):
             self._on_stall()
 

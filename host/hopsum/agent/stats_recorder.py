@@ -36,6 +36,7 @@ class StatsRecorder:
         counted = self.statistics
         took_s = time.perf_counter() - task.started_s
         error, vector = (0.0, 0.0) if skipped else task.vector.squares()
+        # A new object each time: heartbeats read it from the lease thread without a lock.
         self.statistics = replace(
             counted,
             allreduces=counted.allreduces + 1,

@@ -156,6 +156,7 @@ def why_unfinished(error: BaseException | None) -> str:
 
     No failure: no error at all, `sys.exit()` with nothing or 0, a generator that is closed.
     """
+    # GeneratorExit: a generator that is not used up is closed, which is no failure.
     if error is None or isinstance(error, GeneratorExit):
         return ""
     if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -166,5 +167,6 @@ def why_unfinished(error: BaseException | None) -> str:
 
 def unhandled() -> BaseException | None:
     """Return the exception that nobody handled, which ends the program, or ended a command of an interactive one."""
+    # sys.last_exc is of Python 3.12; before, the exception is sys.last_value.
     found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return found

@@ -192,6 +192,7 @@ class Communicator(ABC):
                     "time: use one feedback per vector, or end the group between them"
                 )
             task = Task(vector, tensors, on_nonfinite, self._groups > 0)
+            # All ranks submit the same sequence, so the number is taken and the task is queued under one lock.
             task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
             self._followed_by_other = feedback if task.more else None
             task.number = self._submitted
@@ -209,6 +210,7 @@ class Communicator(ABC):
             wait_s: the part in which it waited for all-reduces and computed nothing.
         """
         with self._lock:
+            # Replaced as a whole, so that a heartbeat in another thread reads one consistent state without the lock.
             was = self._steps
             self._steps = {
                 "steps": was["steps"] + 1,
@@ -289,6 +291,7 @@ class Communicator(ABC):
         with self._lock:
             if not self._closed:
                 self._closed = True
+                # Once only, under the lock: nothing can be queued behind the end.
                 self._stop()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -299,6 +302,7 @@ class Communicator(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A `with` block that an exception leaves: the other ranks hear at once that this one will not come back.
         why = why_unfinished(error)
         if why:
             self._abandon(why)

@@ -88,6 +88,7 @@ class SerialCommunicator(Communicator):
         self._failure: BaseException | None = None
         self._statistics = CommunicatorStatistics()
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        # Subclasses call this constructor last: the thread uses what they have set up.
         self._thread.start()
 
     @abstractmethod
@@ -131,6 +132,8 @@ class SerialCommunicator(Communicator):
             start = time.perf_counter()
             try:
                 result = self._reduce(task)
+            # All ranks have this error for the same all-reduce, so the stream stays in step and the next one can
+            # follow.
             except CollectiveError as error:
                 self._count(task, time.perf_counter() - start, skipped=True)
                 task.future.set_exception(error)
@@ -145,6 +148,8 @@ class SerialCommunicator(Communicator):
         try:
             with self._lock:
                 self._require_open()
+            # Facts first: ranks that are at different calls find out before one of them waits for a phase that never
+            # comes.
             names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
             self._agree(
                 CallDigest(task.number, task.vector.elements, task.step, int(task.on_nonfinite == "skip"), names)
@@ -160,6 +165,7 @@ class SerialCommunicator(Communicator):
         except CollectiveError:
             raise
         except BaseException:
+            # The vector is not delivered: the error feedback keeps it for the next all-reduce.
             task.give_back()
             raise
         seconds = time.perf_counter() - start
@@ -183,6 +189,7 @@ class SerialCommunicator(Communicator):
     def _fail(self, error: BaseException) -> BaseException:
         """Part from the others over an error, unless that was done. Return what the future has."""
         with self._lock:
+            # `close` interrupts the sum in progress, which then fails with an error of the other side.
             if self._closed and isinstance(error, AllReduceError):
                 closed = CommunicatorClosedError(
                     f"rank {self.rank} of {self.name} was closed in the middle of this all-reduce"

@@ -26,6 +26,7 @@ from hopsum_wire import Op
 from hopsum_wire._layout import PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
 
+# The switch compares lanes as unsigned numbers whose top bit must be 0.
 MOST: Final = (1 << 31) - 1
 """MAX32 takes lanes of 31 bits."""
 _CODECS: Final = ("another codec", "fixed", "lossless", "thc", "uhc")

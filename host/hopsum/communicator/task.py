@@ -85,6 +85,7 @@ class Task:
     def give_back(self) -> None:
         """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped."""
         if self.reduction is not None and self.reduction.phase is not None:
+            # The reduction may have written the mean over x already, so only it still has the vector.
             self.reduction.abort()  # it has the vector, also when its memory has the mean already
         else:
             self.vector.give_back()

@@ -19,6 +19,7 @@ from hopsum.codec.interface import OnNonfinite, Reduction, Tensors, require_out,
 RUNS: Final = 16
 """Parts of a vector, each with one run of elements in the sample."""
 RUN_ELEMENTS: Final = 256
+# Multiples of the golden ratio modulo 1 fill 0 .. 1 evenly for every count of vectors, without a random number.
 _GOLDEN: Final = 0.6180339887498949
 """Its multiples, without their whole parts, lie evenly in 0 .. 1, whatever number of vectors a step has."""
 
@@ -87,6 +88,7 @@ class HostVector:
         """Put the vector into the error feedback. See `Vector`."""
         if self.feedback is None:
             return
+        # Whatever the reduction took out of the residual goes back first; then the sum of both is checked.
         self.feedback.give_back()
         finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
         self.feedback.commit(None) if finite else self.feedback.give_back()
@@ -131,6 +133,7 @@ def sample_place(elements: int, number: int) -> slice:
 
 def sum_squares(*summands: NDArray[np.float32]) -> float:
     """Return the sum of squares of the sum of vectors, as float64. It is not finite where they are not."""
+    # float64: squares of float32 overflow at 1e19.
     total = summands[0].astype(np.float64)
     with np.errstate(invalid="ignore"):
         for other in summands[1:]:

@@ -69,6 +69,7 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
     if config.local_group:
         return _open_local_group(config, hooks)
     parts = split_url(config)
+    # A process group would be ignored elsewhere without a word.
     if hooks.group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
     if parts.scheme in ("memory", "collective") and (hooks.trace is not None or not config.overlap):
@@ -77,6 +78,7 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
         config = replace(config, codec=config.codec or DEFAULT_CODEC)
     _require_packets(config, parts, hooks)
     opened = _opener(config, parts.scheme)(config, parts, hooks)
+    # hopsum:// has recorded the settings with the codec of the job already.
     if not has_settings(opened):
         record_settings(opened, config)
     return opened
@@ -128,6 +130,7 @@ def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
         raise ConfigError(f"local_group: rank={config.rank}, but torch says {store.rank}; leave rank out")
 
     def open_job(settings: Config, meeting: Any) -> tuple[Communicator, Config]:
+        # The leaders have met already: hosts:// must not look for the ranks again.
         job = open_config(settings, hooks._replace(meeting=meeting))
         return job, settings_of(job)
 

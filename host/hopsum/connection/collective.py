@@ -44,6 +44,7 @@ from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES, pack_sums
 
 _KINDS: Final = ("gloo", "nccl")
+# all_gather needs tensors of one size, so facts are cut, and their digest tells apart what was cut off.
 _FACTS_BYTES: Final = 1024
 _DIGEST_BYTES: Final = 32
 
@@ -74,6 +75,7 @@ def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Collect
         raise ConfigError(f"collective://{kind}: {workers} ranks; a sum has at most {MAX_WORKERS} workers")
     codec = codec_of(config, workers)
     timeout = timedelta(seconds=config.deadline_s)
+    # A group of its own: collectives of the training script run at the same time in other threads.
     own = dist.new_group(backend=kind, timeout=timeout) if group is None else group
     try:
         require_same(own, facts_of(shared_settings(config)))
@@ -133,6 +135,7 @@ class CollectiveCommunicator(SerialCommunicator):
     def _sum_in_two_shots(self, phase: CollectivePhase) -> Summed:
         """Sum codes: each rank adds the chunks that it owns, a run of them."""
         chunks, up = phase.payloads.shape
+        # all_to_all takes parts of one size, so the last ranks' parts may be padding.
         each = -(-chunks // self.workers)
         codes = np.zeros((self.workers * each, up), np.uint8)  # what is behind the last chunk is summed and dropped
         codes[:chunks] = phase.payloads

@@ -102,6 +102,7 @@ def _require_job(config: Config, parts: SplitResult, membership: JobMembership) 
 
 def _require_switch(config: Config, parts: SplitResult, membership: JobMembership) -> None:
     """Raise MembershipError unless host and port of the URL, as far as it has them, are the membership's."""
+    # A worker behind a gateway sends to another address than the switch's own.
     places = {membership.switch, *(worker.send_to for worker in membership.workers)}
     wrong_port = parts.port is not None and parts.port not in {place.udp_port for place in places}
     if wrong_port or (parts.hostname and _address(config, parts.hostname) not in {place.ip for place in places}):

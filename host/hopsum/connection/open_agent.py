@@ -131,5 +131,6 @@ def open_agent(
         return make(membership, seat.rank, codec=codec, **given)
     except BaseException:
         for link in given["link"] if make_link is not None else ():
+            # Links that were made here belong to nobody else yet.
             link.close()
         raise

@@ -48,6 +48,7 @@ def query_of(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str]
         if key not in kinds:
             there = nearest(key, kinds) if kinds else f"{parts.scheme}:// takes none; settings are arguments of connect"
             raise UrlError(f"URL {config.url!r}: there is no parameter {key!r}; {there}")
+        # The second value would win or lose silently.
         if key in found:
             raise UrlError(f"URL {config.url!r}: {key} twice")
         try:

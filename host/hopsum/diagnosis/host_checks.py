@@ -18,6 +18,7 @@ from hopsum_wire.payload import SHAPES
 DATAGRAM_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
 """The largest of any op, up or down."""
 PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + DATAGRAM_BYTES
+# The kernel charges the whole buffer of a packet (truesize), not its bytes.
 CHARGED_BYTES: Final = 2304
 """The bytes of a receive buffer that the kernel counts for such a datagram, measured on loopback."""
 
@@ -52,6 +53,7 @@ def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
             "switch is, have the job made with its address",
         )
     if route.local or route.interface == interface.name:
+        # A route to this very host has loopback as its interface, whatever interface has the address.
         way = "on this host" if route.local else f"through {route.interface}"
         by = f", by gateway {route.gateway}" if route.gateway else ""
         return passed(check, f"to {switch.ip} {way}{by}", {"interface": route.interface, "gateway": route.gateway})
@@ -74,6 +76,7 @@ def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckR
         return passed(check, told, facts)
     where = f"ip link set dev {route.interface} mtu 1500, also on the switch's side"
     own_bytes = {each.name: each.mtu_bytes for each in kernel.interfaces()}.get(route.interface, mtu_bytes)
+    # Behind a gateway the narrow link is somewhere else, and this host can only say so.
     if route.gateway and own_bytes > mtu_bytes:
         where = f"raise the MTU of the links beyond gateway {route.gateway} to {PACKET_BYTES} or more"
     return failed(check, f"{told}: larger ones are lost, since none may be fragmented", where, facts)

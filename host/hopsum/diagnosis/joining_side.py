@@ -117,6 +117,7 @@ class _Way:
         else:
             rows.append(host_checks.check_mtu(own, switch, None))
             rows += self._asked(own, kernel.route_to(switch.ip, own.ip))
+        # Without the job's numbers a buffer for one result is the least that must fit.
         window = int(self._job["slots"]) if self._job is not None else 1
         return [*rows, host_checks.check_buffer(window), host_checks.check_offload()]
 
@@ -129,6 +130,7 @@ class _Way:
             if client is None:
                 why = f"no probe can be sent from UDP {own}: {refusal}"
                 return [neighbour, skipped("switch", why, "run this as root"), skipped("round trip", why)]
+            # A switch answers no stranger: then silence means nothing, and only ICMP tells something.
             if self._member is None:
                 return [neighbour, self._listens(client), skipped("round trip", "no worker of a generation is here")]
             switch = switch_checks.check_switch(client, self._found.send_to, route, wait_s)

@@ -73,6 +73,7 @@ class UdpSocket(NamedTuple):
 def interfaces() -> list[Interface]:
     """Return the interfaces that have IPv4 addresses, once for each address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        # Room for 4,096 addresses: SIOCGIFCONF fills what it gets and says how much it used.
         room = array.array("B", bytes(_IFREQ_BYTES * 4096))
         request = struct.pack("iP", len(room), room.buffer_info()[0])
         used, _ = struct.unpack("iP", fcntl.ioctl(handle, _SIOCGIFCONF, request))
@@ -80,6 +81,7 @@ def interfaces() -> list[Interface]:
         found = []
         for at in range(0, used, _IFREQ_BYTES):
             name = entries[at : at + _NAME_BYTES].split(b"\0", 1)[0]
+            # struct ifreq: 16 bytes of name, then a sockaddr_in whose address begins at byte 4.
             ip = socket.inet_ntoa(entries[at + 20 : at + 24])
             flags = _of_interface(handle, _SIOCGIFFLAGS, name, "H")
             mtu_bytes = _of_interface(handle, _SIOCGIFMTU, name, "i")
@@ -98,6 +100,7 @@ def is_local(ip: str) -> bool:
     """Say whether a socket could have this address: one of an interface, or any of loopback's 127.0.0.0/8."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
+            # bind knows all that is local, also addresses that no interface lists.
             probe.bind((ip, 0))
         except OSError:
             return False
@@ -124,6 +127,7 @@ def route_to(ip: str, source: str) -> Route:
     body = _RTMSG.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0) + attributes
     message = _NLMSGHDR.pack(_NLMSGHDR.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE) as netlink:
+        # RTM_GETROUTE asks the kernel for its own decision, with policy routing and all: reading tables could not tell.
         netlink.send(message)
         answer = netlink.recv(65535)
     length, kind, *_ = _NLMSGHDR.unpack_from(answer)
@@ -141,6 +145,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     while len(data) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data)
         yield kind, data[_ATTRIBUTE.size : length]
+        # Attributes are aligned to 4 bytes.
         data = data[(length + 3) & ~3 :]
 
 
@@ -155,6 +160,7 @@ def neighbour(ip: str, interface: str) -> Neighbour | None:
 
 def udp_socket_at(ip: str, port: int) -> UdpSocket | None:
     """Return the socket that keeps others from this address, None if none does."""
+    # The thread's own namespace, which may differ from the process's.
     for line in (_NET / "udp").read_text().splitlines()[1:]:
         fields = line.split()
         local = _endpoint(fields[1])

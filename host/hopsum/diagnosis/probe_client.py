@@ -101,6 +101,7 @@ class RawProbeTransport:
     def send(self, datagram: bytes) -> None:
         """Send one datagram, with UDP checksum 0, "none". Raises OSError."""
         own, switch = self._ports
+        # The kernel makes the IPv4 header of a raw UDP socket, not the UDP header.
         self.socket.send(_UDP.pack(own, switch, _UDP.size + len(datagram), 0) + datagram)
 
     def receive(self) -> Sequence[memoryview]:
@@ -109,6 +110,7 @@ class RawProbeTransport:
         The worker's socket may take datagrams by the run, and then they come as runs here.
         """
         packet = memoryview(self.socket.recv(65535))
+        # A raw socket receives with the IPv4 header, whose length is its lower four bits times 4.
         udp = packet[(packet[0] & 15) * 4 :]
         if len(udp) < _UDP.size:
             return []
@@ -118,6 +120,7 @@ class RawProbeTransport:
 
 def _prepare(made: socket.socket, switch: Endpoint) -> None:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    # Never fragment: a probe that is too large shall tell the path's MTU.
     made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
     made.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)  # all that ICMP says, "host unreachable" too
     made.connect(switch.address)
@@ -146,6 +149,7 @@ class ProbeClient:
         """
         answers: dict[Place, ProbeReply] = {}
         for first in range(0, len(places), PENDING_MAX):
+            # One handful at a time, so that the questions themselves overflow no queue.
             handful = places[first : first + PENDING_MAX]
             for _ in range(tries):
                 missing = [place for place in handful if place not in answers]

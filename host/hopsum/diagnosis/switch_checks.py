@@ -23,6 +23,7 @@ from hopsum.protocol.deadline_prober import name_ranks
 from hopsum_wire import State
 from hopsum_wire.membership import Endpoint, JobMembership
 
+# A tenth is a bad network that still works.
 LOST_MAX: Final = 0.1
 """Share of PROBEs without an answer that passes: what is lost is sent again."""
 _POLL_S: Final = 0.02

@@ -100,6 +100,7 @@ def examine(
     first = _Examination(location, rank, observer, patience)
     report = first.run()
     if report["rank"].status is Status.PASS:
+        # The host is the same for all shards, so only the checks of the switch are repeated.
         for number, shard in enumerate(first.membership.further_shards, 1):
             rows = _Examination(location, first.rank, observer, patience, shard).run().rows
             report.rows += [of_shard(row, number) for row in rows if row.check in _OF_SHARD]
@@ -131,6 +132,7 @@ class _Examination:
         """Make the checks, each unless one that it needs did not pass."""
         try:
             for check, needs in _NEEDS.items():
+                # A check after a failed one would fail for the same reason, and hide the cause.
                 lacking = [need for need in needs if self.report[need].status is not Status.PASS]
                 made: Callable[[], CheckRow] = getattr(self, "_" + check.replace(" ", "_"))
                 self.report.rows.append(
@@ -191,6 +193,7 @@ class _Examination:
         return host_checks.check_mtu(self.own, self.switch, path_bytes)
 
     def _port(self) -> CheckRow:
+        # The probe's own socket has the port now, which proves that it was free.
         if self._client is not None and not self._observer and not self._client.transport.how:
             return passed("port", f"UDP {self.own} is free", {"held": False})  # it was; now it is ours
         row = host_checks.check_port(self.own, self.switch)

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from hopsum.errors import HopsumError
 from hopsum_wire import HOPSUM_UDP_PORT
 
+# A controller writes its database and a switch closes its ports in well under a second.
 TERMINATE_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.02
 _TAIL_BYTES: Final = 1500
@@ -49,6 +50,8 @@ class Children:
         Raises ChildError: it ended before, or did not say so in time.
         """
         log = self.folder / f"{name}.log"
+        # The child asks the kernel for its death signal itself, and compares the parent's PID to notice one that died
+        # before.
         command = [sys.executable, "-m", *arguments, "--die-with-parent", str(self._process)]
         child = self._popen(command, log)
         until = time.monotonic() + wait_s
@@ -83,9 +86,11 @@ class Children:
                 child.kill()
                 child.wait()
         self._children.clear()
+        # The thread ends last: with it the kernel would kill children that are still writing.
         self._work.put(None)
         self._held.cleanup()
 
+    # PR_SET_PDEATHSIG follows the thread that forks, so all children are started in one thread.
     def _popen(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """Start a process in the thread that lives as long as it."""
         started: SimpleQueue[subprocess.Popen[bytes] | OSError] = SimpleQueue()

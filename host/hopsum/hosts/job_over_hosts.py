@@ -69,6 +69,8 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)
+        # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them
+        # here.
         told = meeting.exchange(
             "switch", lambda: start_switch(children, own_ip, _service_ip(leaders.index(meeting.rank))), leaders
         )
@@ -78,6 +80,7 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         ((target, token),) = meeting.exchange(
             "job", lambda: _start_job(children, config, codec, meeting.workers, switches, slots), [0]
         )
+        # Rank 0 has the controller: it stays until the others have left the job, else they would see a broken lease.
         kept.callback(meeting.leave, LEAVE_S, waits=meeting.rank == 0)
         address = ControllerAddress.of(target, tls=False)
         return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
@@ -131,6 +134,7 @@ def _start_job(
     """Start the controller and make the job. Return the controller's address and the job's token."""
     admin, file = secrets.token_urlsafe(32), children.folder / "controller.toml"
     token_file = children.folder / "admin.token"
+    # Made with its mode before the secret is written: no moment in which others can read it.
     token_file.touch(mode=0o600)
     token_file.write_text(admin, encoding="ascii")
     database = children.folder / "state.sqlite"
@@ -181,6 +185,7 @@ def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_
 
 def _service_ip(number: int) -> str:
     """Return the service's address inside a switch's frames, which no other host sees."""
+    # TEST-NET-1 (RFC 5737): no real host has such an address.
     return f"192.0.2.{number + 1}"
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from hopsum.config import ConfigError
 from hopsum.errors import HopsumError
 
+# torch's stores have no wait for one of several keys, so the ranks look again.
 _LOOK_AGAIN_S: Final = 0.02
 ERRORS_S: Final = 10.0
 """Seconds for the other ranks' errors, once there is one: so all ranks have the same text."""
@@ -65,6 +66,7 @@ class Meeting:
                 told = {"value": make()}
             except (HopsumError, OSError) as error:
                 told = {"error": str(error)}
+            # A programming error, or Ctrl-C: the others hear of it before this rank goes down.
             except BaseException as error:
                 self._store.put(self._key(topic, self.rank), json.dumps({"error": f"{type(error).__name__}: {error}"}))
                 raise
@@ -100,6 +102,8 @@ class Meeting:
             if not missing:
                 return found
             if any("error" in each for each in found.values()):
+                # One error is enough to stop, but all ranks shall raise the same text, so the others get time to add
+                # theirs.
                 errors_until = errors_until or time.monotonic() + ERRORS_S
                 if time.monotonic() >= errors_until:
                     return found

@@ -17,6 +17,7 @@ from hopsum.hosts.host_address import INTERFACE_VARIABLE
 
 TRY_S: Final = 3.0
 """Seconds for all answers."""
+# The shortest of a few: a round trip that waited for a processor says nothing about the network.
 ROUNDS: Final = 8
 """Times that a rank which answers is asked: the shortest round trip of these counts."""
 _AGAIN_S: Final = 0.1
@@ -124,6 +125,7 @@ def _round_trips(own_ip: str, others: Mapping[int, Responder], try_s: float) -> 
             for rank in asked:
                 try:
                     asker.sendto(question, (others[rank].ip, others[rank].udp_port))
+                # A rank without a route is a rank that does not answer: the message names all of them together.
                 except OSError:  # no route: as no answer
                     continue
             for rank, trip_s in _answers(asker, asked_at, ranks, len(asked)):
@@ -143,6 +145,7 @@ def _answers(
             return
         rank, number = ranks.get(answer[:_NONCE_BYTES]), int.from_bytes(answer[_NONCE_BYTES:], "big")
         if rank is not None and number < len(asked_at):
+            # A late answer to an earlier question counts as a round trip, but does not end the wait for this question.
             count -= number == len(asked_at) - 1
             yield rank, time.monotonic() - asked_at[number]
 

@@ -142,6 +142,7 @@ def run_worker_switch(
 
 def mac_for(name: str) -> str:
     """Return a locally administered MAC address for the service of a switch, which no other host sees."""
+    # The same name gives the same MAC after a restart, so workers need not learn another one.
     return "02:" + hashlib.sha256(name.encode()).digest()[:5].hex(":")
 
 
@@ -155,6 +156,7 @@ def _stay_registered(
         except ControllerError as error:
             if not isinstance(error, ControllerUnreachableError) and error.code != _BUSY:
                 raise
+            # Jitter: the switches of a rack that comes back do not register in step.
             pause_s, lost = AGAIN_S * random.uniform(0.5, 1.0), str(error)
         if lost and not silent:
             say(f"not registered: {lost}; trying again")
@@ -166,6 +168,7 @@ def _stay_registered(
 
 def _wait(pause_s: float, children: Children, stop: threading.Event) -> None:
     """Wait for some time, or for `stop`. Raises ChildError when the switch's process ends."""
+    # Short looks: a switch that died should not stay registered for a whole heartbeat.
     while pause_s > 0 and not stop.wait(min(pause_s, _LOOK_S)):
         if why := children.ended():
             raise ChildError(why)

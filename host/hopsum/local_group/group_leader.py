@@ -47,6 +47,7 @@ from hopsum.local_group.host_ranks import LocalGroup, call_facts, ranks_in_words
 from hopsum.local_group.member_messages import Connection, SharedVector, Wakeup, error_of, over, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
+# Tasks and ends of groups share one queue, since their order matters.
 _END_GROUP: Final = object()
 """Stands in the queue of tasks for the end of a group."""
 
@@ -83,12 +84,14 @@ class LocalGroupLeader(Communicator):
         super().__init__(who, rank=group.rank, codec=job.codec, thread=f"hopsum-local-{group.rank}")
         self._job, self._group, self._deadline_s = job, group, deadline_s
         self._members = {rank: _Member(each) for rank, each in connections.items()}
+        # The job returns the mean over hosts of the hosts' sums. Hosts / ranks makes it the mean over ranks.
         self._factor = np.float32(len(group.hosts) / group.ranks)
         self._tasks: deque[Any] = deque()
         """Tasks that were not begun, in order, and ends of groups."""
         self._in_group = False
         self._failure: HopsumError | None = None
         self._wakeup = Wakeup()
+        # Last: the thread uses all fields above.
         self._thread.start()
 
     # ---- what a program calls -------------------------------------------------------------------------
@@ -115,6 +118,7 @@ class LocalGroupLeader(Communicator):
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return the state of the job's other workers, for the members too. See `Communicator.fetch_state`."""
         state = self._job.fetch_state(wait_s, bytes_max=bytes_max)
+        # In memory and passed by descriptor: a state of gigabytes neither fits a packet nor belongs on a disk.
         descriptor = os.memfd_create("hopsum-state", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -136,6 +140,7 @@ class LocalGroupLeader(Communicator):
     # ---- the queue ------------------------------------------------------------------------------------
 
     def _queue_task(self, task: Task) -> None:
+        # The deadline for the members runs from here. The job has deadlines of its own for the rest.
         task.started_s = time.monotonic()
         self._tasks.append(task)
         self._wakeup.set()
@@ -158,6 +163,7 @@ class LocalGroupLeader(Communicator):
         by_descriptor = {member.connection.fileno(): member for member in self._members.values()}
         for descriptor in by_descriptor:
             waiting.register(descriptor, select.POLLIN)
+        # One thread reads all members, so their calls and ends come in one order.
         while not self._closed and self._failure is None:
             for descriptor, _ in waiting.poll(self._patience_ms()):
                 if descriptor == self._wakeup.fileno():
@@ -200,6 +206,7 @@ class LocalGroupLeader(Communicator):
                 self._end_group()
                 continue
             task = self._tasks[0]
+            # In order only: a task begins when all members have handed over their vector for it.
             missing = tuple(rank for rank, member in self._members.items() if not member.calls)
             if missing:
                 self._require_patience(task, missing)
@@ -242,10 +249,12 @@ class LocalGroupLeader(Communicator):
 
     def _begin(self, task: Task, vectors: list[NDArray[np.float32]]) -> None:
         """Hand the sum of this host to the job. The sum stands in the first member's segment, then the mean."""
+        # The first member's segment holds the sum, so that neither a buffer is allocated nor the program's x changed.
         total, out = (vectors[0], vectors[0]) if vectors else (task.x, task.out)
         with np.errstate(over="ignore", invalid="ignore"):
             for each in (task.x, *vectors[1:]) if vectors else ():
                 np.add(total, each, out=total)
+        # The members' groups are the leader's: one program runs on all ranks.
         if task.more and not self._in_group:
             self._job.group_start()
             self._in_group = True
@@ -262,6 +271,7 @@ class LocalGroupLeader(Communicator):
             self._tasks.appendleft(task)  # to have the error that ends this group
             raise
         for member in self._members.values():
+            # From here on a member waits without a deadline of its own: the job has one.
             member.connection.send({"says": "begun", "number": task.number})
         submitted.add_done_callback(lambda done: self._finish(task, vectors, done))
 
@@ -283,6 +293,7 @@ class LocalGroupLeader(Communicator):
 
     def _distribute(self, task: Task, vectors: list[NDArray[np.float32]], result: AllReduceResult) -> AllReduceResult:
         """Return the result of this rank, and tell the members. What they have been told of is theirs at once."""
+        # Written into the segments before the message: the socket orders the two processes' accesses.
         mean = result.mean
         if not result.skipped:
             np.multiply(mean, self._factor, out=mean)
@@ -292,6 +303,7 @@ class LocalGroupLeader(Communicator):
             mean = np.empty_like(task.x) if task.out is None else task.out
             np.copyto(mean, result.mean)
         chunks = result.contributors.size
+        # Almost always all chunks have the same contributors: one number then, no memory.
         uniform = not chunks or bool((result.contributors == result.contributors[0]).all())
         told = {
             "says": "done",

@@ -173,10 +173,13 @@ class LocalGroupMember(Communicator):
 
     def _call(self, task: Task) -> None:
         """Put a vector into a segment, and tell the leader."""
+        # The member adds its residual before the leader sums. The leader's codec compresses the sum once, so the member
+        # itself has no compression error.
         compensated = self._compensate(task)
         segment, descriptor = self._pool.take(task.x.size)
         try:
             np.copyto(segment.vector(task.x.size), task.x if compensated is None else compensated)
+            # Registered before it is sent: the answer may come at once, in this thread's next look.
             self._calls[task.number] = _Call(task, segment, compensated, time.monotonic())
             told = {"says": "call", "number": task.number, "facts": call_facts(task), "segment": segment.number}
             self._connection.send(told, descriptor)  # if nobody is there, the end of the connection says so
@@ -229,6 +232,7 @@ class LocalGroupMember(Communicator):
             mean = np.full(task.x.size, np.nan, np.float32)
         else:
             call.deliver()
+            # Copied out: the segment serves the next vector.
             mean = np.empty_like(task.x) if task.out is None else task.out
             np.copyto(mean, call.segment.vector(task.x.size))
         self._pool.give(call.segment)
@@ -247,6 +251,7 @@ class LocalGroupMember(Communicator):
             self._count(call.task, 0.0, skipped=True)
         else:
             call.deliver()
+        # The leader knows that some rank had NaN or infinity. Which tensor of this rank it was is found out here.
         if isinstance(error, NonFiniteError):
             error = nonfinite_error(call.task.x, call.task.tensors, self.rank)
         call.task.future.set_exception(error)

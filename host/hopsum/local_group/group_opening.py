@@ -75,6 +75,7 @@ def open_local_group(
                 )
             return [settings.codec, settings.codec_options, job.is_newcomer]
 
+        # The leaders open the job while the members wait: their patience covers kernels that are compiled, too.
         patient = Meeting(store, f"{store.name}/local/job", store.rank, store.workers, 2 * wait_s + _OPENING_S, WHAT)
         told = patient.exchange("job", take_part, [ranks[0] for ranks in group.hosts])
         codec, options, is_newcomer = told[group.host]
@@ -82,6 +83,7 @@ def open_local_group(
         if opened:
             made = LocalGroupLeader(opened[0], group, connections, deadline_s=config.deadline_s)
         else:
+            # A member never encodes, so numpy is enough: no kernel has to be compiled on its account.
             settings = replace(config, codec=codec, codec_options=options, backend="numpy")
             made = LocalGroupMember(
                 make_codec(settings, len(group.hosts)), group, connections[group.leader],
@@ -125,6 +127,7 @@ def _connect(group: LocalGroup, meeting: Meeting, wait_s: float, kept: ExitStack
         door.settimeout(wait_s)
 
         def listen() -> str:
+            # An abstract socket: no file to clean up, and a name that nobody can guess.
             name = f"hopsum-{secrets.token_hex(16)}"
             door.bind(f"\0{name}")
             door.listen(len(group.local))
@@ -158,6 +161,7 @@ def _accept(door: socket.socket, group: LocalGroup) -> tuple[int, Connection]:
         ) from None
     end.settimeout(None)
     connection = Connection(end)
+    # The kernel's word (SO_PEERCRED): another user's process would see this user's gradients.
     _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.geteuid():
         connection.close()

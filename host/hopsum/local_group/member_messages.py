@@ -48,6 +48,7 @@ class SharedVector:
         self.number = number
         try:
             size = os.fstat(descriptor).st_size
+            # The mapping keeps the memory alive, so the descriptor can be closed at once.
             self._words: NDArray[np.float32] = np.frombuffer(mmap.mmap(descriptor, size), np.float32)
         finally:
             os.close(descriptor)
@@ -74,6 +75,7 @@ class SegmentPool:
 
         The caller closes the descriptor. Raises OSError where there is no memory.
         """
+        # Best fit: buckets of a model have few sizes, so after one step no segment is made any more.
         fitting = [each for each in self._free if each.elements >= elements]
         if fitting:
             found = min(fitting, key=lambda each: each.elements)
@@ -132,6 +134,7 @@ class Connection:
     def send(self, message: dict[str, Any], descriptor: int | None = None) -> bool:
         """Send a message, with memory attached if a descriptor is given; return whether the other process is there."""
         told = json.dumps(message).encode()
+        # SCM_RIGHTS carries an array of ints.
         memory = array.array("i", [] if descriptor is None else [descriptor])
         with self._lock, suppress(OSError):
             return self._end.sendmsg([told], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, memory)] if memory else []) > 0
@@ -147,6 +150,7 @@ class Connection:
         for _, kind, data in attached:
             if kind == socket.SCM_RIGHTS:
                 found.frombytes(data[: len(data) - len(data) % found.itemsize])
+        # An end with descriptors attached would leak them.
         if not told:
             for each in found:
                 os.close(each)
@@ -182,6 +186,7 @@ class Wakeup:
 
     def set(self) -> None:
         """Make it readable. Harmless when it is closed."""
+        # A descriptor that was closed may belong to another file by now: writing to it must be impossible.
         with self._lock:
             if not self._is_closed:
                 os.eventfd_write(self._event, 1)

@@ -99,6 +99,7 @@ class DeadlineProber:
     def awaited_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
         """Return the ranks that a place waits for: those missing at this switch, or all of the other racks (P3)."""
         answer = self._answer_about(oldest)
+        # P3: a closed leaf has all of its rack, so the sum waits for ranks elsewhere.
         if answer is not None and (answer.count, answer.held) == (State.CLOSED, oldest.round):
             return tuple(self._membership.remote_ranks)
         return self.missing_ranks(oldest)
@@ -140,6 +141,7 @@ class DeadlineProber:
         asked = self._asked if reduce.handle == self._handle else 0
         if asked == PROBES_MAX or (asked and self._answer_about(oldest) is not None):
             return None
+        # P1: at the lead, at half of it and at a quarter of it before the deadline.
         return reduce.deadline_at - self._lead_s * 0.5**asked
 
     def _answer_about(self, place: SlotRound) -> Header | None:

@@ -42,13 +42,16 @@ def validate_reply(header: Header, values: bytes | memoryview, own: Membership, 
     """
     if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
         raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
+    # A RESULT of another generation has the same slots and rounds, and other contributors.
     if header.generation != own.generation:
         raise WireError(Drop.UNKNOWN_GENERATION, f"{Kind(header.kind).name} of generation {header.generation}")
     if header.worker != own.rank:
         raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
     if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
         raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
+    # A STATE of an empty slot has no contributors. A RESULT without any would be no sum.
     least = 0 if header.kind == Kind.STATE else 1
+    # A bit beyond the workers would name a rank that does not exist.
     if not least <= header.contributors < 1 << own.workers:
         raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
     if header.slot >= own.slots:
@@ -91,6 +94,7 @@ class SendScheduler:
             state.decided = None
         for before, reduce in enumerate(state.active):
             begun, open_end = reduce.first < state.open_end, state.open_end
+            # R2
             if not begun and self._repair is not None and not self._repair.may_open(before):
                 return
             if open_end < reduce.filled_end:

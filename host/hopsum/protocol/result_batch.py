@@ -33,6 +33,7 @@ ROWS_LEAST: Final = 4
 """The least rows of a batch. With fewer rows there is nothing to win."""
 _HEADER_WORDS: Final = HOPSUM_BYTES // 8
 _OP_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "op")
+# numpy shifts uint64 by uint64 only: a Python int would make the result float64 or object.
 _ONE: Final = np.uint64(1)
 _DOWN_BYTES: Final = np.array([down_bytes(op) if op in set(Op) else -1 for op in range(256)], np.int64)
 
@@ -194,6 +195,7 @@ def _record(datagram_bytes: int) -> np.dtype[Any]:
 #     with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
 
 
+# FLUSH is the only bit of an UPDATE that changes between transmissions (W2, S8).
 _FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 
 

@@ -63,6 +63,7 @@ class CongestionWindow:
         if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
             self.halved_at = None
         self.results += results
+        # A batch may grow the window several times; each step needs one result more than the one before.
         while self.results >= self.size:
             self.results -= self.size
             if self.size == self._most:
@@ -72,6 +73,7 @@ class CongestionWindow:
 
     def on_loss(self, now: float) -> None:
         """Take a timeout."""
+        # Halve once per round trip: the losses of one full queue come together.
         if self.halved_at is None:
             self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now
 
@@ -88,6 +90,7 @@ class CongestionWindow:
 #     rto     clamp(srtt + 4 rttvar, least, most); before the first measurement the initial one
 
 
+# Gains and factor of RFC 6298.
 _GAIN: Final = 1 / 8
 _GAIN_OF_VARIANCE: Final = 1 / 4
 _DEVIATIONS: Final = 4
@@ -117,6 +120,7 @@ class RttEstimator:
         self.rto_s = min(max(self.srtt_s + _DEVIATIONS * self.rttvar_s, self.least_s), self.most_s)
 
 
+# Larger than any position, so that `min` over the slots finds the oldest open one. 62 bits leave room to add.
 NO_POSITION: Final = (1 << 62) - 1
 """The mark of a slot without an open position. It is behind all positions."""
 
@@ -213,8 +217,10 @@ class RetransmitQueue:
             return
         self._open[slot], self._due_at[slot] = NO_POSITION, inf
         sent = int(self._sent[slot])
+        # A result may come for a position that was never sent: another rank's UPDATE completed a sum with a quorum.
         self.on_the_way -= sent > 0
         if sent and now is not None:
+            # Karn: a chunk that was sent twice says nothing about the round trip.
             self._count(1, [float(self._first_sent_at[slot])] if sent == 1 else [], now)
 
     def settle_many(self, positions: NDArray[np.int64], now: float) -> None:
@@ -233,7 +239,9 @@ class RetransmitQueue:
         if self._due_at.min() > now:
             return []
         due = np.flatnonzero(self._due_at <= now)
+        # lexsort sorts by its last key first: by time, then by position.
         due = due[np.lexsort((self._open[due], self._due_at[due]))]
+        # Infinite until the datagram is really sent: `timer` must not fire again meanwhile.
         self._due_at[due] = inf
         self._again += self._open[due].tolist()
         late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
@@ -248,6 +256,7 @@ class RetransmitQueue:
         if self._again:
             again = np.array(self._again, np.int64)
             self._again = []
+            # Retransmissions go before first transmissions: others may wait for just these.
             positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
         return Transmissions(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
 
@@ -263,6 +272,7 @@ class RetransmitQueue:
 
     def _count(self, results: int, once_sent_at: list[float], now: float) -> None:
         """Take results of the switch. `once_sent_at` has the times of chunks that were sent once."""
+        # One measurement an instant: results that came together waited for the same thing.
         if once_sent_at and now != self.measured_at:
             self.measured_at = now
             self.rtt.update(now - once_sent_at[0])
@@ -274,6 +284,7 @@ class RetransmitQueue:
         """Return what the window lets through of what was never sent."""
         waiting = np.sort(self._open[(self._sent == 0) & (self._open != NO_POSITION)])
         room = self.congestion.size - self.on_the_way
+        # Never hold back the oldest position: every rank may wait for it, and no result would reopen the window.
         if room <= 0 and waiting.size and waiting[0] == self.oldest:
             room = 1
         return waiting[: max(room, 0)]
@@ -288,6 +299,7 @@ class RetransmitQueue:
         self.on_the_way += len(first)
         statistics.updates += len(first)
         statistics.retransmits += len(slots) - len(first)
+        # A dict of the few distinct numbers of transmissions: the back-off is computed once for each.
         wait_s = {times: timing.wait_s(times, self.rtt.rto_s) for times in set(sent.tolist())}
         timeout_at = now + np.array([wait_s[times] for times in sent.tolist()])
         self._timeout_at[slots] = self._due_at[slots] = timeout_at
@@ -295,6 +307,7 @@ class RetransmitQueue:
             return np.zeros(len(slots), np.bool_)
         flush_at = self._first_sent_at[slots] + timing.flush_after_s
         flush: NDArray[np.bool_] = flush_at <= now
+        # S8: FLUSH comes before the timeout where it is nearer. Afterwards only the timeout counts.
         self._due_at[slots] = np.where(flush, timeout_at, np.minimum(timeout_at, flush_at))
         statistics.flushes += int(np.count_nonzero(flush))
         return flush

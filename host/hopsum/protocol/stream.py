@@ -122,6 +122,7 @@ class DecidedRanges:
     """
 
     def __init__(self, runs: Sequence[Decided]) -> None:
+        # Sorted and disjoint, since both lookups are binary searches.
         last = 0
         for run in runs:
             if not last <= run.first < run.end or not run.ranks:

@@ -39,6 +39,7 @@ class StreamState:
         first, slots = self.delivered_to, self.stream.slots
         self.open_end = first
         """Positions before it may be opened. The all-reduces behind it are held back (R2)."""
+        # The first position at or behind `first` that is congruent to the slot.
         self.open_position: NDArray[np.int64] = first + (np.arange(slots, dtype=np.int64) - first) % slots
         """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
 
@@ -67,6 +68,7 @@ class StreamState:
             if reduce.first <= least and most < reduce.end:
                 held: NDArray[np.bool_] = reduce.held[positions - reduce.first]
                 return held
+        # Before the end and in no all-reduce in progress: delivered.
         held = positions < self.stream.end
         for reduce in self.active:
             if reduce.first <= most and reduce.end > least:
@@ -82,6 +84,7 @@ class StreamState:
         while self.is_held(position, self.find(position)):
             position += self.stream.slots
         self.open_position[slot] = position
+        # E3: a decided result is fetched from a peer and never sent to the switch.
         if self.decided is not None and self.decided.covers(np.array([position]))[0]:
             return None
         return position if position < self.open_end else None
@@ -92,6 +95,7 @@ class StreamState:
         `held`: the lowest position of each slot that was not held before, and is now, if that is known.
         """
         positions = self.open_position[slots] if held is None else held + self.stream.slots
+        # Usually one pass: results come in the order of the slots.
         while (here := self.are_held(positions)).any():
             positions[here] += self.stream.slots
         self.open_position[slots] = positions

@@ -133,6 +133,7 @@ class Worker:
     def _enter(self, decided: DecidedRanges, now: float) -> None:
         """Begin a generation: nothing is sent or asked yet, no round trip is measured."""
         own, repair = self.membership, self.repair
+        # Packets of the generation before explain nothing about a wait in this one.
         self._ignored_packets.seen.clear()
         self.absence.end()
         self._state.enter(decided)
@@ -144,6 +145,7 @@ class Worker:
         self._peer_handler: PeerMessageHandler | None = None
         if repair is not None:
             repair.enter(own, now)
+            # R2: the peers learn at once what this worker holds, so that they may drop what they kept for it.
             repair.announce(self._state.delivered_to)
             self._fetcher = ResultFetcher(decided, repair)
             self._peer_handler = PeerMessageHandler(
@@ -165,6 +167,7 @@ class Worker:
         self._require_going()
         if self._sealed is None:
             self.phase = WorkerPhase.SEALED
+            # E2: results kept for peers count as held, since this worker can still hand them out.
             kept = [] if self.repair is None else self.repair.store.runs
             self._sealed = sealed_report(self.membership.generation, self._state, kept)
         return self._sealed
@@ -181,14 +184,18 @@ class Worker:
         if self._sealed is None or self.repair is None or generation == self.membership.generation:
             raise ValueError(f"a worker with peers goes on in another generation than {generation} once it is sealed")
         membership = replace(self.membership, generation=generation, rack=rack)
+        # Everything is checked before anything changes: a refusal leaves the worker sealed.
         decided = require_fitting(resume, self.join_point, self._state)
         self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN
+        # N4: rounds begin again at the base. Positions stay.
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
+        # E3: held and not decided is discarded, decided and lacking is fetched, the rest is sent again.
         self._events.extend(carry_over(self._state, decided, self.join_point, generation))
         self.join_point.skip()
         self._enter(decided, now)
         for reduce in self._state.active:
+            # The change of generation took time that no switch is to blame for.
             reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
         self._acceptor.scheduler.release()
         for reduce in self._state.active:
@@ -241,10 +248,12 @@ class Worker:
         template = update_template(op=op, generation=self.membership.generation, worker=self.membership.rank)
         if not len(payloads):
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
+        # N4: refused before anything is stamped, so that a refusal takes no position.
         self.stream.require(len(payloads))
         slots, rounds = self.stream.places(self.stream.end, len(payloads))
         check_payloads(template, payloads)
         ready = len(payloads) if ready is None else ready
+        # W2: the bytes of an UPDATE are frozen here. A retransmission sends the same bytes.
         datagrams = stamp_datagrams(
             template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads[:ready]
         )
@@ -252,6 +261,7 @@ class Worker:
         if not self._state.active:
             self._ignored_packets.seen.clear()
         self._handles += 1
+        # E4: positions before a newcomer's start that are not decided are void on all ranks.
         if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self._state.decided):
             self.join_point.void(self._handles, first, self.stream.end)
             return self._handles
@@ -282,9 +292,11 @@ class Worker:
             self.statistics.ignored[refused.reason] += 1
             self._ignored_packets.note(f"a datagram refused as {refused.reason.name} ({refused})")
             return
+        # W3: a RESULT of this generation counts for a position that lacks it, sent or not. The first one stays.
         if header.kind == Kind.RESULT:
             self._acceptor.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
+            # P2: a STATE settles no sum.
             self._prober.take(header)
             self._require_company()
         else:
@@ -292,11 +304,13 @@ class Worker:
 
     def receive_rows(self, rows: NDArray[np.uint8], now: float) -> None:
         """Take datagrams of one size, uint8[n, bytes] and contiguous, as they came. `rows` are the caller's again."""
+        # Sorting costs as much as some RESULTs one by one; a batch without payloads has no RESULT.
         if len(rows) < ROWS_LEAST or rows.shape[1] <= HOPSUM_BYTES or self.phase is not WorkerPhase.RUN:
             for row in rows:
                 self.receive_datagram(memoryview(row), now)
             return
         self.absence.end()
+        # By far the most frequent case first: RESULTs in the order of the stream.
         run = plain_run(rows, self.membership, self._state)
         if run is not None:
             self._acceptor.accept_runs([run], run.positions, now, in_order=True)
@@ -306,6 +320,7 @@ class Worker:
         for numbers, single in batch.steps():
             if numbers.size:
                 self._acceptor.accept_runs(batch.runs(numbers), batch.positions[numbers], now)
+            # Order matters: a STALE between two RESULTs must find the state that the first one left.
             if single is not None:
                 self.receive_datagram(memoryview(rows[single]), now)
 
@@ -320,6 +335,7 @@ class Worker:
             self._fail(error)
         elif self.phase is WorkerPhase.RUN:
             self._acceptor.scheduler.release()
+            # P4: a sum may wait for just this worker. The switch says so.
             if message.kind is PeerKind.LEAVE:
                 self.probe()
 
@@ -327,6 +343,7 @@ class Worker:
         """Take 'port unreachable' from the network: no socket at the switch's address: a loss, unless it lasts (A2)."""
         self._ignored_packets.note("'port unreachable'")
         self.absence.note(now)
+        # A2, and only while something is in progress: an idle worker does not need its switch.
         if self.phase is WorkerPhase.RUN and self._state.active and self.absence.is_over_limit:
             self._fail(switch_gone(self.membership, self.absence.answers, self.absence.lasted_s))
 
@@ -339,11 +356,13 @@ class Worker:
         if self.phase is not WorkerPhase.RUN:
             return
         expired = [reduce for reduce in self._state.active if reduce.deadline_at <= now]
+        # The oldest all-reduce explains the wait best. All others fail with it.
         if expired:
             self._fail(self._wait.error(expired[0], now))
             return
         late = self.queue.handle_timer(now)
         if self.repair is not None:
+            # W6: what stays without an answer is asked of peers as well as sent again.
             self.repair.ask_about({position: self.queue.sent(position) for position in late}, now)
             self.repair.handle_held_back(self._state.held_back(), now)
             self._acceptor.scheduler.release()
@@ -376,6 +395,7 @@ class Worker:
             return []
         probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.take_outgoing()]
         self.statistics.probes += len(probes)
+        # PROBEs go first: they are small, and the answer words an error that is near.
         due = self.queue.take(now)
         return [*probes, *segments_of(due, self._state.active)] if due.positions.size else probes
 
@@ -424,6 +444,7 @@ class Worker:
         leaves all of them as `receive_rows` and `segments_to_send` would, and calls `deliver`.
         """
         state, repair = self._state, self.repair
+        # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
         if self.phase is not WorkerPhase.RUN or state.decided is not None or state.early:
             return False
         return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.waits))
@@ -455,6 +476,7 @@ class Worker:
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
+        # A STALE for a position that was never sent answers another generation's or a forged UPDATE.
         if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
         elif self.repair is not None:
@@ -487,6 +509,7 @@ class Worker:
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
         self.phase = WorkerPhase.OVER
+        # From now on the worker is OVER: all ranks of the generation must begin a new one.
         self._failure = error
         self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
         self.queue.clear()
@@ -512,6 +535,7 @@ class Absence:
 
     def __init__(self, timing: Timing) -> None:
         self._limit_s = timing.unreachable_s
+        # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
         self._gap_s = max(GAP_LEAST_S, 3 * timing.retransmit_max_s)
         self._first = self._last = 0.0
         self.answers = 0
@@ -569,6 +593,7 @@ class Wait:
         """Return the error of an all-reduce past its deadline."""
         waited_s, oldest, place = now - reduce.submitted_at, self.queue.oldest, self.state.stream.place
         if oldest is not None:
+            # The error says what came instead of the result, and what the switch says of the sum.
             asked = (self.ignored, self.prober)
             return no_answer(self.own, reduce, place(oldest), self.queue.sent(oldest), waited_s, asked)
         if wanted := self._wanted:

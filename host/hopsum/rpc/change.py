@@ -107,6 +107,7 @@ class GenerationChange:
 
     def _begin(self, reason: str) -> None:
         with self._lock:
+            # Under the lock with `stop`: no change begins after the agent was told to end.
             if not self._stopping.is_set():
                 name = f"hopsum-change-{self._rank}"
                 self._thread = threading.Thread(target=self._run, args=(reason,), name=name, daemon=True)
@@ -128,13 +129,17 @@ class GenerationChange:
                 "its workers have no side channels, so no worker can continue in another one: connect again"
             )
         _log.warning("rank %d: %s", self._rank, reason)
+        # Ranks that vanish together with the switch have lost the same machine or network, and do not come back sooner.
         replacement_wait_s = min(self._replacement_wait_s, self._agent.switch_patience_s)
+        # Seal first: the report says what this worker holds, and nothing may be added after that.
         sealed, begun = self._agent.seal()
         self._member.join_again(sealed, begun, self._wait_s)
         membership = self._member.membership(
             self._wait_s, known_generation=over.generation, replacement_wait_s=replacement_wait_s
         )
+        # A membership with other addresses than this worker's must not be entered.
         self._check(membership)
+        # The agent enters before heartbeats name the generation: an answer may end it again at once.
         self._agent.enter(membership)
         _log.warning("rank %d continues in generation %d", self._rank, membership.generation)
         self.enter()

@@ -131,6 +131,8 @@ class Channel:
             ControllerUnreachableError: no answer in time.
             ControllerError: the controller refused. The message is the controller's.
         """
+        # The connection is read once: another thread may replace it during the call, and `_note` must count for this
+        # one.
         method, channel = methods(service)[name], self._channel
         try:
             send = channel.unary_unary(method.path, *_forms(method))
@@ -138,6 +140,7 @@ class Channel:
             self._note(channel, missed=False)
             return reply
         except grpc.RpcError as error:
+            # Only silence counts. A refusal is an answer, so the connection lives.
             self._note(channel, missed=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
             raise self._error(error, name, timeout_s) from None  # grpc's own shows the metadata in tracebacks
         except ValueError:  # as grpc says that the channel is closed
@@ -157,6 +160,7 @@ class Channel:
                 call = send(request, metadata=_metadata(secret))
             except ValueError:
                 raise self._gone(name) from None
+            # Registered under the lock, so that `close` and `_note` see each open stream.
             replies = Replies(self, call, name)
             self._streams[replies] = channel
         return replies
@@ -185,6 +189,7 @@ class Channel:
     def _note(self, channel: Any, *, missed: bool) -> None:
         """Count the calls without an answer on the present connection. Leave it where they are too many."""
         with self._lock:
+            # A call that waited on an older connection says nothing about the present one.
             if channel is not self._channel or self._closed:
                 return
             self._missed = self._missed + 1 if missed else 0
@@ -192,6 +197,7 @@ class Channel:
                 return
             self._missed, self._channel = 0, self._connected()
             is_idle = channel not in self._streams.values()
+        # Closed outside the lock: gRPC ends the calls on it, whose threads come back here.
         if is_idle:
             channel.close()
 

@@ -77,11 +77,13 @@ def open_job(
             stack.callback(kept.close)
         channel = stack.enter_context(Channel(address))
         member = MemberClient(channel, job, token, version=hopsum_version())
+        # Addresses first: the socket has to be bound towards the switch before the controller learns its address.
         located = member.locate(wait_s)
         config = with_codec_of(located, config, job)
         send_to = (leaf_of(located, config.ip), *located.further)
         codec = factories.codec(config, located.workers)  # what does not fit the job takes no rank
         links = _links(config, send_to, stack)
+        # Bound now, since the controller tells the ports to the peers with the membership.
         sides = [stack.enter_context(listen_tcp(link.local[0])) for link in links]
         first, *further = [
             ShardSource(link.local, mac_of(link.local[0]), side.getsockname()[1])
@@ -92,9 +94,11 @@ def open_job(
             settings=shared_settings(config), further=further,
         )  # fmt: skip
         lease = Lease(member)
+        # From here on the rank is taken: whatever fails gives it back by `_stop`.
         stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
         follow(membership, registration.rank, links)
+        # The agent owns all of it from here on, and closes it when it leaves the job.
         held = stack.pop_all()
         try:
             made: Agent = factories.agent(
@@ -192,6 +196,7 @@ def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> No
             "was made anew; connect again"
         )
     places = [shard.worker(rank) for shard in membership.shards]
+    # All places are checked before the first link is redirected: a membership is followed as a whole or not at all.
     for link, found in zip(links, places, strict=True):
         if found.endpoint.address != link.local:
             raise MembershipError(
@@ -219,6 +224,7 @@ def token_of(config: Config, token_file: str) -> str:
         where = f"token file {token_file}"
         try:
             with open(token_file, encoding="utf-8") as file:
+                # fstat of the open file: the path could name another file by now.
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 found = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:

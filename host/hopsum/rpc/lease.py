@@ -43,7 +43,9 @@ from hopsum_wire.control.values import word_of
 Statistics = Callable[[], Mapping[str, float]]
 Told = Callable[[str], None]
 Without = Callable[[Sequence[int]], None]
+# A silent switch rouses the lease thread again and again. One heartbeat a second answers all of these.
 HEARTBEAT_GAP_S: Final = 1.0
+# Pauses between tries without an answer. A controller that restarts is back within seconds.
 _FIRST_AGAIN_S: Final = 0.2
 _LONGEST_AGAIN_S: Final = 2.0
 _LEAVE_S: Final = 3.0
@@ -81,6 +83,7 @@ class Lease:
         self._attending = threading.Thread(
             target=self._attend, name=f"hopsum-news-{self._registration.rank}", daemon=True
         )
+        # The threads read all fields above, so they start last.
         self._thread.start()
         self._attending.start()
 
@@ -100,6 +103,7 @@ class Lease:
             self._generation, self._statistics, self._told = generation, statistics, (on_over, on_lost)
             self._on_without = on_without
             self._unreachable = None
+            # The lease thread may have been refused before anybody entered a generation: then it told nobody.
             refused = self._refused
         if refused:
             self._end(refused, lost=True)
@@ -130,10 +134,12 @@ class Lease:
         After `abandon` it returns soon, whether the controller answers or not: whoever opened the channel closes it.
         In a forked process it does nothing.
         """
+        # fork() copies this object but not its threads. Only the process that made it may leave the job.
         if os.getpid() != self._process:
             return
         other = threading.current_thread() is not self._thread
         if self._unfinished and other:
+            # The thread itself sends LEAVE, so its call is waited for, but not longer than a user waits for Ctrl-C.
             self._thread.join(_HASTE_S)
         self._stopping.set()
         self._roused.set()
@@ -159,6 +165,7 @@ class Lease:
             self._roused.wait(wait_s)
             if self._stopping.is_set():
                 return
+            # Cleared before the heartbeat is sent: news that come during the call rouse the thread once more.
             self._roused.clear()
             self._heartbeat_at = time.monotonic()
             wait_s = self._leave_unfinished() if self._unfinished else self._heartbeat()
@@ -185,12 +192,15 @@ class Lease:
                     return
                 for reply in news:
                     pause_s = _FIRST_AGAIN_S
+                    # The old stream ends only now: without a stream the controller would shorten this lease.
                     if before is not None:
                         before.cancel()
+                    # News are not believed here: the heartbeat that they cause names its generation.
                     if reply.generation != self._generation or reply.lost_ranks:
                         self._roused.set()
                 return  # this worker has left
             except ControllerError as error:
+                # A controller of an older release has no Attend, and needs none: heartbeats say everything.
                 if error.code == "UNIMPLEMENTED" or threading.current_thread() is not self._attending:
                     return
                 self._roused.set()
@@ -206,11 +216,13 @@ class Lease:
 
     def _opened_news(self, pause_s: float) -> Replies | None:
         """Open the stream after a pause. Return None where the place is given back or another thread reads one."""
+        # Jitter: after a restart of the controller its members do not come all at once.
         if self._stopping.wait(pause_s * random.uniform(0.5, 1.0)):
             return None
         with self._lock:
             if self._refused or self._unfinished or threading.current_thread() is not self._attending:
                 return None
+            # Opened under the lock, so that `stop` either sees this stream or prevents it.
             self._news = news = self._member.attend(self._generation)
         if self._stopping.is_set():
             news.cancel()
@@ -242,10 +254,12 @@ class Lease:
         """Send one heartbeat. Return how long to wait for the next one."""
         with self._lock:
             generation, statistics, on_without = self._generation, self._statistics, self._on_without
+        # A call may last one interval at most, else the next heartbeat would come too late for the lease.
         interval_s = self._registration.heartbeat_s
         try:
             reply = self._member.heartbeat(generation, statistics(), min(CALL_S, max(0.5, interval_s)))
         except ControllerError as error:
+            # Silence is no refusal: sums go through the switch, and continue without the controller.
             if isinstance(error, ControllerUnreachableError) or error.code == "RESOURCE_EXHAUSTED":
                 return self._note_silence(error)
             with self._lock:
@@ -260,6 +274,7 @@ class Lease:
             self._note_switch(reply.switch_unreachable)
             if reply.lost_ranks and on_without is not None:
                 on_without(list(reply.lost_ranks))
+        # Heartbeats of many workers spread over the interval, and none comes late.
         return interval_s * random.uniform(0.8, 1.0)
 
     def _note_switch(self, why: str) -> None:
@@ -273,6 +288,7 @@ class Lease:
 
     def _end(self, reason: str, *, lost: bool) -> None:
         with self._lock:
+            # Taken under the lock, called without it: a callback may call `enter` of this object.
             told, self._told, self._generation = self._told, None, 0
         if told is not None:
             told[lost](reason)

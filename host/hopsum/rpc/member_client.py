@@ -31,6 +31,7 @@ from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, parse_membership
 
 INCARNATION_BYTES: Final = 16
+# A call that nobody answers is repeated: every call of a member is idempotent (see the module).
 _AGAIN_S: Final = (0.1, 2.0)
 """Pause after the first call without an answer, and the longest."""
 _BUSY: Final = "RESOURCE_EXHAUSTED"
@@ -93,6 +94,7 @@ class MemberClient:
         self._channel = channel
         self._token = token
         self._version = version
+        # The controller tells by this number whether a join comes from the same process as before.
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self._registration: Registration | None = None
         self._request: Any = None
@@ -174,6 +176,7 @@ class MemberClient:
             MembershipError: it has no rank.
             ControllerError: refused, or no controller.
         """
+        # The same request as at first, so that a controller which lost its memory of this worker takes it as new.
         self._request.rank = self.registration.rank
         report = _report(sealed)
         report.allreduces_begun = allreduces_begun
@@ -205,14 +208,18 @@ class MemberClient:
         limit, notice, most_s = began + wait_s, self._notice(), 0.0  # the first answer says at once who is gone
         while True:
             reply = self._poll(known_generation, limit - time.monotonic(), most_s, notice)
+            # From the second call on the controller may hold its answer back until something changes (long poll).
             most_s = AFTER_S
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
             pending, now = reply.pending, time.monotonic()
+            # Heartbeats would not say it: a generation that began and ended in between is unknown to them.
             if self.registration.rank in pending.missing_ranks:  # a generation began and ended before it was told here
                 self._join(max(0.0, limit - now))
             gone = list(pending.gone_ranks) if known_generation and replacement_wait_s is not None else []
             if gone:
+                # Two clocks: who waits for replacements waits since the call, who waits for late ranks since all were
+                # there.
                 nobody_gone_since, limit = now, began + (replacement_wait_s or 0.0)
                 self._tell_gone(notice, pending, gone, limit - now)
             else:
@@ -270,6 +277,7 @@ class MemberClient:
         try:
             _until(wait_s, lambda left_s: self._call("Leave", request, secret=registration.secret, timeout_s=left_s))
         except ControllerError as error:
+            # The controller has given the place away already: that is what LEAVE wants.
             if error.code not in _NO_PLACE:
                 raise
         self._registration = None
@@ -334,6 +342,7 @@ def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | 
     while True:
         left_s = deadline - time.monotonic()
         try:
+            # gRPC takes no deadline of 0; the last try still gets a chance.
             return call(min(max(left_s, 0.001), CALL_S))
         except ControllerError as error:
             may_pass = isinstance(error, ControllerUnreachableError) or error.code == _BUSY
@@ -341,5 +350,6 @@ def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | 
                 raise
             if notice is not None:
                 notice.say(f"an answer: {error}", deadline - time.monotonic(), "membership_wait_s")
+        # Jitter keeps the workers of one job from calling in step.
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, longest_s)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The link of a transport to its switch: the interface. Its kinds stand in udp_link.py, raw.py and scapy_link.py."""
+"""The link of a transport to its switch: the interface. The links are in udp_link.py and scapy_link.py."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+# A window of 1,024 results of 1 KiB.
 RECEIVE_BYTES: Final = 1 << 20
 """The room of one `receive`: a window of results."""
 BATCH_DATAGRAMS: Final = 1024
@@ -85,6 +86,7 @@ class RowLink(DatagramLink, Protocol):
 # any     a send fails otherwise                same    the error is raised: it is a defect, and does not pass
 
 
+# A datagram that cannot be sent is a datagram lost on the way: the protocol repeats it. Any other errno is a bug.
 PASSING: Final = frozenset({
     errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ENONET, errno.EPERM, errno.EACCES,
     errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN, errno.ECONNREFUSED, errno.EADDRNOTAVAIL,
@@ -123,6 +125,8 @@ class Outage:
 
     def note_sent(self) -> None:
         """Note a send that worked."""
+        # A flapping interface lets single datagrams pass: the outage ends after a calm second only, else the log
+        # floods.
         if self._since is None or self._clock() - self._last < CALM_S:
             return
         lasted_s = self._last - self._since

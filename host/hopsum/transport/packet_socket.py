@@ -57,6 +57,8 @@ def frames_for(own: tuple[str, int], switch: tuple[str, int], hop: str) -> list[
     """
     own_ip, switch_ip, hop_ip = (_number(ip) for ip in (own[0], switch[0], hop))
     return [
+        # Offsets in an Ethernet frame: 12 type, 14 IPv4 header, 20 fragment, 23 protocol, 26 and 30 addresses, 34 and
+        # 36 UDP ports.
         _Step(_HALF, 12),
         _Step(_EQUAL, ETHERTYPE_ARP, "arp"),
         _Step(_EQUAL, ETHERTYPE_IPV4, no="drop"),
@@ -98,6 +100,7 @@ def attach(sock: socket.socket, steps: list[_Step]) -> None:
         )
         for number, step in enumerate(steps)
     )
+    # The kernel copies the program during setsockopt, so the buffer has to live only until then.
     held = ctypes.create_string_buffer(program, len(program))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(steps), ctypes.addressof(held)))
 
@@ -177,6 +180,8 @@ def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket 
     """Return a socket that keeps the port and takes nothing; None if the address is none of this host's."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
+        # The socket must bind the port so that nobody else gets it, and take no datagram that the packet socket shall
+        # have.
         attach(holder, NOTHING)
         holder.bind(local)
         with suppress(OSError):  # the kernel need not know a way there

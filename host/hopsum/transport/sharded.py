@@ -98,7 +98,7 @@ class ShardedTransport:
         self._woken = False
         self._closing = threading.Event()
         self._wanted = [threading.Event() for _ in self.shards]
-        """The events by shard, set where a shard may have something to do though it had nothing in progress."""
+        """Wake-up event of each idle shard."""
         self._threads = [
             threading.Thread(target=self._serve, args=(number,), name=f"hopsum-shard-{number}", daemon=True)
             for number in range(len(self.shards))
@@ -199,6 +199,7 @@ class ShardedTransport:
             if thread.is_alive():
                 shard.wake()
             thread.join()
+        # At the same time: each shard may linger for its peers, and the waits would add up.
         closers = [
             threading.Thread(target=shard.close, kwargs={"linger": linger}, name=f"hopsum-close-{number}")
             for number, shard in enumerate(self.shards)
@@ -220,8 +221,10 @@ class ShardedTransport:
                     with self._changed:
                         self._ended += [(number, event) for event in events]
                         self._changed.notify_all()
+                # An idle shard sleeps on its event: a thread that polls would take the processor from the codec.
                 if shard.timer is None:  # nothing is in progress, or may be in this generation
                     wanted.wait(STEP_S)
+        # A shard thread that dies would leave `step` waiting for ever: the failure is handed to the caller.
         except BaseException as error:
             with self._changed:
                 self._failure = self._failure or error
@@ -245,6 +248,7 @@ class ShardedTransport:
         spread = self._spread.pop((number, event.handle), None)
         if spread is None:  # it has failed at another shard
             return None
+        # Each shard ends its own part. The all-reduce is over when the last of them is.
         spread.left -= 1
         if isinstance(event, AllReduceDone):
             held = spread.held[number]

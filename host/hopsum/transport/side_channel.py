@@ -66,6 +66,7 @@ from hopsum.transport.side_proof import (
 __all__ = ["Address", "GenerationKey", "SideChannel", "SideStatistics"]
 
 LENGTH_BYTES: Final = 4
+# A window of results of 1 KiB for a peer that was away for a moment. What is lost is asked for again.
 QUEUE_BYTES_MAX: Final = 8 << 20
 READ_BYTES: Final = 1 << 16
 DIAL_AGAIN_MAX_S: Final = 2.0
@@ -74,6 +75,7 @@ CLOSE_LINGER_S: Final = 0.5
 PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
+# As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
 UNPROVED_MAX: Final = 64
 
 
@@ -97,6 +99,7 @@ class SideChannel:
         """The error that `deliver` raised, if it did: the channel has ended then."""
         self._listener = listener or socket.create_server(local)
         self._listener.setblocking(False)
+        # The channel's thread waits in select: `send` from another thread ends the wait through this pair.
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
@@ -140,9 +143,11 @@ class SideChannel:
         Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
         """
         others = {rank: address for rank, address in peers.items() if rank != self._rank}
+        # Dicts are replaced as a whole: the channel's thread sees the old or the new peers, never half of them.
         before = self._outgoing
         self._members = key, {rank: address[0] for rank, address in others.items()}
         self._outgoing = {rank: Outgoing(rank, address, key) for rank, address in others.items()}
+        # The thread closes sockets itself: another thread must not close what select waits on.
         self._retired.extend(before.values())  # after they are out of reach
         self._moved = True
         self._look_up()
@@ -153,6 +158,7 @@ class SideChannel:
         out = self._outgoing[rank]
         with self._lock:
             if out.queued_bytes + len(data) > QUEUE_BYTES_MAX:
+                # Dropping all of the queue keeps memory bounded, and the peer asks again for what it still lacks.
                 self.statistics.closed["slow"] += 1
                 out.queue.clear()
                 out.queued_bytes = 0
@@ -261,12 +267,14 @@ class SideChannel:
             connection, (ip, _) = self._listener.accept()
         except OSError:  # gone again
             return
+        # Before any byte is read: strangers cost one accept.
         if ip not in self._members[1].values():
             self.statistics.closed["stranger"] += 1
             connection.close()
             return
         if len(self._unproved) >= UNPROVED_MAX:
             self.statistics.closed["crowd"] += 1
+            # The oldest has had the most time to prove itself.
             self._close_incoming(next(iter(self._unproved.values())))
         configure(connection)
         incoming = Incoming(connection, ip, time.monotonic() + PROVE_S)
@@ -292,6 +300,7 @@ class SideChannel:
             if incoming.buffer:
                 raise PeerMessageError("truncated", f"{len(incoming.buffer)} bytes are no message")
         except PeerMessageError as refused:
+            # At a change of generation some workers are earlier than others: no sign of an attack.
             if refused.reason == "generation":
                 self.statistics.other_generations += 1
             else:
@@ -322,6 +331,7 @@ class SideChannel:
             return
         seal = incoming.listener.check(bytes(buffer[:PROOF_BYTES]))
         del buffer[:PROOF_BYTES]
+        # The peer has connected anew, so its older connection is dead even if TCP does not know yet.
         older = self._proved.get(incoming.rank)
         if older is not None:
             self._close_incoming(older)

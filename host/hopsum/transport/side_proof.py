@@ -55,6 +55,7 @@ class Seal:
 
     def mac(self, message: bytes | memoryview) -> bytes:
         """Return the MAC of the next message."""
+        # The number makes a message that is left out, repeated or moved fail its check.
         hashed = blake2b(self._number.to_bytes(8, "big"), key=self._key, digest_size=MAC_BYTES)
         hashed.update(message)
         self._number += 1
@@ -62,6 +63,7 @@ class Seal:
 
     def check(self, message: bytes | memoryview, mac: bytes | memoryview) -> None:
         """Raise PeerMessageError, "forged", unless the MAC is that of the next message."""
+        # compare_digest: the time of the comparison tells nothing about the right MAC.
         if not hmac.compare_digest(self.mac(message), mac):
             raise PeerMessageError("forged", f"message {self._number - 1} of a connection has another MAC")
 
@@ -123,4 +125,5 @@ class Listener:
 
 
 def _mac(key: bytes, what: bytes, hello: bytes, nonce: bytes) -> bytes:
+    # `person` separates the three uses of the key: no MAC of one use is a MAC of another.
     return blake2b(hello + nonce, key=key, person=b"hopsum " + what, digest_size=PROOF_BYTES).digest()

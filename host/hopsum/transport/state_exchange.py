@@ -46,6 +46,7 @@ class StateExchange:
 
     def offer(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
         """Have a state ready for newcomers, as `Transport.offer_state`."""
+        # Hashed outside the lock: a state of gigabytes takes seconds, and the step loop needs the lock.
         digest = hashlib.sha256(state).digest()
         with self._changed:
             self._offers.offer(state, digest, start_generation, newcomers)
@@ -62,10 +63,12 @@ class StateExchange:
                     self._require_fetching(fetch, wait_s, until - now)
                     waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
                     self._channel.send_all(fetch.asks(self._worker.membership.generation, now))
+                    # Gives the lock back while it waits, so that `hear` can bring the pieces.
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
                 self._fetch = None
             waiting.over("has the state")
+            # Everybody hears that the state is here, so that the holders free theirs.
             self._channel.send_all(fetch.taken(self._worker.membership.generation, self._others))
             return fetch.state
 
@@ -90,6 +93,7 @@ class StateExchange:
         if not self._others:
             raise HopsumError(f"rank {self._rank} is alone in its job: no other rank has a state for it")
         new = self._worker.join_point.newcomers(start_generation)
+        # Where all others are new as well, one of them may have got the state first.
         return [other for other in self._others if other not in new] or self._others
 
     def _require_fetching(self, fetch: StateFetch, wait_s: float, left_s: float) -> None:

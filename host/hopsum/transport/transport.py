@@ -5,9 +5,9 @@ One loop, `step`: send what the worker wants sent, wait for datagrams or the wor
 batch where the link can, and on a UDP socket by a compiled loop as long as nothing but plain RESULTs comes
 (worker_loop.py). Without peers there is no thread. With peers a side channel's thread answers them, between
 all-reduces too. Any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
-these threads apart in the worker. The compiled loop alone waits for the network while holding it, and whoever wants the
-lock wakes that loop (`StepLock`). What `step` has on its way out when
-the generation is sealed is as if it had been sent before.
+these threads apart in the worker. The compiled loop alone waits for the network while it holds the lock. A thread that
+wants the lock wakes that loop (`StepLock`). Datagrams that `step` is sending while `seal` runs count as sent before the
+seal.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class StepLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock, as `threading.RLock.acquire`."""
+        # The common case: nobody holds the lock, so nobody has to be woken.
         if self._lock.acquire(blocking=False):
             return True
         if not blocking:
             return False
+        # Counted before the wake-up: the holder that wakes looks at `is_wanted`, and must see this thread.
         self._want(1)
         try:
             return bool(self._lock.acquire(timeout=timeout))
@@ -84,12 +86,14 @@ class StepLock:
 
     def _want(self, change: int) -> None:
         with self._guard:
+            # A plain int is not atomic for += between threads.
             self._waiting += change
         if change > 0:
             self._wake()
 
     # What threading.Condition asks of a reentrant lock.
 
+    # threading.Condition calls these three by name on a lock that is no plain lock (CPython, threading.py).
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())
 
@@ -105,7 +109,9 @@ class StepLock:
 
 
 _log: Final = logging.getLogger(__name__)
+# A blocking all-reduce looks up once a second at least, so that a side channel that ended is noticed.
 _STEP_S: Final = 1.0
+# A LEAVE may be lost with its connection. It is repeated this often while `close` lingers.
 LEAVE_EVERY_S: Final = 0.1
 LINGER_SHORT_S: Final = 0.5
 _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
@@ -158,6 +164,7 @@ class Transport:
     ) -> None:
         self._link = link
         self._rows = link if isinstance(link, RowLink) else None
+        # The link counts; the worker wants to hear of the growth only.
         self._unreachable, self._failures = 0, Counter[str]()
         """The part of the link's counts that the worker was told."""
         self._step_lock = StepLock(link.wake)
@@ -261,10 +268,13 @@ class Transport:
         """
         worker = self.worker
         with self._changed:
+            # Decided under the lock, sent without it: a system call must not keep the side channel from answering
+            # peers. What is on its way out when `seal` runs counts as sent before the seal.
             batches = worker.segments_to_send(time.monotonic())
             self._say()
             timer = worker.get_timer()
         self._send(batches)
+        # Read again: sending may have taken milliseconds, and the timer is absolute.
         now = time.monotonic()
         limit_at = now if timer is None else min(timer, now + wait_s)
         arrived: Sequence[NDArray[np.uint8] | bytes | memoryview] = ()
@@ -316,7 +326,9 @@ class Transport:
         own = self.worker.membership
         _require_all(peers, own.workers, own.rank)
         with self._changed:
+            # Worker first: when the channel takes messages of the new generation the worker must know it.
             self.worker.resume(generation, resume, time.monotonic(), rack)
+            # The key changes with the generation, so a worker that was evicted can prove nothing any more.
             channel.move(generation_key, {other: peers[other] for other in self._others})
             self._say()
             self._changed.notify_all()
@@ -335,6 +347,7 @@ class Transport:
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were evicted while this generation goes on, if it is ours. Any thread."""
         with self._changed:
+            # The call comes from the lease thread and may be older than a change of generation.
             if self.worker.repair is not None and self.worker.membership.generation == generation:
                 self.worker.repair.on_ranks_lost(ranks)
                 self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
@@ -382,6 +395,7 @@ class Transport:
         """
         if self._closed:
             return
+        # Set first: a second `close` from another thread must not linger again.
         self._closed = True
         if self._peers is not None:
             self._states.end_fetch("was closed while it waited for the state of another worker")

@@ -76,7 +76,9 @@ class UdpLink:
         """The descriptor that `wake` makes readable."""
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            # SO_RCVBUF comes before bind: a window of results may arrive with the first datagram that is sent.
             self._socket.bind(local)
+            # connect: the kernel drops datagrams of others, and reports ICMP errors as ECONNREFUSED.
             self._socket.connect(switch)
             gro = wanted.gro and set_option(self._socket, UDP_GRO, 1)
             self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -151,6 +153,7 @@ class UdpLink:
         """
         runs: list[SegmentRun] = []
         view, at, last, datagrams = buffer.data, 0, len(buffer) - DATAGRAM_BYTES_MAX, 0
+        # Room for the largest datagram has to be left: what does not fit is cut off by the kernel without a word.
         while at <= last and (most is None or datagrams < most):
             try:
                 size, each = self._receive_into(view[at:])
@@ -158,11 +161,13 @@ class UdpLink:
                 break
             except OSError as error:
                 self.note_failure(error)
+                # The error was of an earlier send. Datagrams may still be waiting behind it.
                 if isinstance(error, ConnectionRefusedError):
                     continue
                 break
             self.statistics.receives += 1
             datagrams += -(-size // each) if size else 1
+            # Runs of one size become one array: numpy then handles hundreds of RESULTs in one operation.
             if runs and runs[-1].datagram_bytes == each and not (at - runs[-1].start) % each:
                 runs[-1] = SegmentRun(runs[-1].start, at + size, each)
             elif size:
@@ -235,6 +240,7 @@ class UdpLink:
         self.statistics.bytes_sent += count * size
 
     def _send_singly(self, segments: NDArray[np.uint8]) -> None:
+        # The route to this switch leaves by a device that cannot cut segments. That does not change during a job.
         self.offload = self.offload._replace(segment=False)
         self.statistics.refused_segment_sends += 1
         if self._segment_bytes:

@@ -5,8 +5,8 @@
 (`hopsum.protocol`) is the reference: each part below names the function whose effect it has. Whatever is not plain ends
 the call, and the Python worker goes on from there.
 
-A RESULT is plain if it is one that `batch.plain_run` takes: for this worker, of an all-reduce in progress and with its
-operation, and the result that its slot waits for.
+A RESULT is plain if it is one that `result_batch.plain_run` takes: for this worker, of an all-reduce in progress and
+with its operation, and the result that its slot waits for.
 
 The kernel's calls take a msghdr as Linux has it on 64 bits: recvmsg(2), sendmsg(2), ppoll(2), and udp(7) for UDP_GRO
 and UDP_SEGMENT. Words are little-endian, and numbers on the wire are not.
@@ -101,6 +101,7 @@ def memory(a: Any) -> Any:
 @inner
 def _swapped32(value: Any) -> Any:
     """Return 32 bits in the other order of bytes."""
+    # LLVM recognises the pattern and emits one bswap.
     low = ((value & u64(0xFF)) << u64(24)) | ((value & u64(0xFF00)) << u64(8))
     return low | ((value >> u64(8)) & u64(0xFF00)) | ((value >> u64(24)) & u64(0xFF))
 
@@ -128,6 +129,7 @@ def _is_held(m: Any, position: Any) -> Any:
 def _measure(m: Any, round_trip_s: Any) -> None:
     """Take a round trip (`RttEstimator.update`)."""
     clocks = m.clocks
+    # Same operations in the same order as in Python, so that both leave equal bits.
     if m.words[at.MEASURES] == 0:
         m.words[at.MEASURES] = 1
         clocks[at.SRTT], clocks[at.RTTVAR] = round_trip_s, round_trip_s / 2
@@ -163,6 +165,7 @@ def _settle(m: Any, slot: Any, position: Any) -> None:
         return
     m.words[at.ON_THE_WAY] -= 1
     once, first_sent_at, now = sent == 1, m.first_sent_at[slot], m.clocks[at.NOW]
+    # `instant`: one measurement for all results of a train.
     if once and now != m.clocks[at.MEASURED_AT]:
         m.clocks[at.MEASURED_AT] = now
         _measure(m, now - first_sent_at)
@@ -188,12 +191,15 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
     """Take the datagram at an offset of the buffer if it is plain; return its all-reduce's row, or -1."""
     first, words = offset >> 3, m.words
     w0, w1, w2, w3 = m.headers[first], m.headers[first + 1], m.headers[first + 2], m.headers[first + 3]
+    # Numbers on the wire are big-endian, the words were loaded little-endian: the slot is the last two bytes of the
+    # first word.
     slot = i64(((w0 >> u64(40)) & u64(0xFF00)) | (w0 >> u64(56)))
     round_ = i64(_swapped32(w1 >> u64(32)))
     if slot >= words[at.SLOTS] or round_ < 1:
         return -1
     position = words[at.BASE] + (round_ - 1) * words[at.SLOTS] + slot
     row = _find(m, position)
+    # Only the result that its slot waits for is plain. Early ones and copies go to the Python worker.
     if row < 0 or m.open_position[slot] != position:
         return -1
     reduce, pattern = row * at.REDUCE_WORDS, row * 2 * at.HEADER_WORDS
@@ -201,6 +207,7 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
     if size != result_bytes + at.HOPSUM_BYTES:
         return -1
     for word in range(at.HEADER_WORDS):
+        # One exclusive-or per word compares all header fields that a RESULT of this all-reduce has fixed.
         differing = m.headers[first + word] ^ m.patterns[pattern + word]
         if differing & m.patterns[pattern + at.HEADER_WORDS + word] != u64(0):
             return -1
@@ -209,6 +216,7 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
         return -1
     index = position - m.reduces[reduce + at.FIRST]
     result_at = m.reduces[reduce + at.RESULTS_AT] + index * result_bytes
+    # Straight from the receive buffer into the caller's results: the only copy in user space.
     _memcpy(result_at, words[at.BUFFER_AT] + offset + at.HOPSUM_BYTES, result_bytes)
     _bits(m.reduces[reduce + at.CONTRIBUTORS_AT])[index] = contributors
     _octets(m.reduces[reduce + at.HELD_AT])[index] = 1
@@ -222,6 +230,7 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
 @inner
 def _sort(positions: Any, count: Any) -> None:
     """Sort positions, which are nearly in order."""
+    # Insertion sort: RESULTs come nearly in order, so it is linear, and it needs no memory.
     for number in range(1, count):
         value, place = positions[number], number
         while place > 0 and positions[place - 1] > value:
@@ -237,6 +246,7 @@ def _gather(m: Any) -> Any:
     for slot in range(words[at.SLOTS]):
         oldest = min(oldest, m.open[slot])
     words[at.NEW] = 0
+    # From the slot of the oldest on, the open positions are almost sorted already.
     start = oldest % words[at.SLOTS]
     for step in range(words[at.SLOTS]):
         slot = start + step if start + step < words[at.SLOTS] else start + step - words[at.SLOTS]
@@ -254,6 +264,7 @@ def _gather(m: Any) -> Any:
 def _choose(m: Any) -> None:
     """Put what is to be sent now behind `pending`, and set its timers (`RetransmitQueue.take`)."""
     words, clocks = m.words, m.clocks
+    # With a full window all that was opened may go: no pass over all slots is needed.
     if words[at.WINDOW] < words[at.SLOTS] or words[at.NARROW] == 1:
         room = _gather(m)
         words[at.NARROW] = 1 if words[at.NEW] > room else 0
@@ -296,10 +307,12 @@ def _collect(m: Any) -> Any:
             continue
         reduce = row * at.REDUCE_WORDS
         update_bytes = m.reduces[reduce + at.UPDATE_BYTES]
+        # The kernel takes 64 segments and 64 KB in one send with UDP_SEGMENT.
         most = min(at.SEGMENTS_MAX, at.GSO_BYTES_MAX // update_bytes) if words[at.CUTS] == 1 else 1
         if count > 0 and (update_bytes != size or count >= most):
             break
         address = m.reduces[reduce + at.UPDATES_AT] + (position - m.reduces[reduce + at.FIRST]) * update_bytes
+        # Neighbours in the stream are neighbours in memory: a train is mostly one vector.
         if count > 0 and m.vectors[2 * used - 2] + m.vectors[2 * used - 1] == address:
             m.vectors[2 * used - 1] += update_bytes
         else:
@@ -322,6 +335,7 @@ def _send_pending(m: Any) -> None:
         if count == 0:
             return
         if _sendmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.TX, _MSG_DONTWAIT) < 0:
+            # Nothing of it was sent: sendmsg with segments is all or nothing.
             words[at.PENDING] = first
             words[at.BLOCKED] = 1
             if _errno()[0] != _EAGAIN:
@@ -339,6 +353,7 @@ def _take_rows(m: Any) -> None:
     size = words[at.SEGMENT]
     while words[at.REST] < words[at.RECEIVED]:
         given = min(size, words[at.RECEIVED] - words[at.REST])
+        # The buffer is read by words of 8 bytes.
         row = _take(m, words[at.REST], given) if size % 8 == 0 and given > at.HOPSUM_BYTES else -1
         if row < 0:
             words[at.STOP] = at.STOP_REST
@@ -357,6 +372,7 @@ def _receive(m: Any) -> Any:
     size = _recvmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
     if size < 0:
         return False
+    # msg_controllen after the call.
     joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
     segment = max(socket[at.RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else max(size, 1)
     words[at.REST], words[at.RECEIVED], words[at.SEGMENT] = 0, size, segment
@@ -376,6 +392,7 @@ def take_train(m: Any) -> None:
 @inner
 def _now_s(m: Any) -> Any:
     """Return the time as `time.monotonic` has it."""
+    # The clock of time.monotonic, so that times of both worlds compare.
     _clock_gettime(_CLOCK_MONOTONIC, m.words[at.SOCKET_AT] + 8 * at.TIME)
     return m.socket[at.TIME] + m.socket[at.TIME + 1] * 1e-9
 
@@ -394,6 +411,8 @@ def _wait(m: Any) -> None:
     socket[at.TIME] = i64(left_s)
     socket[at.TIME + 1] = i64((left_s - i64(left_s)) * 1e9)
     ready = _ppoll(words[at.SOCKET_AT] + 8 * at.POLL, 2, words[at.SOCKET_AT] + 8 * at.TIME, 0)
+    # revents are the upper 16 bits of a pollfd as one little-endian word. A signal ends the call, so that Python can
+    # handle it.
     if ready < 0 or socket[at.POLL + 1] >> 48 != 0:
         words[at.STOP] = at.STOP_WOKEN
     elif socket[at.POLL] >> 48 & _POLLOUT:
@@ -408,6 +427,7 @@ def _serve(m: Any) -> None:
     while words[at.STOP] == 0:
         if words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
             _send_pending(m)
+        # Receive until the socket is empty before waiting: ppoll costs as much as a train of results.
         elif _receive(m):
             m.clocks[at.NOW] = _now_s(m)
             take_train(m)
@@ -427,6 +447,7 @@ def serve(addresses: Any) -> None:
     their timers are set, and they are not sent.
     """
     m = memory(addresses)
+    # numba's cache does not notice a change of worker_layout.py.
     if m.words[at.LAYOUT] == at.FINGERPRINT:
         _serve(m)
     else:

@@ -71,6 +71,7 @@ class WorkerLoop:
         socket[at.RX_VECTOR], socket[at.RX_VECTOR + 1] = _address(self._link.buffer), DATAGRAM_BYTES_MAX
         socket[at.RX + 4], socket[at.RX + 5] = base + 8 * at.RX_CONTROL, _CMSG_BYTES
         socket[at.TX + 2], socket[at.TX + 4] = _address(self._vectors), base + 8 * at.TX_CONTROL
+        # struct cmsghdr on 64-bit Linux: length, then level and type in one word, then the segment size.
         socket[at.TX_CONTROL] = 18  # a cmsghdr of 16 bytes and a uint16
         socket[at.TX_CONTROL + 1] = SOL_UDP | UDP_SEGMENT << 32
         return socket
@@ -88,6 +89,7 @@ class WorkerLoop:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
         """
         words, clocks, queue, stream = self.words, self.clocks, worker.queue, worker.stream
+        # Counts and results of the last call; the numbers before STOP are set below or stay.
         words[at.STOP :] = 0
         words[at.CUTS] = self._link.offload.segment
         words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.open_end
@@ -153,6 +155,7 @@ class WorkerLoop:
         self._count()
         unsent = self._unsent(worker)
         self.give_back(worker)
+        # A datagram came, so the switch is there (A1).
         if words[at.DATAGRAMS_RECEIVED]:
             worker.absence.end()
             rest = SegmentRun(int(words[at.REST]), int(words[at.RECEIVED]), int(words[at.SEGMENT]))
