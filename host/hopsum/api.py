@@ -31,13 +31,13 @@ class _Call(Protocol):
     elements: int
 
     def fits(self, feedback: Any) -> bool:
-        """Return whether an error feedback is for such vectors."""
+        """Say whether an error feedback fits this vector."""
 
     def feedback(self) -> Any:
         """Return a new error feedback for it."""
 
     def vector(self, feedback: Any) -> Vector:
-        """Return what a communicator takes, with an error feedback or None."""
+        """Return the vector to submit, with an error feedback or None."""
 
     def restore(self, mean: Any, factor: int) -> Any:
         """Return the mean times a factor, as what was given."""

@@ -256,7 +256,7 @@ def _take_options(settings: dict[str, Any]) -> None:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return what to say after a name that is none of `names`: the nearest of them, or all."""
+    """Word a hint after an unknown name: the nearest of `names`, or all of them."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
@@ -295,7 +295,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
 
 
 def _is_service_link(variable: str, text: str) -> bool:
-    """Return whether Kubernetes set a variable in every pod, for a Service as hopsum-controller."""
+    """Say whether Kubernetes set the variable, as it does in every pod for a Service such as hopsum-controller."""
     found = _SERVICE_LINK.fullmatch(variable)
     return found is not None and (found["kind"] != "PORT" or "://" in text)
 

@@ -216,7 +216,7 @@ def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
 
 
 def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, plots: list[str]) -> dict[str, Any]:
-    """Return what --json prints: curves up to twice the published cluster, claims, our codecs, gzip."""
+    """Return the report of --json: curves up to twice the published cluster, claims, our codecs, gzip."""
     workers = list(range(1, 2 * PUBLISHED_WORKERS + 1))
     ours = own.of(job.weights_bytes)
     return {

@@ -65,7 +65,7 @@ class SynchronousSgd:
         return self.compute_s(workers, overhead) + self.transfer_s(workers, ratio)
 
     def speedup(self, workers: float, ratio: float = 1.0, overhead: float = 1.0) -> float:
-        """Return how much faster an update is than the single node's."""
+        """Return the speed-up: the single node's time over that of an update."""
         return self.single_node_s / self.update_s(workers, ratio, overhead)
 
     def overhead_bound(self, workers: float, ratio: float, slack: float) -> float:

@@ -57,7 +57,7 @@ class PhaseTraffic(NamedTuple):
 
 
 def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> StepTraffic:
-    """Return what a step sends of a codec whose payloads are summed.
+    """Count the bytes of a step with a codec whose payloads a switch sums.
 
     Args:
         codec: made for the job's workers.
@@ -98,12 +98,12 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseT
 
 
 def ring_traffic(elements: int, workers: int, element_bytes: int) -> StepTraffic:
-    """Return what a ring all-reduce of elements of so many bytes sends, and receives."""
+    """Count the bytes of a ring all-reduce of elements of `element_bytes`, the same in both directions."""
     return _exchanged(elements, workers, element_bytes)
 
 
 def two_shot_traffic(elements: int, workers: int, bits: int) -> StepTraffic:
-    """Return what a two-shot all-reduce of codes of so many bits sends, and receives."""
+    """Count the bytes of a two-shot all-reduce of codes of `bits`, the same in both directions."""
     return _exchanged(elements, workers, bits / 8 + 4 / BLOCK)
 
 

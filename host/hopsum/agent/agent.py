@@ -163,7 +163,7 @@ class Agent(Communicator):
 
     @property
     def is_newcomer(self) -> bool:
-        """Return whether this worker took another's place in a job that goes on."""
+        """True where this worker took another worker's place in a running job."""
         return self._generations.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
@@ -264,7 +264,7 @@ class Agent(Communicator):
             self._unfinished = self._unfinished or why
 
     def _why_unfinished(self) -> str:
-        """Return why this worker, which is to be closed, has not finished, an empty string if it has.
+        """Return the reason why this worker closes before its work is done, empty if its work is done.
 
         The lock is held.
         """
@@ -365,7 +365,7 @@ class Replaced:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Return whose places they were."""
+        """The ranks that were replaced, ascending."""
         return tuple(sorted(self.newcomers))
 
 
@@ -408,7 +408,7 @@ class Generations:
         self.replaced = Replaced(newcomers, resume.start_generation, starts, resume.allreduces)
 
     def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
-        """Return what lets the stream go on, and with whom, None where nobody was replaced. They are known from now on.
+        """Return the command that lets the stream continue with the newcomers, and these; None where nobody is new.
 
         Args:
             only: the generation in which newcomers begin. Others are no matter.

@@ -137,7 +137,7 @@ class AllReduceEngine:
 
     @property
     def failure(self) -> BaseException | None:
-        """Return what ended the agent before `close`, None if nothing did."""
+        """The error that ended the agent before `close`, or None."""
         return self._failure
 
     def run(self) -> None:
@@ -185,7 +185,7 @@ class AllReduceEngine:
         return task.reduction.encoded - task.chunks_here <= self._window_chunks + 2 * _part_chunks(task)
 
     def over(self) -> HopsumError:
-        """Return what an all-reduce ends with that comes after a failed one, or after the generation's end."""
+        """Make the error of an all-reduce that is submitted after a failure or after the generation's end."""
         kept = type(self._failure) if isinstance(self._failure, GenerationEndedError | MembershipError) else None
         over = (kept or GenerationEndedError)(
             str(self._failure)

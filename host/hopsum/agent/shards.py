@@ -66,7 +66,7 @@ def open_transport(
 
 
 def continuations_of(membership: JobMembership, rank: int, shards: int) -> list[ShardContinuation]:
-    """Return what a worker of a job over so many shards goes on with in another generation, by shard.
+    """Return the next generation of a worker's stream at each of `shards` shards.
 
     Raises:
         MembershipError: it does not say how the job goes on, has no side channels, or has other shards.

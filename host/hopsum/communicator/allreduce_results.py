@@ -46,7 +46,7 @@ class SocketTraffic:
 
     @classmethod
     def of(cls, statistics: TransportStatistics) -> SocketTraffic:
-        """Return what a transport has counted so far."""
+        """Copy the counts of a transport."""
         link = statistics.link
         return cls(
             link.datagrams_sent,

@@ -86,16 +86,16 @@ class Communicator(ABC):
 
     @abstractmethod
     def _why_over(self) -> HopsumError | None:
-        """Return what `submit` raises after an all-reduce that failed. The lock is held."""
+        """Return the error that `submit` raises after an all-reduce has failed, or None. The lock is held."""
 
     @property
     @abstractmethod
     def statistics(self) -> CommunicatorStatistics:
-        """Return what was done so far."""
+        """Counts since the communicator was made."""
 
     @property
     def workers(self) -> int:
-        """Return how many workers there are."""
+        """The number of workers in the job."""
         return self.codec.workers
 
     def allreduce(
@@ -253,11 +253,11 @@ class Communicator(ABC):
 
     @property
     def is_newcomer(self) -> bool:
-        """Return whether this worker took the place of another one in a job that goes on: `fetch_state` first."""
+        """True where this worker took another worker's place in a running job: call `fetch_state` first."""
         return False
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return what a worker that knows the job gave to `resume`. Ask workers until one has it, for `wait_s` seconds.
+        """Fetch the state that another worker gave to `resume`. Ask the workers in turn, for `wait_s` seconds at most.
 
         The bytes are a member's word: any member could have made them up. Load them as data (`weights_only=True`).
 

@@ -97,7 +97,7 @@ class SerialCommunicator(Communicator):
 
     @abstractmethod
     def _sum(self, phase: CollectivePhase) -> Summed:
-        """Return what a switch would, the same on all ranks. The array is the caller's."""
+        """Sum a phase over the ranks as a switch would: the same bytes on all ranks. The caller owns the arrays."""
 
     @abstractmethod
     def _leave(self, why: BaseException | None) -> None:

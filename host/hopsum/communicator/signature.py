@@ -164,7 +164,7 @@ def signed(phase: CollectivePhase, signature: Signature) -> tuple[CollectivePhas
 def unsigned(
     phase: CollectivePhase, results: NDArray[np.uint8], contributors: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Return what a reduction takes of the results of a signed phase: as if the codec's own had been summed.
+    """Remove the signature from the results of a signed phase, which leaves those of the codec's own payloads.
 
     Args:
         phase: the codec's own.

@@ -77,7 +77,7 @@ class Task:
 
     @property
     def unfilled(self) -> bool:
-        """Return whether its phase is in the stream and some of its payloads are not made yet."""
+        """True while the phase is in the stream and some of its payloads are not encoded yet."""
         if not self.waiting or self.reduction is None or self.reduction.phase is None:
             return False
         return self.reduction.encoded < len(self.reduction.phase.payloads)

@@ -38,10 +38,10 @@ def connect(
     trace: Callable[[Span], None] | None = None,
     **settings: Any,
 ) -> Communicator:
-    """Take part as one worker. Close what is returned, or use it in a `with` statement.
+    """Join a job as one worker. Close the communicator, or use it in a `with` statement.
 
     Args:
-        url: see the module, the setting `url` by default.
+        url: file://, udp://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
         config_file: TOML file with further settings, HOPSUM_CONFIG by default.
         group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
             `deadline_s`. By default one of all ranks is made, so all ranks call this at the same point.

@@ -40,7 +40,7 @@ EXAMPLES: Final = (
 
 
 def query_of(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Return what stands behind the question mark, as values. Raises UrlError."""
+    """Parse the parameters after the question mark of a URL. Raises UrlError."""
     if parts.fragment or parts.username is not None:
         raise UrlError(f"URL {config.url!r}: no fragment and no user name is meant here")
     found: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def _words(kind: Callable[[str], Any]) -> str:
 
 
 def on_or_off(text: str) -> bool:
-    """Return whether a text says on. Raises ValueError for one that says neither."""
+    """Parse "on" or "off". Raises ValueError for any other text."""
     if text not in ("on", "off"):
         raise ValueError(text)
     return text == "on"

@@ -83,7 +83,7 @@ def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckR
 
 
 def _believed_mtu(own: Endpoint, switch: Endpoint) -> int:
-    """Return what the kernel believes now: the interface's MTU, the route's, or what it has learnt of the path."""
+    """Return the MTU that the kernel uses towards the switch: the interface's, the route's, or a learnt one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind((own.ip, 0))
         probe.connect(switch.address)

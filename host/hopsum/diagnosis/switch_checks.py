@@ -95,7 +95,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
 
 
 def silence_causes(client: ProbeClient, route: Route) -> list[str]:
-    """Return what can be behind silence, most likely first, given that the checks before passed."""
+    """Return the possible causes of a switch's silence, most likely first, after the earlier checks passed."""
     source = client.source
     causes = [
         f"generation {source.generation} is over or its entries are not there (switch restarted, job deleted or "
@@ -328,7 +328,7 @@ class SlotStates:
         return self.newest_round > 0
 
     def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:
-        """Return what waits in both, for the same contributions."""
+        """Return the slots that wait for the same contributions in two looks at them."""
         return tuple(each for each in self.waiting if each in later.waiting)
 
 
@@ -359,6 +359,6 @@ def slot_states(slots: range | list[int], answers: Mapping[Place, ProbeReply]) -
 
 
 def stragglers(waiting: Sequence[WaitingSlot], rack: Sequence[int]) -> dict[int, int]:
-    """Return how many slots miss each rank of those below their switch, most first."""
+    """Count by rank the waiting slots that lack its contribution, largest count first."""
     counts = Counter(rank for each in waiting for rank in each.missing(rack))
     return dict(counts.most_common())

@@ -50,7 +50,7 @@ def address_towards(other: str, name: str, ip: str, environment: Mapping[str, st
 
 
 def host_name() -> str:
-    """Return what tells this host's network from every other: the kernel's boot and the network namespace."""
+    """Return an identity of this host's network: the kernel's boot id and the network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
 

@@ -151,7 +151,7 @@ def _answers(
 
 
 def _silent_by_tcp(own_ip: str, place: Responder, try_s: float) -> str:
-    """Return why a connection is of no use, an empty string if it is."""
+    """Try a TCP connection to a rank. Return the reason why it fails, empty if it works."""
     try:
         with socket.create_connection((place.ip, place.tcp_port), try_s, (own_ip, 0)) as connection:
             return "" if connection.recv(64) == bytes.fromhex(place.nonce) else "somebody else answers"

@@ -98,7 +98,7 @@ class LocalGroupLeader(Communicator):
 
     @property
     def workers(self) -> int:
-        """Return how many ranks there are on all hosts."""
+        """The number of ranks on all hosts."""
         return self._group.ranks
 
     @property
@@ -112,7 +112,7 @@ class LocalGroupLeader(Communicator):
 
     @property
     def is_newcomer(self) -> bool:
-        """Return whether this host took the place of another one in a job that goes on."""
+        """True where this host took another host's place in a running job."""
         return self._job.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:

@@ -93,7 +93,7 @@ class LocalGroupMember(Communicator):
 
     @property
     def workers(self) -> int:
-        """Return how many ranks there are on all hosts."""
+        """The number of ranks on all hosts."""
         return self._group.ranks
 
     @property
@@ -103,7 +103,7 @@ class LocalGroupMember(Communicator):
 
     @property
     def is_newcomer(self) -> bool:
-        """Return whether this host took the place of another one in a job that goes on."""
+        """True where this host took another host's place in a running job."""
         return self._is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
@@ -280,7 +280,7 @@ class LocalGroupMember(Communicator):
 
 
 def _read_all(descriptor: int) -> bytes:
-    """Return what is in memory that came with a message, and close it."""
+    """Read shared memory that came with a message, and close its descriptor."""
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         return file.read()

@@ -22,7 +22,7 @@ class LocalGroup:
 
     @property
     def ranks(self) -> int:
-        """Return how many ranks there are on all hosts."""
+        """The number of ranks on all hosts."""
         return sum(map(len, self.hosts))
 
     @property
@@ -57,7 +57,7 @@ def ranks_in_words(ranks: tuple[int, ...]) -> str:
 
 
 def call_facts(task: Task) -> dict[str, Any]:
-    """Return what the ranks of a host need to have in common in an all-reduce; plain values."""
+    """Return the facts of an all-reduce that must be equal on all ranks of a host, as plain values."""
     names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
     return {
         "elements": task.x.size,

@@ -55,7 +55,7 @@ class SharedVector:
 
     @property
     def elements(self) -> int:
-        """Return how many elements fit."""
+        """The number of elements that fit."""
         return self._words.size
 
     def vector(self, elements: int) -> NDArray[np.float32]:

@@ -43,7 +43,7 @@ class DeadlineProber:
         """PROBEs to be sent."""
 
     def timer(self, active: Sequence[AllReduce]) -> float | None:
-        """Return when to ask next about the oldest open position, or None if no more is to be asked.
+        """Return the time of the next PROBE about the oldest open position, or None for no further PROBE.
 
         `active`: all-reduces in progress, in the order of the stream.
         """
@@ -115,7 +115,7 @@ class DeadlineProber:
         return f"The switch sums this round by {Op(answer.op).name} and this rank sent {Op(op).name}: codecs differ. "
 
     def finding(self, oldest: SlotRound) -> str:
-        """Return what is known of a place, as a sentence: who is missing, or where the result or the UPDATE is."""
+        """Word the last STATE about a slot and round: the missing ranks, or the place of the result or the UPDATE."""
         own, answer, where = self._membership, self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
         if answer is None:
             about = self._about if self._place == oldest else 0

@@ -111,7 +111,7 @@ class PeerMessage(NamedTuple):
 
 
 def _payload_bytes(kind: PeerKind, op: int) -> tuple[int, int]:
-    """Return how many payload bytes a kind has, at least and at most."""
+    """Return the least and the largest number of payload bytes of a kind."""
     if kind is PeerKind.STATE_PIECE:
         return PIECE_BYTES_MIN, PIECE_BYTES_MAX
     size = SHAPES[op].down_bytes if kind is PeerKind.FOUND else 0

@@ -117,7 +117,7 @@ class PeerRepair:
         return self._left == (1 << self._own.workers) - 1
 
     def take_outgoing(self) -> list[tuple[int, PeerMessage]]:
-        """Return what is to be sent, as (rank, message)."""
+        """Take the messages to peers that wait to be sent, as (rank, message)."""
         outgoing = list(self._outgoing)
         self._outgoing.clear()
         return outgoing
@@ -232,7 +232,7 @@ class PeerRepair:
         return len(self.store) + active_before < self.policy.unproved_max
 
     def held_back_timer(self, reduce: AllReduce | None) -> float | None:
-        """Return when `handle_held_back` is due for the all-reduce that is held back, if there is one."""
+        """Return the time at which `handle_held_back` is due for a held-back all-reduce, or None."""
         if reduce is None or not len(self.store):  # or one in progress here holds it back
             return None
         return min(self._query_at, self._gives_up_at(reduce.submitted_at))

@@ -161,7 +161,7 @@ def _is_result(headers: NDArray[Any], payload_bytes: int, own: Membership) -> ND
 
 
 def _first_of_each(positions: NDArray[np.int64]) -> NDArray[Any] | slice:
-    """Return what selects the first of every position, in the order in which they are."""
+    """Return an index of the first row of each position, in the order of the rows."""
     if (positions[1:] > positions[:-1]).all():
         return slice(None)
     return np.sort(np.unique(positions, return_index=True)[1])

@@ -54,7 +54,7 @@ class ResultFetcher:
             self._ask_next(now)
 
     def timer(self) -> float | None:
-        """Return when `handle_timer` is due, or None."""
+        """Return the time at which `handle_timer` is due, or None."""
         return self._due if self._asked else None
 
     def handle_timer(self, now: float) -> None:

@@ -70,7 +70,7 @@ class ResultStore:
         self.enter(0.0)
 
     def __len__(self) -> int:
-        """Return how many all-reduces are kept."""
+        """The number of all-reduces in the store."""
         return len(self._kept)
 
     def enter(self, now: float) -> None:
@@ -86,7 +86,7 @@ class ResultStore:
 
     @property
     def oldest_delivered_at(self) -> float | None:
-        """Return when the oldest kept one was delivered here."""
+        """Return the time at which the oldest kept all-reduce was delivered."""
         return self._kept[0].delivered_at if self._kept else None
 
     def keep(self, reduce: AllReduce, now: float) -> None:

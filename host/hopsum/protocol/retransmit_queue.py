@@ -193,7 +193,7 @@ class RetransmitQueue:
         return sorted(self._open[self._open != NO_POSITION].tolist())
 
     def sent(self, position: int) -> int:
-        """Return how often a position was sent, or 0 if it is not open."""
+        """Return the number of transmissions of a position, 0 if it is not open."""
         slot = position % self._slots
         return int(self._sent[slot]) if self._open[slot] == position else 0
 
@@ -251,7 +251,7 @@ class RetransmitQueue:
         return late
 
     def take(self, now: float) -> Transmissions:
-        """Return what is to be sent now, and set its timers."""
+        """Take the transmissions that are due now, and set their timers."""
         positions = self._first_time()
         if self._again:
             again = np.array(self._again, np.int64)
@@ -261,7 +261,7 @@ class RetransmitQueue:
         return Transmissions(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
 
     def timer(self) -> float | None:
-        """Return when `handle_timer` is due, or None."""
+        """Return the time at which `handle_timer` is due, or None."""
         due_at = float(self._due_at.min())
         return None if due_at == inf else due_at
 
@@ -281,7 +281,7 @@ class RetransmitQueue:
         self._statistics.window = self.congestion.size
 
     def _first_time(self) -> NDArray[np.int64]:
-        """Return what the window lets through of what was never sent."""
+        """Return the positions never sent before that the window lets through, in order."""
         waiting = np.sort(self._open[(self._sent == 0) & (self._open != NO_POSITION)])
         room = self.congestion.size - self.on_the_way
         # Never hold back the oldest position: every rank may wait for it, and no result would reopen the window.

@@ -61,7 +61,7 @@ class StateOffers:
         """The latest generation whose state a rank says that it has, by rank."""
 
     def __len__(self) -> int:
-        """Return how many states are kept."""
+        """The number of states that are offered."""
         return len(self._offers)
 
     def offer(self, state: bytes, digest: bytes, generation: int, newcomers: Mapping[int, int]) -> None:
@@ -134,7 +134,7 @@ class StateFetch:
         """All of it, once it is here."""
 
     def __str__(self) -> str:
-        """Return how far it is, in words."""
+        """Word the progress of the transfer."""
         if self._digest:
             return f"{len(self._buffer)} of {self._total} bytes are here"
         return "no worker has offered it yet" if self._refused else "no worker has answered"
@@ -145,7 +145,7 @@ class StateFetch:
         return self._ranks[self._turn % len(self._ranks)]
 
     def asks(self, generation: int, now: float) -> list[tuple[int, PeerMessage]]:
-        """Return what is to be said now, in `generation`, as (rank, message)."""
+        """Return the requests that are due now in `generation`, as (rank, message)."""
         if self.state is not None:
             return []
         if now >= self.due:
@@ -187,7 +187,7 @@ class StateFetch:
             self._finish(now)
 
     def taken(self, generation: int, peers: Sequence[int]) -> list[tuple[int, PeerMessage]]:
-        """Return what is to be said to everybody when the state is here."""
+        """Return the messages that tell all other ranks of the state's arrival."""
         message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, generation, round=self.start_generation)
         return [(rank, message) for rank in peers]
 

@@ -69,7 +69,7 @@ class Stream:
         return self.slots * MAX_ROUND
 
     def place(self, position: int) -> SlotRound:
-        """Return where a position stands."""
+        """Return the slot and round of a position (N2)."""
         return SlotRound(position % self.slots, (position - self.base) // self.slots + 1)
 
     def places(self, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:

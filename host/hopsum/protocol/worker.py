@@ -386,7 +386,7 @@ class Worker:
     # ---- outputs ------------------------------------------------------------------------------------
 
     def segments_to_send(self, now: float) -> list[NDArray[np.uint8]]:
-        """Return what is to be sent now, in order, and set its timers.
+        """Take the datagrams that are due now, in order, and set their timers.
 
         Returns:
             Read-only uint8[n, bytes] each, one datagram a row. They stay valid and unchanged.
@@ -400,16 +400,16 @@ class Worker:
         return [*probes, *segments_of(due, self._state.active)] if due.positions.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
-        """Return what `segments_to_send` does, one by one."""
+        """Take the same datagrams as `segments_to_send`, one by one."""
         return [memoryview(row) for segments in self.segments_to_send(now) for row in segments]
 
     def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
-        """Return what is to be said to peers now, as (rank, message)."""
+        """Take the messages to peers that are due now, as (rank, message)."""
         return [] if self.repair is None else self.repair.take_outgoing()
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no all-reduce is in progress."""
+        """True while no all-reduce is in progress."""
         return not self._state.active
 
     @property
@@ -420,7 +420,7 @@ class Worker:
         return self.repair.waits or self._state.held_back() is not None
 
     def get_timer(self) -> float | None:
-        """Return when `handle_timer` is due, or None if nothing is in progress."""
+        """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
         if self.phase is not WorkerPhase.RUN:
             return None
         deadlines = [reduce.deadline_at for reduce in self._state.active]

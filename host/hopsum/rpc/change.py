@@ -145,7 +145,7 @@ class GenerationChange:
         self.enter()
 
     def _ending(self, reason: str, error: BaseException) -> HopsumError:
-        """Return what the agent ends with."""
+        """Make the error with which the agent ends."""
         text = f"rank {self._rank}: {reason}; {error}"
         if isinstance(error, ControllerUnreachableError):
             made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next generation in {self._wait_s:g} s")

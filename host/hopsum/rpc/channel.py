@@ -242,7 +242,7 @@ class Replies(Iterator[Any]):
 
     @property
     def is_given_up(self) -> bool:
-        """Return whether calls go over another connection by now, or the replies have ended."""
+        """True where calls use another connection by now, or the replies have ended."""
         return self._channel._is_given_up(self)
 
     def __next__(self) -> Any:
@@ -263,7 +263,7 @@ class Replies(Iterator[Any]):
 
 
 def _forms(method: Method) -> tuple[Any, Any]:
-    """Return what makes bytes of a method's request, and a message of its reply's bytes."""
+    """Return the serialiser of a method's request and the parser of its reply."""
     return method.request.SerializeToString, method.response.FromString
 
 

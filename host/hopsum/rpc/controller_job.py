@@ -149,7 +149,7 @@ def with_codec_of(located: Location, config: Config, job: str) -> Config:
 
 
 def leaf_of(located: Location, ip: str) -> tuple[str, int]:
-    """Return where this worker sends to: over a tree, to the leaf that has a network of its address.
+    """Return the switch that this worker sends to: in a tree, the leaf whose networks contain the worker's address.
 
     Raises ConfigError when none has.
     """

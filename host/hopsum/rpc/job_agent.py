@@ -122,6 +122,6 @@ class JobAgent(Agent):
             )
 
     def _counts(self) -> Mapping[str, float]:
-        """Return what heartbeats carry."""
+        """Return the counts of a heartbeat."""
         streams = [shard.worker.stream for shard in self._shards]
         return {**heartbeat_counts(self.statistics), POSITION: max(each.end - each.base for each in streams)}

@@ -118,7 +118,7 @@ class Lease:
 
     @property
     def switch_unreachable(self) -> tuple[str, float]:
-        """Return why the controller cannot reach a switch of the generation, and for how many seconds already."""
+        """The reason why the controller cannot reach a switch of the generation, and the seconds since."""
         why, since = self._unreachable or ("", time.monotonic())
         return why, time.monotonic() - since
 

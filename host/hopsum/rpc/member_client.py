@@ -108,7 +108,7 @@ class MemberClient:
         return self._registration
 
     def locate(self, wait_s: float) -> Location:
-        """Return where workers send to, and how many they are.
+        """Ask the controller for the job's switch and its number of workers.
 
         Tries for `wait_s` seconds to reach the controller. Raises ControllerError.
         """
@@ -254,7 +254,7 @@ class MemberClient:
         return self._call("Heartbeat", request, secret=registration.secret, timeout_s=timeout_s)
 
     def attend(self, generation: int) -> Replies:
-        """Return what the controller tells of the place from now on, each time it changes: HeartbeatReplies.
+        """Open the stream of changes of this worker's place: a HeartbeatResponse for each change.
 
         It renews no lease. While it is open the controller knows that this process is there: when it breaks off the
         lease becomes short. The replies raise ControllerError.
@@ -334,7 +334,7 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | None = None) -> Answer:
-    """Return what `call` returns, given seconds for one try. Without an answer it calls again until `wait_s` is over.
+    """Call again until there is an answer, for `wait_s` seconds at most. `call` takes the seconds of one try.
 
     What takes long is told by the notice.
     """

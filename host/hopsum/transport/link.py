@@ -53,7 +53,7 @@ class DatagramLink(Protocol):
         """Send one datagram, or lose it."""
 
     def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
-        """Return what has arrived; wait for the first up to `timeout_s`, then take what is there.
+        """Return the datagrams that have arrived. Wait up to `timeout_s` for the first one.
 
         Views are valid until the next call.
         """
@@ -73,7 +73,7 @@ class RowLink(DatagramLink, Protocol):
         """Send datagrams in this order, or lose some of them."""
 
     def receive_rows(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return what `receive` does, with runs of equal size as rows; views as well."""
+        """Return the same datagrams as `receive`, runs of equal size as uint8[n, bytes]; views as well."""
 
 
 # Sends that fail for a while: what they would have sent is lost, as on the way, and sent again by the protocol.

@@ -40,7 +40,7 @@ PLAIN: Final = Offload(segment=False, gro=False)
 
 
 def offload_for(gso: Gso) -> Offload:
-    """Return what a socket is to use. Raises ValueError: no such word; OSError: "on", where the kernel has it not."""
+    """Return the offloads of a socket. Raises ValueError: no such word; OSError: "on", and the kernel has none."""
     if gso not in GSO:
         raise ValueError(f"gso={gso!r}: one of {', '.join(GSO)}")
     if gso == "off":
@@ -52,7 +52,7 @@ def offload_for(gso: Gso) -> Offload:
 
 
 def probe_offload() -> Offload:
-    """Return what this kernel does on loopback, found by sending two datagrams at once."""
+    """Find out this kernel's offloads on loopback, by sending two datagrams at once."""
     with udp_socket() as receiver, udp_socket() as sender:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(1.0)
@@ -70,12 +70,12 @@ def probe_offload() -> Offload:
 
 @cache
 def probe_once() -> Offload:
-    """Return what `probe_offload` found the first time: a kernel does not change."""
+    """Return the first result of `probe_offload`: a running kernel does not change."""
     return probe_offload()
 
 
 def segments_per_send(size: int) -> int:
-    """Return how many datagrams of `size` bytes one send with UDP_SEGMENT takes."""
+    """Return the number of datagrams of `size` bytes that one send with UDP_SEGMENT takes."""
     return max(1, min(SEGMENTS_MAX, GSO_BYTES_MAX // max(size, 1)))
 
 
@@ -94,7 +94,7 @@ def set_option(sock: socket.socket, option: int, value: int) -> bool:
 
 
 def datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -> int:
-    """Return where to cut what was received: nothing is said of a datagram that came alone."""
+    """Return the size at which to cut a received buffer. The kernel tells none for a datagram that came alone."""
     for level, kind, data in ancillary:
         if level == SOL_UDP and kind == UDP_GRO and len(data) >= 4:
             return int(struct.unpack("=i", data[:4])[0]) or received

@@ -112,7 +112,7 @@ def _number(ip: str) -> int:
 def take_in_time(
     poll: select.poll, waker: int, take: Callable[[], list[T]], statistics: LinkStatistics, timeout_s: float
 ) -> list[T]:
-    """Return what `take` finds; wait for something, for `waker`, or for word that nobody listens, up to `timeout_s`.
+    """Return the packets that `take` reads. Wait up to `timeout_s` for packets, `waker` or an ICMP "unreachable".
 
     Args:
         poll: of the socket that `take` reads without waiting, and of `waker`, an eventfd.

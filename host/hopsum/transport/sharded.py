@@ -267,7 +267,7 @@ class ShardedTransport:
 
 
 def _own_chunks(chunks: int, number: int, shards: int) -> int:
-    """Return how many of the first `chunks` chunks of an all-reduce belong to a shard."""
+    """Return the number of the first `chunks` chunks of an all-reduce that belong to a shard."""
     return max(-(-(chunks - number) // shards), 0)
 
 

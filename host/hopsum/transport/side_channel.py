@@ -254,7 +254,7 @@ class SideChannel:
             self._wake.send(b"\0")
 
     def _patience_s(self) -> float | None:
-        """Return how long nothing is to be done."""
+        """Return the seconds until the next dial or proof is due, None without any."""
         outgoing = self._outgoing.values()
         dials = [out.dial_at for out in outgoing if out.connection is None and out.queue]
         proves = [out.until for out in outgoing if out.connection is not None and out.seal is None]

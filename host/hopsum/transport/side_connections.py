@@ -60,7 +60,7 @@ class Incoming:
 
     @property
     def rank(self) -> int:
-        """Return whose it is, as it says."""
+        """The rank that the other side says to have."""
         return -1 if self.listener is None else self.listener.peer
 
     @property

@@ -118,7 +118,7 @@ class Listener:
         return self._nonce + _mac(self.key.key, b"listener", hello, self._nonce)
 
     def check(self, proof: bytes) -> Seal:
-        """Return what checks messages. Raises PeerMessageError, "forged", where PROOF is no member's."""
+        """Check PROOF, return the seal of the messages. Raises PeerMessageError, "forged", for no member's PROOF."""
         if not hmac.compare_digest(_mac(self.key.key, b"dialler", self._hello, self._nonce), proof):
             raise PeerMessageError("forged", f"who says to be rank {self.peer} does not know the generation's key")
         return Seal(_mac(self.key.key, b"session", self._hello, self._nonce))

@@ -195,13 +195,13 @@ class Transport:
 
     @property
     def timer(self) -> float | None:
-        """Return when the next `step` is due though nothing arrives, as of `time.monotonic`; None: not at all."""
+        """The time of `time.monotonic` at which `step` is due without any arrival, None: never."""
         with self._changed:
             return self.worker.get_timer()
 
     @property
     def has_peers(self) -> bool:
-        """Return whether the worker repairs from peers, and so can go on in another generation."""
+        """True where the worker repairs from peers, and so can continue in another generation."""
         return self._peers is not None
 
     def allreduce(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> AllReduceDone:

@@ -129,14 +129,14 @@ class UdpLink:
             first = stop
 
     def receive(self, timeout_s: float) -> list[memoryview]:
-        """Return what has arrived; wait for the first up to `timeout_s`, then take what is there.
+        """Return the datagrams that have arrived. Wait up to `timeout_s` for the first one.
 
         The views are valid until the next call.
         """
         return [memoryview(row) for rows in self.receive_rows(timeout_s) for row in rows]
 
     def receive_rows(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return what `receive` does, runs of equal size as uint8[n, bytes]; views as well."""
+        """Return the same datagrams as `receive`, runs of equal size as uint8[n, bytes]; views as well."""
         ready = dict(self._poll.poll(max(timeout_s, 0.0) * 1000))
         if self.waker in ready:
             self.clear_waker()

@@ -117,7 +117,7 @@ def _find(m: Any, position: Any) -> Any:
 
 @inner
 def _is_held(m: Any, position: Any) -> Any:
-    """Return whether a result is here (`StreamState.is_held`, nothing being early)."""
+    """Say whether a result is here (`StreamState.is_held`, nothing being early)."""
     row = _find(m, position)
     if row < 0:
         return position < m.words[at.STREAM_END]
