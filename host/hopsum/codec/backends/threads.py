@@ -2,8 +2,8 @@
 """Threads for kernels that release the interpreter lock: the only module of the codecs that has any.
 
 Blocks are independent and know their number, so any split over threads gives the same bytes. Helpers sleep at a queue
-between calls, and the end of a call is a lock: both are short against the 0.1 ms in which the second thread wakes up
-(docs/notebook.md), which futures are not.
+between calls, and the end of a call is a lock: both are short against the 0.1 ms in which the second thread wakes up,
+which futures are not.
 """
 
 from __future__ import annotations
