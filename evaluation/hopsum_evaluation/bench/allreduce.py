@@ -162,7 +162,7 @@ def _draw(findings: list[RateFinding]) -> None:
 
 
 def unavailable() -> str | None:
-    """Return why this cannot run here."""
+    """Return why shaped links cannot be made on this machine, or None."""
     if os.geteuid() != 0:
         return "network namespaces, veth pairs and token buckets need root: run it with sudo"
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
@@ -171,7 +171,7 @@ def unavailable() -> str | None:
 
 @dataclass(slots=True)
 class RateFinding:
-    """One subject at one rate."""
+    """All runs of one subject at one rate of the links."""
 
     subject: str
     rate: str | None
@@ -194,7 +194,7 @@ class RateFinding:
     switch_cpu_s: list[float] = field(default_factory=list)
 
     def add(self, done: Sequence[Measured], passed: list[LinkCounts], switch_cpu_s: float) -> None:
-        """Take in one run: what every rank measured, and what passed its link."""
+        """Add one run: measurements of every rank, counts of every link, processor time of all switches."""
         self.seconds.append(max(measured.seconds for measured in done))
         self.passed.append(passed)
         self.peak_rss_bytes = [measured.peak_rss_bytes for measured in done]
@@ -204,7 +204,7 @@ class RateFinding:
         self.switch_cpu_s.append(switch_cpu_s)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures of the subject."""
+        """Summarise all runs: medians of times, means of bytes."""
         report: dict[str, Any] = {
             "seconds": round(median(self.seconds), 4),
             "seconds_min": round(min(self.seconds), 4),
@@ -233,13 +233,14 @@ class RateFinding:
         return report
 
     def _mean(self, name: str) -> float:
-        """Return the mean of a count over runs and workers' links."""
+        """Average a count over runs and workers' links."""
+        # Links of workers come first. In placement server the last link is the switch's.
         workers = len(self.peak_rss_bytes)
         return fmean(getattr(link, name) for links in self.passed for link in links[:workers])
 
 
 def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: float) -> dict[str, Any]:
-    """Return what --json prints: under "rates" one entry per rate."""
+    """Make the object of --json: under "rates" one entry per rate."""
     rates = []
     for rate in setting.rates:
         here = {found.subject: found.as_json() for found in findings if found.rate == rate}
@@ -288,7 +289,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _table(entry: dict[str, Any]) -> Table:
-    """Return the subjects at one rate, a row each."""
+    """Tabulate the subjects at one rate, a row each."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for column in (entry["rate"], "s", "min-max", "of thc", "MB up/down", "bits", "link used", "peak MB"):
         table.add_column(column, justify="left" if column == entry["rate"] else "right")
@@ -314,7 +315,20 @@ class WrongMeanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AllReduceSetting:
-    """What is measured."""
+    """Links, job and subjects of a benchmark of all-reduces.
+
+    rates: of every link, in tc's words. None: not shaped.
+    workers: 2 to 16.
+    elements: of the tensor that is summed, float32.
+    buckets: vectors into which hopsum's workers cut the tensor.
+    window: slots of a job at each switch.
+    subjects: of SUBJECTS or OTHERS, or codecs.
+    gso: mode of hopsum's sockets.
+    placement: of the switches, one of `placements.PLACEMENTS`.
+    error_feedback: True: hopsum's workers have error feedback.
+    shards: number of hosts with a switch, in placement hosts. None: all.
+    round_trip_s: delay added between two hosts, there and back. A switch in the middle is half way.
+    """
 
     rates: Sequence[str | None]
     workers: int
@@ -327,20 +341,18 @@ class AllReduceSetting:
     gso: Gso
     placement: str = "fabric"
     error_feedback: bool = False
-    """True where hopsum's workers have error feedback."""
     shards: int | None = None
-    """Number of hosts that have a switch, in placement hosts, all by default."""
     round_trip_s: float = 0.0
-    """The delay added between two hosts, there and back. A switch in the middle is half way."""
 
 
 def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
-    """Measure all subjects in turn at every rate.
+    """Start links, switches and workers, and measure all subjects by turns at every rate.
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
     """
     ours = {name: codec_of(name) for name in setting.subjects if name not in OTHERS}
-    codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}  # compiled once, here
+    # Kernels are compiled here, once: workers find them in the cache.
+    codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory("bench"))
         star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers), setting.round_trip_s / 2))
@@ -391,18 +403,20 @@ def _at_rate(
     console: Console,
     codecs: Mapping[str, Codec],
 ) -> list[RateFinding]:
-    """Measure all subjects in turn at one rate, once to warm up."""
+    """Measure all subjects by turns at one rate, once to warm up."""
     star.shape(rate)
     truth = np.mean([vector_of(replace(plan, elements=plan.checked), rank) for rank in range(plan.workers)], axis=0)
     findings = [RateFinding(subject, rate, star.rate_bits_per_s()) for subject in pools]
     for number in range(setting.runs + 1):
         for finding in findings:
-            before, used_s = star.counts(), sum(sum(cpu_time(pid)) for pid in switch_pids)
+            before = star.counts()
+            used_s = sum(sum(cpu_time(pid)) for pid in switch_pids)
             pools[finding.subject].send(finding.subject)
             done = [Measured(*message) for message in pools[finding.subject].gather("done")]
             switch_cpu_s = sum(sum(cpu_time(pid)) for pid in switch_pids) - used_s
             passed = [now.since(then) for now, then in zip(star.counts(), before, strict=True)]
             _check(finding.subject, codecs.get(finding.subject), done, truth, plan)
+            # The first run warms up: sockets, caches, and the window of retransmissions.
             if number:
                 finding.add(done, passed, switch_cpu_s)
                 console.print(f"{rate or 'unshaped':10} {finding.subject:15} {finding.seconds[-1]:.3f} s")
@@ -410,12 +424,12 @@ def _at_rate(
 
 
 def codec_of(subject: str) -> str:
-    """Return the codec of a subject of hopsum's."""
+    """Spell the codec of a subject of hopsum's."""
     return "thc" if subject == "thc-no-overlap" else subject
 
 
 def most_nmse(subject: str, codec: Codec | None, *, error_feedback: bool = False) -> float:
-    """Return an error of the mean far above what a subject promises, and far below that of a wrong sum.
+    """Bound the error of a subject's mean: far above what the subject promises, far below that of a wrong sum.
 
     The ranks' vectors are independent, so their mean has the error of one worker. With error feedback a mean has the
     error of this all-reduce and of the one before it.

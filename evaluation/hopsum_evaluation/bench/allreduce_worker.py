@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes of `hopsum bench allreduce`: in a namespace of their own with all that they open.
+"""Worker processes of hopsum in `hopsum bench allreduce`, each in a network namespace of its own.
 
 Messages to the parent: ("bound", [(ip, port) for each switch]) from hopsum's · ("ready", resident bytes) · ("done",
 *Measured) after each all-reduce. From the parent: the membership file's path to hopsum's · the name of a subject for
@@ -34,14 +34,14 @@ from hopsum_topologies.seat import Seat
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """The settings that all workers of one pool have in common."""
+    """Settings that all workers of one pool have in common."""
 
     workers: int
     elements: int
     buckets: int
     seed: int
     checked: int
-    """Elements of the mean that the parent looks at."""
+    """First elements of the mean that the parent compares with numpy's."""
     interface: str
     folder: Path
     codec: str = "thc"
@@ -56,13 +56,13 @@ class AllReducePlan:
 
 
 class Measured(NamedTuple):
-    """One all-reduce on one rank."""
+    """Figures of one all-reduce on one rank, as they pass through the pipe."""
 
     seconds: float
     cpu: CpuTime
     """The processor time of all threads meanwhile."""
     mean: NDArray[np.float32]
-    """Its first elements."""
+    """First elements of the mean, `checked` of the plan."""
     peak_rss_bytes: int
     """The peak since the process began."""
     spans: list[Span]
@@ -70,13 +70,13 @@ class Measured(NamedTuple):
 
 
 class Clock:
-    """Counts seconds and processor time of this process from here on."""
+    """Measures seconds, and processor time of all threads of this process, from its making on."""
 
     def __init__(self) -> None:
         self._start, self._cpu = time.perf_counter(), self._used()
 
     def read(self) -> tuple[float, CpuTime]:
-        """Return both so far."""
+        """Read both."""
         seconds, (user_s, system_s) = time.perf_counter() - self._start, self._used()
         return seconds, CpuTime(user_s - self._cpu.user_s, system_s - self._cpu.system_s)
 
@@ -111,12 +111,13 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
             retransmits = (agent.statistics.traffic - before).retransmits
             peak = memory_of_this()["peak"]
             mean = vector[: plan.checked].copy()
-            vector_of(plan, seat.rank, out=vector)  # before "done": after it the next subject has the processors
+            # Before "done": after it the next subject has the processors.
+            vector_of(plan, seat.rank, out=vector)
             pipe.send(("done", *Measured(seconds, cpu, mean, peak, list(spans), retransmits)))
 
 
 def feedback_of(plan: AllReducePlan) -> list[ErrorFeedback | None]:
-    """Return the error feedback of each bucket."""
+    """Make the error feedback of each bucket, or None for each."""
     sizes = [len(each) for each in np.array_split(np.empty(plan.elements, np.bool_), plan.buckets)]
     return [ErrorFeedback(size) if plan.error_feedback else None for size in sizes]
 
@@ -124,7 +125,7 @@ def feedback_of(plan: AllReducePlan) -> list[ErrorFeedback | None]:
 def reduce_in_place(
     agent: Agent, buckets: Sequence[NDArray[np.float32]], feedback: Sequence[ErrorFeedback | None]
 ) -> None:
-    """Put the means in the place of the vectors, as DDP does with its buckets."""
+    """Replace the vectors by their means, as DDP does with its buckets."""
     with agent.group():
         futures: deque[Future[AllReduceResult]] = deque(
             agent.submit(bucket, feedback=kept, out=bucket) for bucket, kept in zip(buckets, feedback, strict=True)
@@ -134,11 +135,11 @@ def reduce_in_place(
 
 
 def vector_of(plan: AllReducePlan, rank: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the gradient of a rank: standard normal. Its first elements do not depend on its length."""
+    """Draw the gradient of a rank: standard normal. Its first elements do not depend on its length."""
     rng = np.random.default_rng([plan.seed, rank])
     return rng.standard_normal(plan.elements, dtype=np.float32, out=out)
 
 
 def memory_of_this() -> dict[str, int]:
-    """Return the resident bytes of this process, now and at most."""
+    """Read the resident bytes of this process, `rss` now and `peak`."""
     return memory(os.getpid())

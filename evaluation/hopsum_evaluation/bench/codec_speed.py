@@ -102,7 +102,7 @@ ACTIONS = ("encode", "decode", "encode_feedback", "residual_read", "residual_wri
 
 
 class Subject:
-    """A codec with a vector that all ranks have, its payloads, and the switch's results."""
+    """A codec to time, with one vector for all ranks, its payloads, and the results that a switch would return."""
 
     def __init__(self, codec: RangeCodec, x: NDArray[np.float32], seed: int) -> None:
         self.codec = codec
@@ -112,7 +112,8 @@ class Subject:
         own = codec.ranges(x)
         self._shared = SharedRanges(own.view(np.float32))
         self._payloads = codec.encode(x, own, self._shared, self._context)
-        parts = np.array_split(self._payloads, 64)  # all ranks' payloads together would need much memory
+        # In parts: the payloads of all ranks together would need much memory.
+        parts = np.array_split(self._payloads, 64)
         sums = [simulate_switch(codec.op, [part] * codec.workers, codec.lookup) for part in parts]
         self._results = np.ascontiguousarray(np.concatenate([part for part, _ in sums]))
         blocks = blocks_of(x.size, codec.block_elements)
@@ -121,7 +122,7 @@ class Subject:
         self._sum = x.copy()
 
     def actions(self) -> dict[str, Callable[[], object]]:
-        """Return what is timed, by name: ACTIONS."""
+        """Make the timed functions, by the names of ACTIONS."""
         codec, x, shared, context = self.codec, self.x, self._shared, self._context
         return {
             "encode": self._encode,
@@ -133,7 +134,7 @@ class Subject:
         }
 
     def least_bytes(self) -> dict[str, float]:
-        """Return by action the bytes per element that it has to read and write once, whatever the implementation.
+        """Count, by action, the bytes per element that any implementation must read and write once.
 
         float32 in and out are 4 each. `residual_read` takes vector and residual and leaves their sum.
         """
@@ -149,7 +150,7 @@ class Subject:
         }
 
     def facts(self, seed: int) -> dict[str, Any]:
-        """Return the codec's name, and its error on the first NMSE_ELEMENTS beside what theory expects."""
+        """Measure the error on the first NMSE_ELEMENTS, beside the expected one."""
         codec, sample = self.codec, self.x[:NMSE_ELEMENTS]
         means = simulate_allreduce(codec, [sample] * codec.workers, seed=seed, step=1)
         assert means is not None
@@ -168,19 +169,19 @@ class Subject:
         self.codec.encode(self.x, self.codec.ranges(self.x), self._shared, self._context)
 
     def _read(self) -> None:
-        """Add the residual to the vector, as error feedback does before the ranges."""
+        """Add the residual to the vector, as error feedback does before the ranges are computed."""
         self._feedback.compensate(self.x)
         self._feedback.give_back()
 
     def _write(self) -> None:
-        """Take from the sum what was delivered, which leaves the residual, as error feedback does after the results.
+        """Subtract the contribution from the vector, which leaves the residual: error feedback after the results.
 
-        The sum is a copy of the vector here, from which the same is taken again and again.
+        The vector is a copy here, from which the same contribution is subtracted again and again.
         """
         self.codec.subtract_contribution(self._sum, self._payloads, self._shared, self._context)
 
     def _encode_feedback(self) -> None:
-        """Do all that a worker does between a gradient and its next one, but for decoding the mean."""
+        """Do all work of a worker for a gradient but decoding the mean."""
         codec, context = self.codec, self._context
         whole = self._feedback.compensate(self.x)
         own = codec.ranges(whole)
@@ -196,7 +197,7 @@ _SHOWN = ("encode", "decode", "residual_read", "residual_write", "encode_feedbac
 
 
 def describe(rates: Mapping[str, Rate], subjects: Sequence[Subject], seed: int) -> dict[str, Any]:
-    """Return what --json prints, but for the setting: a row per codec, and memcpy."""
+    """Make the object of --json, but for runs, core and threads: a row per codec, and memcpy."""
     return {
         "codecs": [_row(subject, rates, seed) for subject in subjects],
         **rates["memcpy"].as_json("memcpy_elements_per_s"),
@@ -211,7 +212,7 @@ def describe(rates: Mapping[str, Rate], subjects: Sequence[Subject], seed: int) 
 
 
 def _row(subject: Subject, rates: Mapping[str, Rate], seed: int) -> dict[str, Any]:
-    """Return rates of a codec's actions, and what bounds them."""
+    """Make the row of a codec: rates of its actions, and their bytes beside memcpy's."""
     row, least = subject.facts(seed), subject.least_bytes()
     copied = rates["memcpy"].median * COPY_BYTES
     for action in ACTIONS:
@@ -261,7 +262,7 @@ def _rates(report: dict[str, Any]) -> Table:
 
 
 def _bounds(report: dict[str, Any]) -> Table:
-    """Return the table of bytes: what each action has to move, at which rate, beside memcpy."""
+    """Tabulate the bytes that each action has to move, at which rate, beside memcpy."""
     title = f"bytes that must be moved, beside memcpy's {report['memcpy_bytes_per_s'] / 1e9:.1f} GB/s"
     table = _table(title, "M/s", "B each", "GB/s", "memcpy")
     for row in report["codecs"]:
@@ -303,9 +304,9 @@ _ROUNDS = 5
 
 
 def measure_threads(x: NDArray[np.float32], workers: int, runs: int, seed: int) -> list[dict[str, Any]]:
-    """Return rates of each codec on two threads, and their ratio to those on one, taken in turn.
+    """Measure each codec on two threads beside one, by turns. Return a row for each codec.
 
-    Nothing without numba or a second core.
+    No rows without a second core, or without numba: kernels of numpy work on one thread.
     """
     if not find_spec("numba") or len(os.sched_getaffinity(0)) < THREADS:
         return []
@@ -333,7 +334,7 @@ def _compare(subjects: list[Subject], rounds: int) -> dict[str, Any]:
 
 
 def _measure(one: Callable[[], object], two: Callable[[], object], units: int, rounds: int) -> list[Rate]:
-    """Return the rates of one thread on each of two cores, and of two threads."""
+    """Measure one thread on each of two cores, and two threads on both. Return three rates."""
     allowed = os.sched_getaffinity(0)
     cores = sorted(allowed)[-THREADS:]
     places = [({core}, one) for core in cores] + [(set(cores), two)]
@@ -341,7 +342,8 @@ def _measure(one: Callable[[], object], two: Callable[[], object], units: int, r
     try:
         for _ in range(rounds):
             for took, (where, action) in zip(seconds, places, strict=True):
-                os.sched_setaffinity(0, where)  # of this thread: helpers keep theirs
+                # Of this thread alone: helper threads keep both cores.
+                os.sched_setaffinity(0, where)
                 action()
                 start = time.perf_counter()
                 action()
@@ -359,7 +361,10 @@ _BITS = 32
 
 
 def measure_lossless(runs: int, scale: float, seed: int) -> dict[str, Any]:
-    """Return what `bench lossless` says of one setting, and how its bytes compare with the formula."""
+    """Measure codec lossless on a sparse vector, and compare its bytes with gamma d + 1/32 of float32.
+
+    That is a sketch of gamma cells per non-zero element, d their share, and a bit of index per element.
+    """
     elements = max(LEAST_ELEMENTS, round(SPARSE_ELEMENTS * scale))
     rng = np.random.default_rng([seed, elements])
     x = np.zeros(elements, np.float32)

@@ -178,10 +178,13 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """By subject: rates in UPDATEs per second (memcpy: codes, starts: seconds), and what explains them.
+    """Figures of all subjects, by subject.
 
-    `effort` and `busy` are what engines and sockets say of themselves, `memory` is by key and in bytes, `samples` are
-    the rates of each run.
+    rates: UPDATEs per second; of memcpy codes per second, of starts seconds.
+    effort: nanoseconds an engine takes for a frame, beside a copy of its bytes.
+    busy: shares of a core that switch and workers used, and their work for an UPDATE.
+    memory: bytes of the switch process, by key of the JSON.
+    samples: rates of each run, from which `rates` are made.
     """
 
     rates: Mapping[str, Rate]
@@ -192,7 +195,7 @@ class Findings:
 
 
 def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: float) -> dict[str, Any]:
-    """Return what --json prints. A figure that was not measured is null."""
+    """Make the object of --json, with flat dotted keys. A figure that was not measured is null."""
     rates, report = findings.rates, dict[str, Any]()
     for name, key in _CODES_KEYS.items():
         report |= _key(rates.get(name), key, CODES)
@@ -228,7 +231,7 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
 
 
 def bounds(findings: Findings) -> dict[str, dict[str, Any]]:
-    """Return by subject the figures that say what bounds it, and `text`, which draws them together."""
+    """Collect, by subject, the figures that say what bounds its rate, and `text`, a sentence made of them."""
     found: dict[str, dict[str, Any]] = {}
     for name, effort in findings.effort.items():
         ns = 1e9 / findings.rates[name].median
@@ -287,7 +290,10 @@ def _show_start(report: dict[str, Any], console: Console) -> None:
 
 
 def _programs() -> dict[str, str | None]:
-    """Return the SHA-256 of each program's JSON. Outside a source tree there is no naive program."""
+    """Hash the JSON of each program: figures of different programs are not to be compared.
+
+    Outside a source tree there is no naive program.
+    """
     found: dict[str, str | None] = {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()}
     other = naive.naive_program()
     found["naive"] = None if other is None else hashlib.sha256(other[0].read_bytes()).hexdigest()
@@ -301,7 +307,10 @@ def _key(rate: Rate | None, key: str, factor: int) -> dict[str, Any]:
 
 
 def _gain(samples: Mapping[str, Sequence[float]], name: str, over: str) -> float | None:
-    """Return how many times as fast a subject is as another: the median of the runs, which took turns."""
+    """Divide the rates of two subjects run by run, and take the median.
+
+    Neighbouring runs meet the same load of the machine: their ratio varies less than the ratio of medians.
+    """
     if over not in samples:
         return None
     return round(median(one / other for one, other in zip(samples[name], samples[over], strict=True)), 3)
@@ -319,14 +328,21 @@ PIPELINE_SLOTS = 64
 BMV2_SLOTS = 32
 NAIVE_RESEND_S = 5.0
 COPY_BYTES = 1 << 26
+"""Bytes of the copy that memcpy is measured with: more than any cache."""
 
 Action = Callable[[float], float]
-"""Works for about so many seconds. Returns UPDATEs (memcpy: codes) per second, of a start its seconds."""
+"""Works for about so many seconds. Returns UPDATEs per second; of memcpy codes per second, of a start its seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataplaneSetting:
-    """What the user chose. `table` is the job's lookup table, `slots` are those of the socket part."""
+    """Parts and job of the benchmark.
+
+    parts: of PARTS.
+    workers: 1 to 16.
+    slots: of the job in the socket part.
+    table: lookup table of the job, 16 values.
+    """
 
     parts: Collection[str]
     workers: int
@@ -336,9 +352,20 @@ class DataplaneSetting:
 
 
 class Subjects:
-    """All subjects by name, in `actions`. `engines` and `sockets` are those that can say what bounded them.
+    """Switches, jobs and loads, all started at the same time, that take turns.
 
-    Opened on a stack, which ends everything. Raises ControlPlaneError, TopologyError, OSError.
+    part        subjects
+    (always)    memcpy                          packed codes, copied
+    pipeline    native, interpreter             engines, frames in memory
+    sockets     socket, socket_python,          the switch process over UDP, with compiled ports, with ports in Python;
+                loopback                        the same datagrams without a switch
+    bmv2        bmv2                            simple_switch_grpc over veth pairs, where it is installed
+    naive       naive_interpreter, naive_bmv2   evaluation/naive, in a source tree; naive-native: naive_native
+    shards      one_engine, two_engines         native engines at once, each on a core of its own
+    start       cold_start, warm_start          the switch process, in seconds
+
+    `engines` and `sockets` are the subjects that can tell what bounded them. A stack ends everything. Raises
+    ControlPlaneError, TopologyError, OSError.
     """
 
     def __init__(self, stack: ExitStack, setting: DataplaneSetting) -> None:
@@ -414,7 +441,7 @@ class Subjects:
     def _open_shards(self) -> None:
         cores = tuple(sorted(os.sched_getaffinity(0)))
         if len(cores) < ENGINES:
-            return  # there is nothing to compare
+            return
         chosen = self._setting
         plan = EnginePlan(chosen.workers, PIPELINE_SLOTS, chosen.table, chosen.seed, cores)
         engines = SideBySide(self._stack.enter_context(engine_pool(plan)))
@@ -439,9 +466,10 @@ class Subjects:
 
 
 def copy_codes(_: float) -> float:
-    """Return codes per second of a copy of packed codes, two in a byte."""
+    """Measure a copy of packed codes, two in a byte. Return codes per second."""
     source = np.ones(COPY_BYTES, np.uint8)
     target = np.empty_like(source)
+    # Not timed: the kernel gives the target its pages now.
     np.copyto(target, source)
     start = time.perf_counter()
     np.copyto(target, source)
@@ -449,8 +477,10 @@ def copy_codes(_: float) -> float:
 
 
 MEMORY_SLOTS = 1024
+"""Slots of the job after which the memory of the switch is read."""
 NATIVE = ("--backend", "native")
 RESEND_S = 2.0
+"""Time until UPDATEs are sent again there: a switch that just compiled answers late, and repetitions are no memory."""
 _START_S = 120.0
 _STOP_S = 10.0
 
@@ -464,22 +494,25 @@ FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WorkerDiedE
 
 
 class Startup:
-    """Cold and warm starts, each with a cache of its own. The context manager removes both."""
+    """Starts of the switch process from the command to its line `ready`, each with a cache of compiled programs.
+
+    Cold: an empty cache, so that the program is compiled. Warm: the program is in the cache.
+    """
 
     def __init__(self) -> None:
         self._folder = make_temporary_directory("bench")
 
     def cold(self) -> float:
-        """Return the seconds of a start with an empty cache."""
+        """Start with an empty cache. Return the seconds until ready."""
         with self._empty_cache() as environment:
             return start_s(environment)
 
     def warm(self) -> float:
-        """Return the seconds of a start with the program in the cache. The first call is cold."""
+        """Start with the program in the cache. Return the seconds until ready. The first call is cold."""
         return start_s(self._environment("warm"))
 
     def memory(self, workers: int, table: tuple[int, ...], seed: int, seconds: float) -> dict[str, int]:
-        """Return resident bytes now and at most, of a warm process and of one that compiled."""
+        """Read resident bytes, now and peak, after traffic over all slots, of a warm and of a cold process."""
         found: dict[str, int] = {}
         warm = self._resident(self._environment("warm"), workers, table, seed, seconds)
         with self._empty_cache() as environment:

@@ -39,7 +39,14 @@ Adapt = Callable[[Device], Device]
 
 
 class EngineRun(ABC):
-    """One engine with a job on it. `frames` is how many a call gets, `name` says which engine it is."""
+    """An engine of the embedded switch with a job, and a round of UPDATE frames for each call.
+
+    The switch is a whole one, with its P4Runtime server, so that the control plane makes the job as anywhere. Only its
+    ports are left out. Between calls, while no clock runs, all replies are compared with the frames that numpy makes.
+
+    name: of the engine.
+    frames: number of UPDATEs of a call, worker by worker as bursts arrive.
+    """
 
     name: str
 
@@ -53,7 +60,7 @@ class EngineRun(ABC):
         self.ports = np.repeat([worker.port for worker in job.spec.workers], job.slots).astype(np.uint64)
 
     def run(self, seconds: float) -> float:
-        """Let the engine work for so long, in calls. Return UPDATEs per second.
+        """Let the engine work for so long, call by call. Return UPDATEs per second.
 
         Raises WrongResultError: a reply is not what it must be.
         """
@@ -61,6 +68,7 @@ class EngineRun(ABC):
         while spent_s < seconds or not calls:
             self._round += 1
             variant = self._round % VARIANTS
+            # Only the round number differs between the rounds of a variant: a stamp makes the next round.
             for frames in (self._updates[variant], self._expected[variant]):
                 headers_of(frames[:, _LOWER_BYTES:])["round"] = self._round
             took_s = self._call(variant)
@@ -73,7 +81,7 @@ class EngineRun(ABC):
         return calls * self.frames / spent_s
 
     def effort(self) -> dict[str, float]:
-        """Return, per frame and in nanoseconds, the fastest call so far, and a copy of its frames and replies."""
+        """Measure nanoseconds per frame: of the fastest call so far, and of a copy of its frames and replies."""
         return {
             "least_ns_per_packet": round(1e9 * self._least_s / self.frames, 1),
             "copy_ns_per_packet": round(1e9 * self._copy_s() / self.frames, 1),
@@ -96,11 +104,11 @@ class EngineRun(ABC):
 
     @abstractmethod
     def _replies(self) -> bytes:
-        """Return the replies to the last round, those of a slot one behind the other in the order of ranks."""
+        """Join the replies to the last round, slot by slot, the replies of a slot in the order of ranks."""
 
 
 class InterpreterRun(EngineRun):
-    """Frame by frame through `Engine.process`: any engine can do that."""
+    """Frame by frame through `Engine.process`, as any engine can."""
 
     name = "interpreter"
 
@@ -124,7 +132,7 @@ class InterpreterRun(EngineRun):
 
 
 class NativeRun(EngineRun):
-    """A round in one native call."""
+    """All frames of a round in one call of native code."""
 
     name = "native"
 
@@ -137,7 +145,8 @@ class NativeRun(EngineRun):
             Batch(frames.reshape(-1), self.ports, offsets.astype(np.uint64), lengths.astype(np.uint64))
             for frames in self._updates
         ]
-        room = self.frames + pool.workers  # a call wants room for one more group of replies
+        # Before each frame the native code asks for room for one more group of replies, also before the last one.
+        room = self.frames + pool.workers
         self._outputs = Outputs(room, 2 * room * self._expected[0].shape[-1])
 
     def _call(self, variant: int) -> float:
@@ -165,7 +174,8 @@ def engine_run(
 ) -> Iterator[EngineRun]:
     """Start a switch in this process, push the program, make a job, and yield its engine ready to run."""
     if backend is Backend.NATIVE:
-        engine_maker(backend)(load_program(program[0].read_text()))  # into the cache: a push must not take minutes
+        # Compile into the cache first: the control plane does not wait minutes for a push.
+        engine_maker(backend)(load_program(program[0].read_text()))
     with ExitStack() as stack:
         server = stack.enter_context(SwitchServer(make_engine=engine_maker(backend)))
         device: Device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
@@ -190,7 +200,7 @@ def _rows(pool: Pool, variant: int) -> slice:
 
 
 def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
-    """Return uint8[workers * slots, bytes], the UPDATE frames of one round, worker by worker."""
+    """Build the UPDATE frames of one round, worker by worker: uint8[workers * slots, bytes]."""
     stamped = []
     for worker, datagrams in zip(job.spec.workers, pool.updates, strict=True):
         path = FramePath(
@@ -209,7 +219,7 @@ def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
 
 
 def _results(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
-    """Return uint8[slots * workers, bytes], the RESULT frames of one round, those of a slot together."""
+    """Build the RESULT frames of one round, those of a slot together: uint8[slots * workers, bytes]."""
     header = Header(
         kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=job.generation, count=CODES,
         contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
@@ -240,7 +250,7 @@ ENGINES = 2
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """A job on an engine, and the cores of the engines."""
+    """Job of each engine, and the cores of the engines, by rank."""
 
     workers: int
     slots: int
@@ -250,7 +260,11 @@ class EnginePlan:
 
 
 class SideBySide:
-    """Engines that wait until they are asked to run. The pool stays the caller's. Raises WorkerDiedError."""
+    """Engines in processes of their own that run when they are asked: what shards on one machine sum together.
+
+    Frames are handed over in memory, so that workers, which have no cores of their own here, take no time. The caller
+    ends the pool. Raises WorkerDiedError.
+    """
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -274,7 +288,7 @@ class SideBySide:
 
 
 def engine_pool(plan: EnginePlan) -> WorkerPool:
-    """Return a pool with a process for each of ENGINES cores."""
+    """Start a process for each of the first ENGINES cores of the plan."""
     seats = [Seat(number, 0, "", "", ("", 0)) for number in range(ENGINES)]
     return WorkerPool(seats, run_engine, replace(plan, cores=plan.cores[:ENGINES]))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elements per second, bytes and memory of codec `lossless` on a sparse vector, for `bench codec` and the report.
 
-One rank, no network: what it sends is handed back to it. "encode" is from the vector to the payloads of the sums,
-sizing and peeling of the sketch included. "all" goes on to the mean. Settings take turns, so that other load on the
-machine hits them alike.
+One rank, no network: its payloads are handed back to it as sums. "encode" is from the vector to the payloads of the
+sums, sizing and peeling of the sketch included. "all" is from the vector to the mean. Settings take turns, so that
+other load on the machine hits them alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopsum_evaluation.bench.timing import Rate, measure
 
 @dataclass(frozen=True, slots=True)
 class LosslessSetting:
-    """A codec that is measured, on so many threads."""
+    """A codec to measure, and the options that name it."""
 
     codec: Lossless
     gamma: float
@@ -32,7 +32,7 @@ class LosslessSetting:
 
     @property
     def label(self) -> str:
-        """Names it among the others."""
+        """Name of the setting among the others."""
         return f"gamma={self.gamma:g}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
@@ -49,7 +49,7 @@ def measure_settings(
 
 
 def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, phases: int) -> LosslessReduction:
-    """Return the reduction of one rank after so many of its phases: two are its encoding, three all of it."""
+    """Reduce a vector of one rank through so many phases: two are its encoding, three all of it."""
     reduction = codec.start(x, ReductionContext(seed, 0, 0))
     for _ in range(phases):
         assert reduction.phase is not None
@@ -80,7 +80,7 @@ def _phase_bytes(reduction: LosslessReduction) -> int:
 
 
 def _memory(codec: Lossless, x: NDArray[np.float32], seed: int) -> int:
-    """Return the most bytes that numpy held at a time beyond payloads, results, input and mean."""
+    """Measure the most bytes that numpy held at a time beyond payloads, results, input and mean."""
     most = 0
     tracemalloc.start()
     reduction = codec.start(x, ReductionContext(seed, 0, 0))

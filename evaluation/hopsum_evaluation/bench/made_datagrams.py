@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LOOKUP_ADD8 traffic of a whole job, made before the clock starts, and the RESULTs that it must bring.
+"""LOOKUP_ADD8 datagrams of a whole job, made before the clock starts, and the RESULTs that they must bring.
 
-Round r of a slot carries payload variant r mod VARIANTS, so that what a switch keeps of the round before, or of the one
-before that in the same copy, cannot pass for the right sum. Only the round number is stamped while the clock runs.
+Round r of a slot carries payload variant r mod VARIANTS. With three variants neither the sum of the round before, nor
+that of two rounds before, which the switch keeps in the same copy, passes for the right sum. Only the round number is
+stamped while the clock runs.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Pool:
 
     @property
     def workers(self) -> int:
-        """How many."""
+        """Number of workers."""
         return len(self.updates)
 
 
 def make_pool(generation: int, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Pool:
-    """Return random traffic of a job. Its lookup table makes the sums."""
+    """Draw the datagrams of a job, and sum them by its lookup table."""
     rng = np.random.default_rng(seed)
     count = VARIANTS * slots
     payloads = [rng.integers(0, 256, (count, up_bytes(Op.LOOKUP_ADD8)), dtype=np.uint8) for _ in range(workers)]
@@ -55,7 +56,7 @@ def make_pool(generation: int, workers: int, slots: int, table: tuple[int, ...],
 
 
 def stamp_pool(generation: int, slots: int, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Return datagrams around payloads, one array of [VARIANTS * slots, bytes] a worker."""
+    """Put headers before payloads, one array of [VARIANTS * slots, bytes] a worker."""
     numbers = np.tile(np.arange(slots), VARIANTS)
     return np.stack(
         [
@@ -69,13 +70,13 @@ def stamp_pool(generation: int, slots: int, payloads: list[NDArray[np.uint8]]) -
 
 
 def row_of(slots: NDArray[np.int64], rounds: NDArray[np.int64], slots_of_job: int) -> NDArray[np.int64]:
-    """Return which row of a pool a slot's round is."""
+    """Find the rows of a pool that carry these rounds of these slots."""
     rows: NDArray[np.int64] = rounds % VARIANTS * slots_of_job + slots
     return rows
 
 
 def headers_of(datagrams: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return the headers of uint8[n, bytes] as [n] of HOPSUM_DTYPE, a view."""
+    """View the headers of uint8[n, bytes] as [n] of HOPSUM_DTYPE."""
     headers: NDArray[Any] = datagrams[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
     return headers
 
@@ -85,22 +86,23 @@ class WrongResultError(Exception):
 
 
 class Checker:
-    """Holds RESULTs of one worker to what they must be."""
+    """Compares the RESULTs of one worker with the sums of a pool, in every header field and every lane."""
 
     def __init__(self, pool: Pool, rank: int) -> None:
         header = Header(
             kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=pool.generation, worker=rank, count=CODES,
             contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
         )  # fmt: skip
+        # Fields with all bits set here may have any value. The rest must be equal to those of `header`.
         anything = Header(kind=0, version=0, op=0, slot=0xFFFF, round=0xFFFFFFFF, length=0)
         self._pool = pool
         self._fixed = np.frombuffer(header.pack(), np.uint64)
         self._mask = ~np.frombuffer(anything.pack(), np.uint64)
 
     def check(self, results: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return slots and rounds of RESULT datagrams, uint8[n, RESULT_BYTES].
+        """Compare RESULT datagrams, uint8[n, RESULT_BYTES]. Return their slots and rounds.
 
-        Every header field and every lane is compared. Raises WrongResultError: one is not what the numbers say.
+        Raises WrongResultError: a field or a lane is wrong.
         """
         headers = headers_of(results)
         slots, rounds = headers["slot"].astype(np.int64), headers["round"].astype(np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places where a benchmark's switches run: who aggregates, and through which links.
+"""Places of a benchmark's switches, and the links through which workers reach them.
 
 fabric   one switch in the middle, with a link of its own for every worker, as a top-of-rack switch has
 server   one switch on a host like the workers', behind one link of the same rate
@@ -32,7 +32,10 @@ _MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
 
 @dataclass(frozen=True, slots=True)
 class PlacedSwitch:
-    """A switch that runs: its controller, where workers send to, its process."""
+    """A switch process in a namespace.
+
+    service: address that workers send to.
+    """
 
     controller: SwitchController
     service: tuple[str, int]
@@ -40,7 +43,7 @@ class PlacedSwitch:
 
 
 def hosts_of(placement: str, workers: int) -> int:
-    """Return how many hosts a placement has, with a link each."""
+    """Count the hosts of a placement, each with a link: the workers, and in placement server the switch's."""
     return workers + (placement == "server")
 
 
@@ -49,7 +52,7 @@ def start_switches(
 ) -> list[PlacedSwitch]:
     """Start the switches of a placement, one for each shard. The stack ends them. Raises TopologyError.
 
-    `shards` is how many of the hosts have one in placement hosts, all by default.
+    shards: number of hosts with a switch, in placement hosts. None: all.
     """
     homes: list[tuple[Namespace, str]] = {
         "fabric": [(star.middle, star.middle_ip)],
@@ -60,7 +63,7 @@ def start_switches(
 
 
 def seats_of(star: Star, switches: list[PlacedSwitch], workers: int) -> list[Seat]:
-    """Return the workers' seats, towards the first switch."""
+    """Make the workers' seats, one in each host, towards the first switch."""
     return [
         Seat(rank, NATIVE_PORT, _MAC, star.host_ip(rank), switches[0].service, star.hosts[rank].name)
         for rank in range(workers)
@@ -69,7 +72,7 @@ def seats_of(star: Star, switches: list[PlacedSwitch], workers: int) -> list[Sea
 
 @dataclass(slots=True)
 class ShardedJobs:
-    """Makes jobs that are spread over all switches. The stack removes them."""
+    """Makes jobs that are spread over all switches, a shard on each. The stack removes them."""
 
     stack: ExitStack
     switches: list[PlacedSwitch]
@@ -91,6 +94,7 @@ class ShardedJobs:
             bound: by rank, the addresses of its sockets, one for each switch.
             now_s: unix seconds.
         """
+        # All shards of a job have one generation: a worker tells from it which job a RESULT is of.
         generation = self.generations.allot(now_s)
         memberships = []
         for shard, switch in enumerate(self.switches):

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(options: argparse.Namespace, hosts: int, shards: int, console: Console) -> list[dict[str, Any]]:
-    """Return the figures of one number of hosts and shards, by rate. Raises as `allreduce_run.run`."""
+    """Measure one number of hosts and shards at all rates. Return a row of figures for each rate. Raises as `run`."""
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
         rates, hosts, options.elements, options.buckets, options.window, options.runs, options.seed, ["thc"], "auto",
@@ -109,6 +109,7 @@ def measure(options: argparse.Namespace, hosts: int, shards: int, console: Conso
 
 def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str, Any]:
     busiest = [max(max(link.wire_bytes_up, link.wire_bytes_down) for link in links) for links in found.passed]
+    # Every chunk of LOOKUP_ADD8 has CODES elements, and the last chunk of a vector is sent whole.
     updates = setting.workers * setting.buckets * -(-setting.elements // setting.buckets // CODES)
     worker_s, switches_s = median(found.worker_cpu_s), median(found.switch_cpu_s)
     return {

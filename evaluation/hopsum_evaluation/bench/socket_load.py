@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch process under load through sockets."""
+"""A switch process under load through sockets: all workers of a job in one thread, for measurements.
+
+Each worker keeps the protocol's window by itself: it sends a slot's next round when it holds the RESULT of the round
+before, and every RESULT is compared in its numbers, header and lanes. An UPDATE without a RESULT in time is sent again
+and counted. When the time is up, all workers stop at the same round of each slot, so that no sum stays half complete.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +43,9 @@ from hopsum_topologies.switch_testbed import SWITCH, Testbed
 from hopsum_wire import HOPSUM_BYTES, Kind
 
 RESEND_S = 0.25
-"""The time after which what has no answer is sent again."""
+"""Time after which an UPDATE without a RESULT is sent again."""
 GIVE_UP_S = 10.0
-"""The time without one RESULT before the load gives up."""
+"""Time without any RESULT after which the load gives up."""
 _RECEIVE_BYTES = 1 << 18
 
 
@@ -50,32 +55,32 @@ class LoadError(Exception):
 
 @dataclass(slots=True)
 class LoadCounts:
-    """What a run did. Datagrams count once, however often they were sent."""
+    """Counts of a run. An UPDATE counts once, however often it was sent."""
 
     updates: int = 0
-    """Each brought its RESULT."""
+    """UPDATEs that brought their RESULT."""
     elapsed_s: float = 0.0
     user_s: float = 0.0
-    """The processor time of this thread."""
+    """Processor time of this thread in its own code."""
     system_s: float = 0.0
     retransmits: int = 0
     sends: int = 0
     receives: int = 0
-    """System calls."""
+    """System calls that received."""
 
     @property
     def updates_per_s(self) -> float:
-        """The rate."""
+        """UPDATEs per second of the whole run."""
         return self.updates / self.elapsed_s
 
     def add(self, other: LoadCounts) -> None:
-        """Sum two runs up."""
+        """Add the counts of another run."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Load:
-    """The workers of one job. The links stay the caller's."""
+    """All workers of one job. The caller closes the links."""
 
     def __init__(self, links: Sequence[UdpLink], pool: Pool, *, resend_s: float = RESEND_S) -> None:
         self._workers = [_Worker(link, pool, rank) for rank, link in enumerate(links)]
@@ -87,7 +92,7 @@ class Load:
             self._poll.register(link.fileno(), select.POLLIN)
 
     def run(self, seconds: float) -> LoadCounts:
-        """Keep all slots busy for so long, see every RESULT, and return what happened.
+        """Keep all slots busy for so long. Return the counts when every UPDATE has its RESULT.
 
         Raises LoadError when the switch stays silent, WrongResultError (see `Checker`) when it answers wrongly.
         """
@@ -112,6 +117,7 @@ class Load:
             now = time.perf_counter()
             updates += got
             heard_at = now if got else heard_at
+            # The time is up. Some worker may have opened the next round of a slot already: all go up to the furthest.
             if limit is None and now >= deadline:
                 limit = np.max([worker.sent for worker in self._workers], axis=0)
                 self._next = limit + 1
@@ -138,7 +144,7 @@ class Load:
 
 @dataclass(slots=True)
 class _Worker:
-    """One worker: which round of each slot it waits for (0: none), and which it sent last."""
+    """One worker: the round of each slot that it waits for (0: none), and the round that it sent last."""
 
     link: UdpLink
     pool: Pool
@@ -160,13 +166,14 @@ class _Worker:
         self._checker = Checker(self.pool, self.rank)
 
     def turn(self, now: float, limit: NDArray[np.int64] | None) -> int:
-        """Take in what has arrived and send what may follow, up to round `limit` of each slot. Return how many."""
+        """Receive RESULTs, and send the next round of their slots, up to round `limit`. Return how many were new."""
         runs = self.link.take(self._in)
         if not runs:
             return 0
         slots, rounds = self._checker.check(rows_of(self._in, runs, RESULT_BYTES))
         fresh = self.outstanding[slots] == rounds
-        if self.retransmits or not fresh.all():  # only what was sent twice is answered twice
+        # Only an UPDATE that was sent twice is answered twice: without repetitions there are no duplicates to look for.
+        if self.retransmits or not fresh.all():
             slots, first = np.unique(slots[fresh], return_index=True)
             rounds = rounds[fresh][first]
         self.outstanding[slots] = 0
@@ -179,7 +186,7 @@ class _Worker:
         return got
 
     def send(self, slots: NDArray[np.int64], rounds: NDArray[np.int64], now: float) -> None:
-        """Stamp and send the UPDATEs of slots, each once."""
+        """Send the UPDATEs of slots, with their rounds stamped into the headers."""
         out = self._out[: len(slots)]
         np.take(self.pool.updates[self.rank], row_of(slots, rounds, self.pool.slots), axis=0, out=out, mode="clip")
         headers_of(out)["round"] = rounds
@@ -188,7 +195,7 @@ class _Worker:
         self.link.send_rows(out)
 
     def resend(self, now: float, before: float) -> None:
-        """Send again what was sent before then and has no RESULT."""
+        """Send again the UPDATEs that were sent before then and have no RESULT."""
         slots = np.flatnonzero((self.outstanding > 0) & (self._sent_at < before))
         if len(slots):
             self.retransmits += len(slots)
@@ -196,7 +203,7 @@ class _Worker:
 
 
 def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_bytes: int) -> NDArray[np.uint8]:
-    """Return the datagrams of one size as uint8[n, datagram_bytes]. Others are left out.
+    """Cut a receive buffer into the datagrams of one size, uint8[n, datagram_bytes]. Others are left out.
 
     A view of the buffer where all that arrived has this size, else a copy.
     """
@@ -217,7 +224,9 @@ _START_S = 60.0
 
 
 class Echo:
-    """The process and its `address`, as a context manager that ends it.
+    """Process that answers every UPDATE with a RESULT of zeros: the datagrams of a switch without the switch.
+
+    The rate of a load against it bounds the rate against a switch on the same cores. `address` is its socket's.
 
     Raises RuntimeError: the process did not come up.
     """
@@ -286,7 +295,10 @@ ECHO_GENERATION = 1
 
 
 class SocketRun:
-    """A load against process `pid`. With `pinned` each has a core of its own, where there are two."""
+    """A load against process `pid`, with the processor time of both sides.
+
+    pinned: keep both on cores of their own, where there are two.
+    """
 
     def __init__(self, load: Load, pid: int, *, pinned: bool) -> None:
         self._load = load
@@ -294,7 +306,7 @@ class SocketRun:
         self._pinned = pinned
         self.two_cores = False
         self.total = LoadCounts()
-        """The sum of all runs since `forget`."""
+        """Sum of all runs since `forget`."""
         self._switch_user_s = self._switch_system_s = 0.0
 
     def run(self, seconds: float) -> float:
@@ -314,7 +326,7 @@ class SocketRun:
         self._switch_user_s = self._switch_system_s = 0.0
 
     def busy(self) -> dict[str, float | int | bool]:
-        """Return shares of one core's time, 0..1 (more for several threads), the work of a packet, and of a call.
+        """Compute shares of one core's time, 0 to 1 (more for several threads), and the work for an UPDATE.
 
         Work per packet hardly changes with what else the machine does, as rates do.
         """

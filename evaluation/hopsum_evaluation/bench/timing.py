@@ -18,20 +18,23 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Units per second (or seconds) over several runs."""
+    """Median, least and greatest of several runs: units per second, or seconds."""
 
     median: float
     low: float
     high: float
 
     def as_json(self, key: str, digits: int | None = None) -> dict[str, float]:
-        """Return key, key_min and key_max, rounded to whole units or to so many decimal digits."""
+        """Write key, key_min and key_max, rounded to whole units or to `digits` decimal digits."""
         values = {key: self.median, f"{key}_min": self.low, f"{key}_max": self.high}
         return {name: round(value, digits) for name, value in values.items()}
 
 
 def measure(actions: Mapping[str, Callable[[], object]], units: int, runs: int) -> dict[str, Rate]:
-    """Time actions that handle `units` each: once to warm up, then `runs` rounds through all of them in turn."""
+    """Time actions that handle `units` each: once to warm up, then `runs` rounds through all of them by turns.
+
+    By turns, so that other load on the machine meets all actions alike.
+    """
     for action in actions.values():
         action()
     seconds: dict[str, list[float]] = {name: [] for name in actions}
@@ -44,7 +47,7 @@ def measure(actions: Mapping[str, Callable[[], object]], units: int, runs: int) 
 
 
 def machine() -> dict[str, Any]:
-    """Return processor, cores and load of this machine."""
+    """Describe this machine: processor, cores, load, system."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -54,7 +57,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Return the versions of Python and of packages, or None for what is not installed."""
+    """Look up the versions of Python and of packages. None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -65,7 +68,7 @@ def versions(*packages: str) -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree, with "-dirty" where files differ, or None outside a repository."""
+    """Name the commit of the source tree, with "-dirty" where files differ. None outside a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -87,20 +90,21 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CpuTime(NamedTuple):
-    """Seconds of all threads of a process, in its own code and in the kernel."""
+    """Processor time of all threads of a process, in its own code and in the kernel."""
 
     user_s: float
     system_s: float
 
 
 def cpu_time(pid: int) -> CpuTime:
-    """Read what a process has used, in steps of 10 ms. Raises OSError when there is none."""
+    """Read the processor time of a process, in steps of 10 ms. Raises OSError where there is no such process."""
+    # The name of the process, in brackets, may have spaces: fields are counted behind it.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return CpuTime(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
 
 
 def memory(pid: int) -> dict[str, int]:
-    """Return the resident bytes of a process, `rss` now and `peak`. Raises OSError when there is none."""
+    """Read the resident bytes of a process, `rss` now and `peak`. Raises OSError where there is no such process."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return {name: int(lines[key].split()[0]) * 1024 for name, key in (("rss", "VmRSS"), ("peak", "VmHWM"))}
 

@@ -22,7 +22,7 @@ SHARE = 0.1
 """Share of elements that top-k sends."""
 
 
-class Residuals:
+class GlooResiduals:
     """Error feedback of a DDP hook, by parameter: DDP changes its buckets after the first step, parameters stay."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class TopKState:
 
     def __init__(self, share: float = SHARE) -> None:
         self.share = share
-        self._residuals = Residuals()
+        self._residuals = GlooResiduals()
 
     def take(self, bucket: GradBucket) -> torch.Tensor:
         """Add the residuals to the bucket's gradients, and keep what will not be sent. Return the indices to send."""
@@ -150,7 +150,7 @@ class TwoShotState:
 
     def __init__(self, exchange: TwoShotExchange) -> None:
         self.exchange = exchange
-        self._residuals = Residuals()
+        self._residuals = GlooResiduals()
         self._left: dict[tuple[int, int], NDArray[np.float32]] = {}
         """Residual of the rounded means, by index and elements of a bucket. DDP changes both after the first step."""
 
