@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bmv2 did, step by step, the embedded interpreter does too: same frames on the same ports, same counters."""
+"""Recordings of bmv2, replayed in the embedded interpreter: same frames on the same ports, same counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipe
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 pytestmark = pytest.mark.system
-ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).resolve().parent / "data"
 RECORDINGS = recordings(DATA)
 

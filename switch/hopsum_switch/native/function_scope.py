@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, FieldRef, HeaderIR, IntType, ParamRef
-from .memory_layout import PIECE_WORDS, ControlWord, MemoryLayout, Region, StoredInteger, Word
+from .memory_layout import PIECE_WORDS, ControlWord, Region, StoredInteger, Word, layout_of
 
 Value = Any
 
@@ -45,7 +45,7 @@ class Unit:
 
     def __init__(self, program: ProgramIR) -> None:
         self.program = program
-        self.layout = MemoryLayout(program)
+        self.layout = layout_of(program)
         self.module = ir.Module(name="program")
         self.functions: dict[str, Value] = {}
 

@@ -158,8 +158,22 @@ class _Cursor:
         return self.at
 
 
+_latest: tuple[str, MemoryLayout] | None = None
+
+
+def layout_of(program: ProgramIR) -> MemoryLayout:
+    """Lay a program out in memory. The latest layout is kept for the next engine of the same program."""
+    # Most of the time to load a compiled program goes into the analysis of how long fields live, and a controller
+    # pushes the same program again and again. One assignment replaces the pair, so threads need no lock.
+    global _latest
+    kept = _latest
+    if kept is None or kept[0] != program.digest:
+        kept = _latest = program.digest, MemoryLayout(program)
+    return kept[1]
+
+
 class MemoryLayout:
-    """Offsets of a program's fields, registers, counters and tables."""
+    """Offsets of a program's fields, registers, counters and tables. It does not change."""
 
     def __init__(self, program: ProgramIR) -> None:
         self.temporaries = temporaries(program, _is_wide)
