@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from . import controller_drills, controller_write_drill, network_drills, switch_drills, worker_drills
+from . import controller_drills, network_drills, switch_drills, worker_drills
 from .drill import DrillContext, DrillReport
 
 DRILLS: Final[dict[str, Callable[[DrillContext], DrillReport]]] = {
@@ -25,7 +25,7 @@ DRILLS: Final[dict[str, Callable[[DrillContext], DrillReport]]] = {
     "controller-paused": controller_drills.paused,
     "controller-moved": controller_drills.moved,
     "controller-standby": controller_drills.standby,
-    "controller-killed-at-each-write": controller_write_drill.killed_at_each_write,
+    "controller-killed-in-writes": controller_drills.killed_in_writes,
     "two-controllers": controller_drills.two_controllers,
     "controller-clock-jumps": controller_drills.clock_jumps,
     "controller-disk-full": controller_drills.disk_full,

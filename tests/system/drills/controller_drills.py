@@ -41,6 +41,11 @@ PAUSED_LEASE_S: Final = 15.0
 _SMALL: Final = 0.2
 """A run of a scale below 1 has pauses and a lease of that share."""
 _PACE_S: Final = 0.05
+_VICTIM: Final = "victim"
+_KILLED_LEASE_S: Final = 120.0
+"""The lease of the job that trains. Its workers are hardly heard while controllers die."""
+_LIFE_S: Final = 0.3
+"""The time within which the controller dies: about that of the life of a job."""
 _CHURNS, _LATER = "aaa", "zzz"
 """The job that is joined again and again, which is the first by name, and the job that is to start meanwhile."""
 _CHURN_LEASE_S: Final = 60.0
@@ -176,6 +181,37 @@ def standby(context: DrillContext) -> DrillReport:
             f"{testbed.lease_s:g} s; {training.steps(0) - before} steps, one generation"
         )
         training.judge()
+    return testbed.report
+
+
+def killed_in_writes(context: DrillContext) -> DrillReport:
+    """Kill the controller at random moments of a job's life: the next one makes the switch as its database says.
+
+    tests/controlplane/cluster/test_crash.py dies at every single write, in one process and with a switch in memory.
+    """
+    with drill_testbed(context, seats=context.seats_for(_TRAINERS), lease_s=_KILLED_LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        training.train(5)
+        before = training.steps(0)
+        chance = random.Random(context.seed)
+        longest_s, kills = 0.0, context.steps(20)
+        for _ in range(kills):
+            life = threading.Thread(target=_live_and_die, args=(testbed,), daemon=True)
+            life.start()
+            time.sleep(chance.uniform(0.0, _LIFE_S))
+            at_s = testbed.signal("controller", signal.SIGKILL)
+            testbed.start_controller()
+            longest_s = max(longest_s, testbed.now() - at_s)
+            life.join()
+            _require_audited(testbed)
+        alone = training.steps(0) - before
+        training.finish()
+        training.require_results(generations=1)
+        testbed.report.detect(longest_s, "the next controller served, the slowest of all")
+        testbed.report.recovered = f"{kills} deaths in {alone} steps: the switch was as in the database each time"
+        training.judge()
+        with testbed.operator() as operator, suppress(ControllerError):
+            operator.delete(_VICTIM)
     return testbed.report
 
 
@@ -322,6 +358,24 @@ def job_churn(context: DrillContext) -> DrillReport:
             operator.delete(_LATER)
         training.judge()
     return testbed.report
+
+
+def _live_and_die(testbed: DrillTestbed) -> None:
+    """Make a job, let it have a generation, and delete it. The controller dies meanwhile."""
+    with suppress(ControllerError, DrillError), testbed.operator() as operator:
+        if _VICTIM in [job.name for job in operator.jobs()]:
+            operator.delete(_VICTIM)
+        Probe(testbed, _VICTIM, LEASE_S).generation()
+        operator.delete(_VICTIM)
+
+
+def _require_audited(testbed: DrillTestbed) -> None:
+    """Wait until this controller has compared its switch with the database. Raises DrillError for a difference."""
+    with testbed.operator() as operator:
+        await_that(lambda: operator.switches()[0].audits, "audit of the switch")
+        (switch,) = operator.switches()
+    if switch.condition or switch.findings:
+        raise DrillError(f"switch and database differ: {switch.condition} {'; '.join(switch.findings)}")
 
 
 def _back_up(testbed: DrillTestbed, path: Path) -> None:

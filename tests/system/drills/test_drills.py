@@ -53,8 +53,8 @@ def test_drill(name: str, tmp_path: Path, record_property: Callable[[str, object
     assert report["steps"] > 0
 
 
-def test_controllers_that_die_at_bmv2(tmp_path: Path) -> None:
-    report = run_drill("controller-killed-at-each-write", "bmv2", tmp_path)
+def test_a_controller_dies_in_its_writes_to_bmv2(tmp_path: Path) -> None:
+    report = run_drill("controller-killed-in-writes", "bmv2", tmp_path)
     assert not report["failure"], json.dumps(report, indent=1)
     assert all(ok for ok, _ in report["checks"].values()), report
 
