@@ -63,7 +63,7 @@ def test_links_of_the_page_make_a_tree(tmp_path: Path) -> None:
 def test_options_of_a_hosts_switch_are_known(
     cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A job over hosts is refused for one reason: no host has registered. test_worker_switch runs both commands."""
+    """A job over hosts is refused for one reason: no host has registered. test_registered_switch runs both commands."""
     switch, create = blocks("operating", "Switches on the workers' own hosts", "text")
     assert build_parser().parse_args(shlex.split(switch)[2:]).controller == "10.0.0.1:4700"
     assert main([*shlex.split(create)[2:], *at]) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an agent ends: by a deadline, by its codec, by close. Nobody waits for ever, and no vector is lost."""
+"""The end of an agent: by a deadline, by its codec, by close. Nobody waits for ever, and no vector is lost."""
 
 from __future__ import annotations
 

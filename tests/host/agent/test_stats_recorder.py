@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent says of its all-reduces: how long they took, codes by op, and its own quantisation error."""
+"""Statistics of an agent's all-reduces: durations, codes by op, and its own quantisation error."""
 
 from __future__ import annotations
 

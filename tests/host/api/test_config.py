@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings come from, in which order, and what is said of those that do not fit."""
+"""Sources of settings, their order, and refusals of settings that do not fit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests over veth pairs need from the machine."""
+"""Requirements of the tests over veth pairs."""
 
 from __future__ import annotations
 

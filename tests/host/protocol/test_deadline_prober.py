@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker asks before its deadline, and how its error names who is missing."""
+"""A worker's PROBEs before its deadline, and the missing ranks in its error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the oracle does with lanes: every op, at the edges of its lanes, beside neighbours."""
+"""The oracle's lanes: every op, at the edges of its lanes, beside neighbours."""
 
 from __future__ import annotations
 

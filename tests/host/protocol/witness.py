@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sent what, and so what every reply of a switch must say: a naive sum over the history of all packets.
+"""A naive sum over the history of all packets: from the senders of each round follows every reply of a switch.
 
 No register and no table: a round's sum is made anew from the payloads as first sent. For every packet that reaches
 the switch, in that order:

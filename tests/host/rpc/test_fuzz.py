@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever bytes and values come: answers or refusals, a server that stays up, nothing of another job changed."""
+"""Random bytes and values: answers or refusals, a server that stays up, nothing of another job changed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 
-from ..protocol.test_batch import OPTIONS, STEPS, Twins
+from ..protocol.test_result_batch import OPTIONS, STEPS, Twins
 
 SEEDS = 60
 COUNTED = ("results", "duplicates", "retransmits", "flushes")
