@@ -58,7 +58,8 @@ def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotoni
         try:
             jobs.append((clock(), message_to_dict(client.job(listed.name))))
         except ControllerError as error:
-            if error.code != "NOT_FOUND":  # deleted meanwhile
+            # Deleted meanwhile.
+            if error.code != "NOT_FOUND":
                 raise
     now_s = clock()
     for at_s, job in jobs:

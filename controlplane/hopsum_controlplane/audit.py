@@ -48,7 +48,7 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFinding:
-    """What is wrong with a running job of `entries` entries: never nothing."""
+    """A running job, made of `entries` entries, whose entries on the switch are missing or changed."""
 
     job: Job
     entries: int
@@ -61,7 +61,7 @@ class JobFinding:
         return bool(self.missing) or any(decides_sums(change.wanted) for change in self.changed)
 
     def __str__(self) -> str:
-        """Return what is wrong in one line, with numbers."""
+        """Describe the fault in one line, with numbers."""
         parts = []
         if self.missing:
             parts.append(f"{len(self.missing)} of {self.entries} entries missing, among them {self.missing[0]}")
@@ -136,6 +136,7 @@ def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entit
 
     Raises ControlPlaneError when the switch does not answer.
     """
+    # Groups above MAX_JOBS belong to layer-2 forwarding.
     found: list[Entity] = [group for group in device.read_groups() if 1 <= group.id <= MAX_JOBS]
     half_words = [half.table for half in device.program.half_words] if thorough else []
     for table in (*device.program.job_tables, *half_words, SWITCH_ADDRESS):
@@ -144,12 +145,17 @@ def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entit
 
 
 def compare(where: str, actual: Mapping[Key, Entity], jobs: Iterable[DesiredJob], address: Entity) -> Audit:
-    """Hold what stands against what should: jobs in the order of the result, and the address of the service."""
+    """Compare the entries on a switch with those of `jobs` and with the entry of the service's address.
+
+    The audit has its findings in the order of `jobs`.
+    """
+    # Every job claims its entries; the entries that nobody claims are foreign.
     unclaimed = dict(actual)
     leftover: list[Entity] = []
     findings: list[JobFinding] = []
     for wanted in jobs:
         found = {entity.key(): unclaimed.pop(entity.key(), None) for entity in wanted.entities}
+        # A job whose end is not confirmed misses nothing: entries of it that are left are to be removed.
         if wanted.ending:
             leftover += [entity for entity in found.values() if entity is not None]
             continue
@@ -220,7 +226,9 @@ def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity])
     found = []
     for entry in entries:
         if entry.table == admit.JOBS and set(_PLACE) <= set(entry.params):
+            # All entries with the generation in their match belong to it, in whatever table.
             own = [each for each in entries if each.match.get("generation") == entry.match["generation"]]
+            # The group's number says nothing of its generation: the admitting entry names the group.
             group = [
                 each
                 for each in actual.values()
@@ -239,7 +247,7 @@ def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity])
 
 
 class AdoptionStatus(enum.Enum):
-    """What became of an adopted job."""
+    """The fate of an adopted job."""
 
     RUNNING = "running"
     LOST = "lost"
@@ -285,6 +293,7 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
 
 def check_no_duplicates(jobs: Sequence[Job]) -> None:
     """Raise ControlPlaneError when two of the jobs cannot stand on one switch, as far as names and generations tell."""
+    # A copied line in a database would give two jobs one place: found here, before the switch is touched.
     for what in ("generation", "name"):
         values = [job.generation if what == "generation" else job.spec.name for job in jobs]
         twice = next((value for value in values if values.count(value) > 1), None)

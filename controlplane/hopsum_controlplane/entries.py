@@ -33,7 +33,7 @@ class TableEntry:
     params: Mapping[str, int] = field(default_factory=dict)
 
     def key(self) -> tuple[object, ...]:
-        """Return what identifies the entry on a switch."""
+        """Return the key by which a switch tells entries apart: table and match."""
         return ("table", self.table, tuple(sorted(self.match.items())))
 
     def __str__(self) -> str:
@@ -43,14 +43,14 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class DefaultAction:
-    """What a table does with a packet that no entry matches. It can be modified only."""
+    """A table's default action, for packets that no entry matches. P4Runtime allows MODIFY only."""
 
     table: str
     action: str
     params: Mapping[str, int] = field(default_factory=dict)
 
     def key(self) -> tuple[object, ...]:
-        """Return what identifies the entry on a switch."""
+        """Return the key by which a switch tells entries apart: a table has one default action."""
         return ("default", self.table)
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class MulticastGroup:
     replicas: tuple[Replica, ...] = ()
 
     def key(self) -> tuple[object, ...]:
-        """Return what identifies the group on a switch."""
+        """Return the key by which a switch tells groups apart."""
         return ("group", self.id)
 
     def __str__(self) -> str:

@@ -18,10 +18,12 @@ _SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.P
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of one job: `support` stands before `admission` comes, and until it has gone.
+    """The entries of one job on one switch, in three steps.
 
-    `tables` come before both and go after both. A packet that was admitted looks up in later passes through Tofino.
-    Should that fail, its result finds no `rewrite` either, and goes nowhere.
+    tables: half-words of a Tofino program, installed first and removed last. A packet that was admitted looks up in
+        later passes through the chip; where the tables are gone, its result finds no `rewrite` either, and is dropped.
+    support: installed before `admission` and removed after it.
+    admission: the entry that admits packets of the generation.
     """
 
     support: tuple[Entity, ...]
@@ -40,9 +42,11 @@ class Plan:
 
 
 def plan(job: Job, program: Program = V1MODEL) -> Plan:
-    """Return what `job` wants of a switch that runs `program`. Pure."""
+    """Build all entries of `job` on a switch that runs `program`. Pure."""
+    # Within a step the switch may apply updates in any order, so nothing in a step may depend on the rest of it.
     support: list[Entity] = [*lookup.lookup(job, program), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
     support += [*tree.leaves(job), *tree.parent(job)]
+    # `jobs` alone admits packets: it is the last entry in and the first entry out (rules S1 and S5).
     return Plan(tuple(support), tuple(admit.jobs(job)), tuple(lookup.half_words(job, program)))
 
 

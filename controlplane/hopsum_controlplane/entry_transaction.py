@@ -28,16 +28,16 @@ class EntryTransaction:
 
     @property
     def remaining(self) -> int:
-        """Return the number of entries that stand, or may."""
+        """Return the number of entries installed, or possibly installed."""
         return sum(len(step) for step in self._steps)
 
     @property
     def entities(self) -> tuple[Entity, ...]:
-        """Return what stands, or may, in the order of writing."""
+        """Return the entries installed, or possibly installed after an ambiguous error, in write order."""
         return tuple(entity for step in self._steps for entity in step)
 
     def forget(self, gone: Iterable[Entity]) -> None:
-        """Take entries for removed that were seen not to stand."""
+        """Count entries as removed that an audit has not found on the switch."""
         keys = {entity.key() for entity in gone}
         self._steps = [[entity for entity in step if entity.key() not in keys] for step in self._steps]
 
@@ -48,13 +48,17 @@ class EntryTransaction:
         """
         if not step:
             return
-        self._steps.append(list(step))  # first, so that an interrupted write is remembered too
+        # Before the write: a step whose write is interrupted must be removed too.
+        self._steps.append(list(step))
         try:
             self._device.write([Insert(entity) for entity in step])
         except WriteError as error:
+            # Refused entries are another client's and are never removed. Without an answer the whole batch may be
+            # installed.
             self._steps[-1] = error.may_be_installed()
             raise
         except ControlPlaneError:  # nothing of it was applied
+            # Nothing was sent, so nothing of the step is installed.
             self._steps.pop()
             raise
 
@@ -67,13 +71,16 @@ class EntryTransaction:
             self._steps.pop()
 
     def _remove_step(self, step: list[Entity]) -> None:
+        # The reverse order within the step, too: a group is removed after the entry that names it.
         batch = list(reversed(step))
         try:
             self._device.write([Delete(entity) for entity in batch])
         except WriteError as error:
             refused = [failure for failure in error.failures if failure.code != _GONE]
+            # Every refusal was NOT_FOUND: the entries are gone, whoever removed them.
             if error.failures and not refused:
                 return
             if refused:
+                # The batch is applied but for its refusals: only these are tried again by the next call.
                 self._steps[-1] = [failure.update.entity for failure in reversed(refused)]
             raise

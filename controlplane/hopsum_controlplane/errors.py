@@ -89,7 +89,7 @@ class WriteError(ControlPlaneError):
         self.failures = tuple(failures)
 
     def may_be_installed(self) -> list[Entity]:
-        """Return what was written, or may have been, in the order of the batch."""
+        """Return the entries that were written, or may have been, in the order of the batch."""
         refused = {failure.position for failure in self.failures}
         return [update.entity for index, update in enumerate(self.batch) if index not in refused]
 

@@ -16,10 +16,12 @@ from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKER
 from hopsum_wire.payload import SHAPES
 
 SIDE_KEY_BYTES = 32
-MAX_PORT = 510  # bit<9>, and 511 means drop
+# bit<9>, and 511 means drop.
+MAX_PORT = 510
 MAX_UDP_PORT = 65535
 MAX_RANK = 65535
-MAX_MEMBERS = MAX_WORKERS + 1  # one observer always fits: tables are sized for this many of every job
+# The program's tables are sized for 64 workers and one observer of every job.
+MAX_MEMBERS = MAX_WORKERS + 1
 ALL_OPS = tuple(Op)
 
 
@@ -38,7 +40,7 @@ class SwitchEndpoint:
 
 @dataclass(frozen=True)
 class WorkerEndpoint:
-    """Where a worker or observer is: its switch port, and the source addresses that the switch sees in its packets."""
+    """The place of a worker or observer: its switch port, and the source addresses that the switch sees."""
 
     rank: int
     port: int
@@ -152,6 +154,7 @@ class JobSpec:
             who = "workers and observers" if self.observers else "workers"
             raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
         for op, table in self.tables.items():
+            # All workers' values meet in one lane: the proof is for the whole tree, not for this switch's part.
             lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].sum_bits)
 
     @property
@@ -257,11 +260,10 @@ class Job:
         code_group: int = LANE_GROUP_CODES,
         ops: tuple[Op, ...] = ALL_OPS,
     ) -> Job:
-        """Return the job that this specification becomes at this place.
-
-        The last three are as a target declares them.
-        """
+        """Build the Job for `spec` on `switch`. `max_window`, `code_group` and `ops` are the target's Capabilities."""
+        # A worker has at most one packet in flight for each slot (rule W1).
         window = min(spec.slots, max_window or spec.slots)
+        # Multicast group 0 does not exist in P4Runtime.
         group = job_index + 1
         return cls(spec, switch, generation, job_index, region, group, window, code_group=code_group, ops=ops)
 

@@ -111,6 +111,7 @@ def _side_channels(job: Job, wanted: SideChannels) -> dict[int, Address]:
     """Return the side channels by rank, none or one of every worker. Raises ControlPlaneError."""
     workers = {worker.rank: worker for worker in job.spec.workers}
     if wanted == "auto":
+        # With a quorum below all workers a result may lack a worker, which then needs it from a peer.
         wanted = job.quorum < len(workers)
     if isinstance(wanted, bool):
         return {rank: (worker.ip, worker.udp_port) for rank, worker in workers.items()} if wanted else {}
@@ -138,11 +139,13 @@ def write_atomically(path: Path, text: str) -> None:
 
     The content is on disk before the name points to it. Raises OSError. Then the old file is untouched.
     """
+    # In the same folder: a rename is atomic within one file system only. mkstemp makes the file with mode 0600.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            # Content before name: after a power failure the name may else point to an empty file.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

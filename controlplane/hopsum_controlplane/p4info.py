@@ -190,7 +190,7 @@ def _counter(item: p4info_pb2.Counter) -> tuple[Counter, tuple[str, str]]:
 
 
 def read_program(p4info: P4Info) -> Program:
-    """Return what a P4Info declares. Raises ControlPlaneError where its tables of half-words fit no group."""
+    """Read the facts for builders from a P4Info. Raises ControlPlaneError where its half-words fit no group."""
     tables = (*BASE_TABLES, *(name for name in TREE_TABLES if name in p4info.tables))
     found = [table for table in p4info.tables if {key.name for key in table.keys} == set(HALF_WORD_KEYS)]
     if not found:

@@ -22,7 +22,8 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import Names, P4Info, ProgramField, Table
 from hopsum_wire.p4runtime import p4runtime_pb2
 
-_PRIORITY = 1  # any will do: entries do not overlap
+# P4Runtime wants a priority for ternary matches. Entries do not overlap, so any number will do.
+_PRIORITY = 1
 _TYPES = {
     Insert: p4runtime_pb2.Update.INSERT,
     Modify: p4runtime_pb2.Update.MODIFY,
@@ -117,6 +118,7 @@ def _decode_key(message: p4runtime_pb2.FieldMatch, table: Table) -> int:
     if not message.HasField("ternary"):
         return _to_int(message.exact.value)
     key = table.keys.by_id(message.field_id)
+    # This control plane writes full masks only, so that no two entries match one packet.
     if _to_int(message.ternary.mask) != _to_int(_all_bits(key)):
         raise ControlPlaneError(
             f"an entry of table {table.alias} does not match all bits of {key.name}",
@@ -160,6 +162,7 @@ def check_match_types(keys: Names[ProgramField], table: str) -> None:
 def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, bytes]]:
     """Encode every field's value in the canonical form of P4Runtime: no leading zero bytes, one byte for 0."""
     named = checked(fields, values, where)
+    # P4Runtime 1.4, section 8.4: the canonical form has no leading zero bytes, and one byte for 0.
     return [(field, value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")) for field, value in named]
 
 

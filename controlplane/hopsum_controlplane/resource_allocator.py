@@ -41,6 +41,7 @@ class GenerationAllocator:
 
         Raises ControlPlaneError when it does not fit 32 bits. Nothing is allotted then.
         """
+        # Above the clock: a controller whose record of the last generation is lost allots above it all the same.
         generation = max(self._last, int(now)) + 1
         if generation > MAX_GENERATION:
             raise ControlPlaneError(
@@ -68,7 +69,8 @@ class SlotAllocator:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._used: list[SlotRange] = []  # in ascending order, disjoint
+        # In ascending order, disjoint.
+        self._used: list[SlotRange] = []
 
     @property
     def used(self) -> tuple[SlotRange, ...]:
@@ -92,6 +94,7 @@ class SlotAllocator:
         """
         if count < 1:
             raise ControlPlaneError(f"{count} slots asked for", hint="ask for at least 1")
+        # First fit keeps the ranges at the low end together, so that large jobs find room at the high end.
         for gap in self._gaps():
             if gap.size >= count:
                 taken = SlotRange(gap.base, count)
@@ -157,7 +160,7 @@ class ResourceAllocator:
 
     @property
     def free_capacity(self) -> FreeCapacity:
-        """Return what is left."""
+        """Return the free part."""
         return FreeCapacity(self._slots.free_slots, self._slots.largest_free, MAX_JOBS - len(self._taken))
 
     def take(self, slots: int, job_index: int | None = None, region: SlotRange | None = None) -> Allocation:
@@ -169,6 +172,8 @@ class ResourceAllocator:
             raise ControlPlaneError(
                 f"a range of {region.size} slots for a job of {slots}", hint="give a range of the job's size"
             )
+        # The index is checked first: a range that was taken for an index that is not free would have to be given
+        # back.
         index = self._free_index(job_index)
         if region is None:
             region = self._slots.allocate(slots)

@@ -50,7 +50,8 @@ def open_shell(
         raise ControlPlaneError("p4runtime-shell is not installed", where=where, hint="pip install 'hopsum[shell]'")
     # The shell leaves a running thread behind when nobody answers, so ask first.
     wait_for_server(address, where, connect_timeout_s, tls)
-    from p4runtime_sh import shell  # brings IPython
+    # Imports IPython, which takes a second.
+    from p4runtime_sh import shell
 
     _run(shell, arguments, where)
 
@@ -72,5 +73,6 @@ def _run(shell: ModuleType, arguments: list[str], where: str) -> None:
 
 
 def _tear_down(client: P4RuntimeClient | None) -> None:
-    if client is not None and hasattr(client, "channel"):  # tear_down deletes it
+    # The shell's own tear_down deletes the channel, so this one may come second.
+    if client is not None and hasattr(client, "channel"):
         client.tear_down()

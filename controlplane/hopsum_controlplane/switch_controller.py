@@ -97,7 +97,7 @@ def read_drop_stats(device: Device) -> dict[int, DropStats]:
 
 
 def _change(actual: list[TableEntry], wanted: list[TableEntry]) -> list[Update]:
-    """Return what turns the entries of one key into the wanted ones: none or one of each."""
+    """Return the updates that turn the entries of one key into the wanted ones: none or one of each."""
     if actual == wanted:
         return []
     if not wanted:
@@ -120,15 +120,19 @@ class _InstalledJob:
 
 
 class SwitchController:
-    """The one controller of `device`, whose service has the address `switch`. Not thread-safe.
+    """The one controller of a switch: makes and ends jobs there. Not thread-safe.
 
-    Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
-    the address of the service. `adoptions` says what became of them. Raises ControlPlaneError when foreign jobs
-    are installed there, unless `remove_existing`: then they are ended. With `keep_existing` generations that the
-    switch serves go on, their places stay taken, and `foreign` has them. Entries with the keys in `removable` are
-    removed all the same: the caller knows that they are to go. It also raises when the switch
-    fails. Construct again with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix
-    seconds.
+    Construction reads the switch, adopts jobs, and writes the address of the service. Raises ControlPlaneError when
+    foreign jobs are installed there, or when the switch fails: construct again with the same jobs then.
+
+    device: the switch. switch: the address of its aggregation service.
+    generations: allots for all switches of one controller.
+    clock: unix seconds.
+    remove_existing: end foreign jobs.
+    keep_existing: leave unknown generations installed. Their slots stay reserved; `foreign` lists them.
+    removable: keys of foreign entries that are removed all the same.
+    adopt: jobs that the caller's database says run here; `adoptions` has the fate of each.
+    slots: number of the switch's slots that may be used.
     """
 
     def __init__(
@@ -150,7 +154,8 @@ class SwitchController:
         self._generations = generations if generations is not None else GenerationAllocator()
         self._clock = clock
         self._allocator = ResourceAllocator(slots)
-        self._installed: dict[int, _InstalledJob] = {}  # by generation: everything that is not confirmed gone
+        # By generation: every job whose removal is not confirmed.
+        self._installed: dict[int, _InstalledJob] = {}
         self._used_generations: set[int] = set()
         self.taken_over = RepairResult()
         """Entries that were removed and restored when it took the switch over."""
@@ -207,8 +212,11 @@ class SwitchController:
         validate_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
         if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
+        # The generation is counted as used before anything is written: a creation that fails has used it up (rule
+        # E1).
         installed = self._allot(spec, job_index, region, generation)
         try:
+            # One batch for each step: the next one is written when the switch has confirmed the one before.
             for step in installed.plan.steps:
                 installed.transaction.write(step)
         except BaseException as error:
@@ -227,6 +235,7 @@ class SwitchController:
         try:
             self._end(installed)
         except ControlPlaneError as error:
+            # A refusal names what is left. Where all entries are left the job is untouched, and may run on.
             refused = not isinstance(error, WriteError) or error.failures
             if refused and installed.transaction.remaining == len(installed.plan.entities):
                 installed.ending = before
@@ -249,6 +258,7 @@ class SwitchController:
         removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left
         alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
         """
+        # By rule E1 a job that lacks an entry is not completed again: its slots may hold sums that nobody may see.
         lost = [
             self._installed[finding.job.generation]
             for finding in audit.findings
@@ -256,7 +266,9 @@ class SwitchController:
         ]
         gone = {finding.job.generation: finding.missing for finding in audit.findings}
         for installed in lost:
+            # Set before the removal: an audit meanwhile counts what is left as leftover, not as missing.
             installed.ending = True
+            # Entries that the audit has not found are gone already: deleting them would be refused.
             installed.transaction.forget(gone[installed.job.generation])
         ending = [installed for installed in self._installed.values() if installed.ending]
         for installed in ending:
@@ -325,6 +337,8 @@ class SwitchController:
         self, adopt: Sequence[Job], remove_existing: bool, removable: Collection[tuple[object, ...]]
     ) -> dict[int, Adoption]:
         """Adopt the installed jobs of the database, and see that no other job is installed."""
+        # The database comes first: the places of its jobs are taken before the switch is read, so that no foreign
+        # generation gets one.
         check_no_duplicates(adopt)
         for job in adopt:
             self._allocator.take(job.slots, job.job_index, job.region)
@@ -335,8 +349,10 @@ class SwitchController:
             )
             self._use_generation(job.generation)
         actual = read_installed(self._device, thorough=True)
+        # Generations of foreign entries are used up as well, whoever wrote them (rule E1).
         for generation in generations_in(actual.values(), *JOB_TABLES):
             self._use_generation(generation)
+        # Half-words are 256 entries a table: reading them takes seconds, and is done at construction only.
         audit = self._compare(actual, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity) and entity.key() not in removable]
         if foreign and not remove_existing:
@@ -344,13 +360,15 @@ class SwitchController:
             audit = self._compare(actual, thorough=True)
         self.taken_over = self.repair(audit)
         for kept in self.foreign:
-            with suppress(ControlPlaneError):  # a job that is adopted has that place too
+            # An adopted job may have that place too.
+            with suppress(ControlPlaneError):
                 self._allocator.take(kept.allocation.region.size, *kept.allocation)
         return adoptions(adopt, audit, self._switch)
 
     def _keep(self, foreign: Sequence[Entity], actual: Mapping[tuple[object, ...], Entity]) -> None:
         """Keep the generations among foreign entries. Raises ForeignEntriesError unless that is all of them."""
-        can_keep = self._keep_existing and not self._device.program.half_words  # these do not name a generation
+        # Half-words do not name a generation, so foreign ones cannot be told apart.
+        can_keep = self._keep_existing and not self._device.program.half_words
         kept = foreign_generations(foreign, actual) if can_keep else []
         keys = {entity.key() for each in kept for entity in each.entities}
         if any(entity.key() not in keys for entity in foreign):
@@ -369,7 +387,8 @@ class SwitchController:
         for kept in self.foreign:
             if kept.generation not in admitted:
                 del self._foreign[kept.generation]
-                with suppress(KeyError):  # a job had it
+                # A job has that place.
+                with suppress(KeyError):
                     self._allocator.free(kept.allocation)
 
     def _compare(self, actual: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
@@ -386,6 +405,7 @@ class SwitchController:
         going = [entity for entity in foreign if entity.key() not in ours]
         admitting = [entity for entity in going if generations_in([entity], admit.JOBS)]
         rest = [entity for entity in going if entity not in admitting]
+        # Removed in the reverse order: the admitting entries first, so that no packet meets half a job.
         EntryTransaction(self._device, [rest, admitting]).remove()
         return *admitting, *rest
 
@@ -407,7 +427,8 @@ class SwitchController:
         actual = {found.key(): found for found in self._device.read_table(entry.table)}
         if entry.key() not in actual:
             return [Insert(entry)]
-        return [] if actual[entry.key()] == entry else [Modify(entry)]  # the same address with another MAC
+        # The same address with another MAC.
+        return [] if actual[entry.key()] == entry else [Modify(entry)]
 
     def _allot(
         self, spec: JobSpec, job_index: int | None, region: SlotRange | None, generation: int | None
@@ -419,6 +440,7 @@ class SwitchController:
                 self._generations.allot(self._clock()) if generation is None else self._check_generation(generation)
             )
             self._use_generation(generation)
+            # Event counters belong to the job index and go on counting: the job's counts are differences from here.
             events = tuple(self._read_events(index))
         except BaseException:
             self._allocator.free(allocation)
@@ -500,6 +522,7 @@ def validate_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -
 def _check_growth(device: Device, spec: JobSpec) -> None:
     """Refuse an operation whose result is more longer than its packet than the target can bear."""
     limit = device.capabilities.max_growth_bytes
+    # LOOKUP_ADD16 sends 4-bit codes up and 16-bit sums down: its results are the longest compared with their packets.
     growth = down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
     if spec.table16 is not None and limit is not None and growth > limit:
         raise _wrong(

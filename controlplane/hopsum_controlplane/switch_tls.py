@@ -33,6 +33,7 @@ class SwitchTls:
         """Return authority, key and certificate as gRPC takes them. Raises ControlPlaneError as `check`."""
         self.check()
         key, certificate = (None if file is None else file.read_bytes() for file in (self.key, self.certificate))
+        # Read for each session: a renewed certificate is used from the next session on.
         return self.ca.read_bytes(), key, certificate
 
     def why_not(self, host: str, port: int) -> str:
@@ -50,6 +51,7 @@ class SwitchTls:
     def _context(self) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=str(self.ca))
+            # gRPC refuses a server that does not agree on HTTP/2 in the TLS handshake.
             context.set_alpn_protocols(["h2"])
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key, lambda: "")

@@ -66,7 +66,7 @@ def read_admin_tokens(path: Path) -> tuple[AdminToken, ...]:
 
 
 def read_tokens(path: Path, setting: str) -> tuple[AdminToken, ...]:
-    """Return what a file holds that only its owner can read: a token a line, each with a name before it or without.
+    """Read the tokens of a file that only its owner can read: a token a line, each with a name before it or without.
 
     All of them are valid, so that one replaces another without a moment in which neither is known to somebody.
     `setting` names the file. Raises ControlPlaneError when it cannot be read, others can read it, or has no token.

@@ -67,6 +67,7 @@ class TreeSpec:
             LeafEndpoint(_number(rack), rack.downlink, leaf.mac, leaf.ip, tuple(one.rank for one in rack.workers))
             for rack, leaf in zip(self.racks, leaves, strict=True)
         )
+        # The spine has no tables: codes were looked up at the leaves, and sums come up in PARTIAL packets.
         top = JobSpec(self.name, (), self.slots, quorum=self.quorum, min_quorum=self.min_racks, leaves=below)
         return top, tuple(self._leaf(rack, spine) for rack in self.racks)
 
@@ -121,11 +122,13 @@ class TreeJob:
         not send to the service of their leaf. `resume` and what is raised are as for `job_membership`.
         """
         spec, leaf = self.spec, self.leaves[rack]
+        # The fewest workers that complete a round: the smallest racks that make the spine's quorum.
         fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]
         everybody = replace(leaf.spec, workers=spec.workers, quorum=sum(fewest), parent=None)
         services = {worker.rank: (job.switch.ip, job.udp_port) for job in self.leaves for worker in job.spec.workers}
         services.update(send_to or {})
         below = {worker.rank: _number(rack) for rack in spec.racks for worker in rack.workers}
+        # Every worker knows all ranks of the tree, and one side key: results are fetched from peers in any rack.
         made = replace(leaf, spec=everybody, window=self.window, side_key=self.spine.side_key)
         return job_membership(made, services, side_channels, resume=resume, leaves=below)
 

@@ -180,7 +180,8 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
         document["side_key"] = membership.side_key.hex()
     if membership.resume is not None:
         resume = asdict(membership.resume)
-        del resume["further_shards"]  # each stands in the membership of its shard
+        # A further shard's own membership has its `resume`.
+        del resume["further_shards"]
         document["resume"] = resume
     if membership.further_shards:
         document["further_shards"] = [membership_document(each) for each in membership.further_shards]

@@ -40,7 +40,8 @@ def _register(name: str) -> None:
     from google.protobuf.internal import builder
 
     for needed in ("google.protobuf.any_pb2", "google.rpc.status_pb2"):
-        importlib.import_module(needed)  # the descriptors name these files
+        # The descriptors name these files.
+        importlib.import_module(needed)
     spec = find_spec(name)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

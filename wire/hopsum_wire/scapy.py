@@ -113,9 +113,7 @@ def arp_packet(own_mac: int, own_ip: str, to_mac: str, to_ip: str, *, reply: boo
     """Return the question who has `to_ip`, or the answer to who asked from there."""
     own = _mac_text(own_mac)
     target = to_mac if reply else "00:00:00:00:00:00"
-    return Ether(src=own, dst=to_mac) / ARP(
-        op=2 if reply else 1, hwsrc=own, psrc=own_ip, hwdst=target, pdst=to_ip
-    )
+    return Ether(src=own, dst=to_mac) / ARP(op=2 if reply else 1, hwsrc=own, psrc=own_ip, hwdst=target, pdst=to_ip)
 
 
 def open_layer2(interface: str) -> Any:

@@ -45,7 +45,8 @@ class ServiceManager:
             try:
                 channel.sendto(message.encode(), self._address)
             except OSError:
-                return  # a manager that has gone starts nobody again
+                # A manager that has gone starts nobody again.
+                return
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:

@@ -52,7 +52,8 @@ def write(content: bytes, path: Path) -> int:
 
     Raises OSError, or StoreError when it is no database of this version.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    # Mode 0600.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "wb") as file:
             file.write(content)

@@ -162,7 +162,7 @@ def _enter(
 
 
 def _read_again(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
-    """Return what the file of a standby says now, or the configuration as it was where that does not fit."""
+    """Read the configuration of a standby again. Return the one from before where the file does not fit."""
     try:
         found = load_config(options.config)
         safeguards(found)
@@ -175,7 +175,7 @@ def _read_again(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def removal_question(options: argparse.Namespace) -> MayRemove | None:
-    """Return what shows what is about to be taken off a switch, and asks."""
+    """Return the question of --remove-existing: it shows what is about to be taken off a switch, and asks."""
     if not options.remove_existing:
         return None
 

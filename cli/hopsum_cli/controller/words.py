@@ -11,7 +11,7 @@ from hopsum_controlplane.token_files import AdminToken
 
 
 def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
-    """Return what a configuration and its administrators' tokens mean, without a token."""
+    """Describe a configuration and its administrators, without showing a token."""
     lines = [
         f"database {config.database}",
         f"listens at {config.listen} {_tls(config)}; who makes jobs needs {_asks(config, tokens)}",

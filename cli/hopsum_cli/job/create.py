@@ -113,7 +113,8 @@ def _slots(options: argparse.Namespace) -> int:
     """Return the slots that are asked for, or those that the links need."""
     if options.round_trip is None:
         return _SLOTS if options.slots is None else int(options.slots)
-    if options.shards == HOSTS:  # as many as will have registered
+    # As many as will have registered.
+    if options.shards == HOSTS:
         return slots_for(options.rate, options.round_trip)
     shards = options.shards if isinstance(options.shards, int) else len(options.shards)
     return slots_for(options.rate, options.round_trip, max(1, shards))
@@ -170,7 +171,8 @@ def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     given = _given_tables(options)
     if options.codec is None:
         if given or not 1 <= options.workers <= MAX_WORKERS:
-            return {}  # such numbers the controller refuses
+            # Such numbers the controller refuses.
+            return {}
         options.codec = DEFAULT_CODEC
     if given:
         options.parser.error(f"--codec works the table out: leave {', '.join(f'--{name}' for name in given)} out")

@@ -64,7 +64,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _counted(job: Mapping[str, Any]) -> Table:
-    """Return what the switch counted, or each switch of a tree or of shards."""
+    """Make the table of packets by event, with a column for each switch of a tree or of shards."""
     by_switch = {part["switch"]: part["counters"] for part in job["parts"]} or {"packets": job["counters"]}
     table = Table(f"counted by the switch{'es' if job['parts'] else ''}", box=None, pad_edge=False)
     for title in by_switch:

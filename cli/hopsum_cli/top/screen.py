@@ -43,7 +43,7 @@ _LEFT_OUT = {
 
 
 def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
-    """Return what is shown of a document of `rates`: two tables, and a line for each thing that is wrong.
+    """Make the screen of a document of `rates`: two tables, and a line for each thing that is wrong.
 
     `width` is that of the terminal: a narrow one has fewer columns.
     """

@@ -134,7 +134,8 @@ def _classes() -> dict[str, Any]:
     file.message_type.extend(_describe())
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    newer: Any = getattr(message_factory, "GetMessageClass", None)  # since protobuf 4.22
+    # Since protobuf 4.22.
+    newer: Any = getattr(message_factory, "GetMessageClass", None)
     make = newer or message_factory.MessageFactory(pool).GetPrototype
     return {name: make(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
 

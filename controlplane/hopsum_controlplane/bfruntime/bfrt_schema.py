@@ -162,7 +162,8 @@ def _fields(items: Iterable[Mapping[str, Any]]) -> dict[str, BfrtField]:
     for outer in items:
         item = outer.get("singleton", outer)
         if "id" not in item or "type" not in item:
-            continue  # a choice between fields: the driver uses none
+            # A choice between fields: the driver uses none.
+            continue
         kind = item["type"]
         bits = _BITS.get(kind["type"], kind.get("width", 0) if kind["type"] == "bytes" else 0)
         match, repeated = item.get("match_type", ""), bool(item.get("repeated"))

@@ -106,7 +106,7 @@ class BfrtSession:
             self._channel.close()
 
     def config(self, timeout_s: float) -> Any:
-        """Return what the switch runs: programs with the JSON of their tables, and the JSON of the chip's tables."""
+        """Read the running programs with the JSON of their tables, and the JSON of the chip's tables."""
         request = message("GetForwardingPipelineConfigRequest", device_id=self._device_id, client_id=self._client_id)
         return self._send("GetForwardingPipelineConfig", self._stub.get_config, request, timeout_s)
 
@@ -181,7 +181,8 @@ class BfrtSession:
                 if answer.HasField("subscribe"):
                     self._answers.put(answer)
         except grpc.RpcError:
-            pass  # the call keeps its code and details
+            # The call keeps its code and details.
+            pass
         finally:
             self._answers.put(None)
 

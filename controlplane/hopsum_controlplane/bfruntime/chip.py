@@ -84,7 +84,7 @@ class TofinoFacts:
         return loops_gbps * _FRONT_BYTES / (_ADMITTED_BYTES + _PASS_BYTES * self.passes)
 
     def overload(self, speeds_gbps: Mapping[int, int], loop_ports: tuple[int, ...]) -> str | None:
-        """Return what to tell the operator where front ports can bring more than loop ports carry, or nothing.
+        """Warn the operator where front ports can bring more than loop ports carry; return None elsewhere.
 
         This is no error: what is too much is lost before it is decided, and workers send it again.
         """
@@ -133,7 +133,7 @@ class ChipSetup:
     speeds_gbps: Mapping[int, int] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return what tells two set-ups apart."""
+        """Return the set-up as text, a part of the program's cookie."""
         return repr((self.loop_ports, sorted(self.speeds_gbps.items())))
 
 

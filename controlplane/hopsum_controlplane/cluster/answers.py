@@ -184,8 +184,10 @@ def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> d
     total: Counter[str] = Counter()
     for branch in record.branches:
         total.update(counters.get(branch.switch, {}))
+    # Counters of some shards only would look like a loss: all of them, or none.
     if record.is_sharded:
         return dict(total + Counter(top)) if len(counters) == len(record.switches) else {}
+    # Workers' packets come to the leaves, and sums are complete at the spine.
     return {**total, "completed": top["completed"]} if total and top else {}
 
 

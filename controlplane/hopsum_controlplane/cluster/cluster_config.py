@@ -140,6 +140,7 @@ class SwitchConfig:
 
     def rule_of(self, ip: IPv4Address, but: int | None = None) -> PortRule | None:
         """Return the rule of a worker's address, those of port `but` left out; None when none has it."""
+        # The port towards the spine may have a network too: its workers are at another leaf.
         having = [rule for rule in self.ports if ip in rule.network and rule.port != but]
         return max(having, key=lambda rule: rule.network.prefixlen) if having else None
 
@@ -241,6 +242,7 @@ class ClusterConfig:
         self._check_links()
         if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             raise _wrong(f"lease_s {self.lease_s:g}", f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds")
+        # Two heartbeats fit into a lease, so that one may be lost.
         if not _MIN_HEARTBEAT_S <= self.heartbeat_s <= self.lease_s / 2:
             hint = f"it is {_MIN_HEARTBEAT_S:g} .. {self.lease_s / 2:g}: one may be lost within a lease"
             raise _wrong(f"heartbeat_s {self.heartbeat_s:g} with lease_s {self.lease_s:g}", hint)

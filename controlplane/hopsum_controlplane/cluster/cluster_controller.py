@@ -88,7 +88,8 @@ class ClusterController:
         self._random = random
         self._store = store
         self._cache = JobStateCache(store, monotonic)
-        self._leases = Leases()  # under the lock of the cache, and so are these:
+        # Leases, `_excused_s`, `_successors` and `_disputes` are used under the cache's lock.
+        self._leases = Leases()
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
@@ -103,6 +104,7 @@ class ClusterController:
         for record in self._cache.records():
             for member in record.members:
                 self._renew(record, member.rank)
+        # Switches that answer are taken over before the first call is served; the others when they come.
         for reconciler in self._reconcilers.values():
             reconciler.reconcile()
         self._follow_trees()
@@ -121,13 +123,17 @@ class ClusterController:
         request.check()
         token = new_token(self._random)
         with self._cache.changed:
+            # Under one lock from the look at free places to the record on disk: two requests never get one place.
             self._cache.check_new(request.name)
             request = self.registry.spread(request)
             for name in request.shard_switches or (() if request.switch is None else (request.switch,)):
                 self._known_switch(name)
+            # Places are computed from the database, not from the switches: a record's slots are taken before anything
+            # is on a switch.
             switches = self._reconcilers.capacities(request, self.registry.obstacle)
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
+            # The database comes before the switch: what may be on a switch is on disk first.
             self._cache.add(record)
             self._histories.observe(record.name)
         return answers.created_message(record, token)
@@ -144,6 +150,7 @@ class ClusterController:
         before, by = self._cache.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
         self._cache.apply(name, lambda now: lifecycle.delete_job(now, reason))
+        # `before` still has the job's switches, where the record may be gone already.
         self._reconcilers.end(before)
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
@@ -229,16 +236,21 @@ class ClusterController:
             record = self._with_token(request.job, request.token, request.incarnation)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
             at, leaf, further = placement.stand(record, request, rank, self._config)
+            # The secret is a function of token and incarnation: a repeated JOIN has the same answer, and nothing
+            # secret is stored.
             secret = member_secret(request.token, record.name, rank, request.incarnation)
             member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
             settings = tuple(sorted(request.settings.items()))
             member = replace(member, report=request.report, settings=settings, further=further)
+            # Before the step: a worker with other settings must not end a generation by joining.
             self._disputes.require_agreement(record, member, self._monotonic(), self._lease_s(record))
             before = record.member(rank)
             self._cache.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
+                # The lease of the member before is void, or its shortened end would evict the new one.
                 self._leases.forget(record.name, rank)
             self._renew(record, rank)
+        # Outside the lock: writing a switch may take seconds, and heartbeats need the lock.
         self._reconcilers.follow(record.name)
         lease_s = self._lease_s(record)
         return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
@@ -260,12 +272,14 @@ class ClusterController:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
                 is_in = member.phase is MemberPhase.IN and record.state is JobState.RUNNING
                 if is_in and record.generation != known_generation:
-                    self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))  # it may know from now on
+                    # Noted before the worker hears of the generation: after a crash in between it may know (E4).
+                    self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     condition = self._reconcilers.condition(record)
                     return Pending(record.missing_ranks, record.state, condition, record.gone_ranks, record.reason)
+                # `wait` gives the lock up: a step by another thread wakes this one.
                 self._cache.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
@@ -283,6 +297,7 @@ class ClusterController:
             if member.phase is not MemberPhase.LOST:
                 self._renew(record, rank, statistics)
                 position = (statistics or {}).get(POSITION, 0.0)
+                # Rule N4: rounds do not wrap, so the generation ends in time, and positions go on in the next one.
                 if generation == record.generation and (why := rounds_used_up(record, member, position)):
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
@@ -295,6 +310,7 @@ class ClusterController:
         served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
         now = record.generation if served else 0
         lost = tuple(m.rank for m in record.members if served and m.is_worker and m.phase is MemberPhase.LOST)
+        # Only a member whose generation is over needs the reason.
         reason = record.reason if generation not in (0, now) else ""
         return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
 
@@ -321,6 +337,7 @@ class ClusterController:
         with self._cache.changed:
             record, member = self._with_secret(job, rank, secret)
             now_s = self._monotonic()
+            # After the controller stood still, ended connections say nothing of the workers.
             if member.phase in LEASED and now_s >= self._excused_s + self._lease_s(record):
                 self._leases.shorten(job, rank, now_s + GRACE_S)
 
@@ -381,7 +398,8 @@ class ClusterController:
         """Close devices and store. What stands on the switches stays, for the next one to adopt."""
         for reconciler in self._reconcilers.values():
             reconciler.close()
-        with self._cache.changed:  # nobody is using it
+        # Under the lock: a thread that is still at work on a job must not find the store closed.
+        with self._cache.changed:
             self._store.close()
 
     def _lose(self, record: JobRecord, rank: int) -> None:
@@ -439,6 +457,7 @@ class ClusterController:
         with self._cache.changed:
             record = self._cache.find(request.job)
             if record is not None and matches(request.token, record.token_digest):
+                # Only joins with the right token count: a stranger must not be able to fill a job's history.
                 self._histories.note_rejection(record.name, str(error))
 
     def _with_token(self, job: str, token: str, incarnation: bytes = b"") -> JobRecord:

@@ -84,7 +84,7 @@ class Report(Sealed):
         return cls(*positions, sealed.held, further_shards=tuple(map(cls.of, sealed.further_shards)))
 
     def at(self, shard: int) -> Report:
-        """Return what the worker holds at a shard alone, with the count of all-reduces."""
+        """Return the part of the report for one shard, with the count of all-reduces."""
         held = self if shard == 0 else self.further_shards[shard - 1]
         return Report(held.generation, held.delivered_to, held.submitted_to, held.held, self.allreduces_begun)
 
@@ -119,9 +119,11 @@ def _decide(
     """Return how the stream of one shard goes on."""
     base = base_of(reports.values(), slots)
     decided = decided_runs(reports, base)
+    # A worker that missed the generation with newcomers has not voided what the others voided there.
     missed = before is not None and any(report.generation < before.start_generation for report in reports.values())
     carried = before if missed else None
     if newcomers:
+        # Behind everything that anybody has submitted: only there do all workers agree on what comes.
         start = max(report.submitted_to for report in reports.values())
         allreduces = max(report.allreduces_begun for report in reports.values())
         replaced = {*newcomers, *(carried.replaced if carried is not None else ())}
@@ -133,12 +135,15 @@ def _decide(
 
 def base_of(reports: Iterable[Report], slots: int) -> int:
     """Return the base that at least one report leads to."""
+    # A multiple of the slots, so that the first round of the new generation is round 1 in every slot (rule N4).
     return min(report.delivered_to for report in reports) // slots * slots
 
 
 def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...]:
     """Return the runs that any worker holds from `base` on, each with up to NAMED of its lowest holders."""
     pieces = list(_pieces(reports, base))
+    # Runs with the same named holders are joined: they say the same. Where too many are left, any common holder will
+    # do.
     exact = _joined(pieces, lambda a, b: a & b if _named(a) == _named(b) else 0)
     found = exact if len(exact) <= _FEW else _joined(pieces, lambda a, b: a & b)
     return tuple(Decided(first, end, _named(holders)) for first, end, holders in found)
@@ -156,10 +161,12 @@ def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int,
 
 
 def _too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
+    # Only positions between the slowest and the fastest worker can be lacking for good.
     lowest = min(report.delivered_to for report in reports.values())
     highest = max(report.delivered_to for report in reports.values())
     summed = [(0, MAX_POSITION)]
-    if before is not None and before.start is not None:  # what was void there is delivered, and nobody holds it
+    # Positions that were void in `before` count as delivered, though nobody holds a result of them.
+    if before is not None and before.start is not None:
         summed = [*((run.first, run.end) for run in before.decided), (before.start, MAX_POSITION)]
     lost = _last_of(_gaps(decided_runs(reports, lowest), lowest, highest), summed)
     return tuple(sorted(rank for rank, report in reports.items() if report.delivered_to <= lost))
@@ -192,6 +199,7 @@ def check_together(reports: Mapping[int, Report], slots: int) -> None:
 
 
 def _check_together(reports: Mapping[int, Report], slots: int) -> None:
+    # Runs are only ever joined: fewer runs held than the limit need no look.
     if sum(len(report.held) for report in reports.values()) <= MAX_DECIDED:
         return
     decided = len(decided_runs(reports, base_of(reports.values(), slots)))
@@ -206,7 +214,8 @@ _Piece = tuple[int, int, int]
 
 def _pieces(reports: Mapping[int, Report], base: int) -> Iterator[_Piece]:
     """Yield, in their order, the longest runs that the same workers hold."""
-    events: list[tuple[int, bool, int]] = []  # of runs that touch, the end comes first
+    # The end of a run sorts before the beginning of one that touches it: False before True.
+    events: list[tuple[int, bool, int]] = []
     for rank, report in reports.items():
         for first, end in report.held:
             if end > base:

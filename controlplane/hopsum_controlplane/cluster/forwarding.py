@@ -20,7 +20,7 @@ _Forwarding = dict[tuple[object, ...], TableEntry | MulticastGroup]
 
 
 class L2Forwarding:
-    """What stands on one switch of layer-2 forwarding, all of which is this object's. Not thread-safe."""
+    """The layer-2 forwarding entries of one switch, all of which this object owns. Not thread-safe."""
 
     def __init__(self, config: SwitchConfig, device: Device, links: Sequence[LinkConfig] = ()) -> None:
         self._config = config
@@ -42,7 +42,8 @@ class L2Forwarding:
         if wanted == self._actual:
             return
         actual = self._read() if self._actual is None else self._actual
-        self._actual = None  # nobody knows what a write that fails leaves
+        # A write that fails leaves an unknown part: the next call reads the switch again.
+        self._actual = None
         updates = _changes(actual, wanted)
         if updates:
             self._device.write(updates)
@@ -67,7 +68,7 @@ class L2Forwarding:
 
 
 def _changes(actual: _Forwarding, wanted: _Forwarding) -> list[Update]:
-    """Return what leads from one to the other. The group comes before the entry that names it."""
+    """Return the updates that turn `actual` into `wanted`. The group comes before the entry that names it."""
     updates: list[Update] = [Delete(each) for key, each in actual.items() if key not in wanted]
     for key, each in wanted.items():
         if key not in actual:

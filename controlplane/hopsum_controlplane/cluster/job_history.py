@@ -74,6 +74,7 @@ class JobHistory:
         """Append an event. An event that only repeats the last one is counted there."""
         count = 1
         if self.events and (self.events[-1].reason, self.events[-1].message) == (reason, message):
+            # A worker that is refused every second must not push the job's other events out.
             count = self.events.pop().count + 1
         self.events.append(JobEvent(type, reason, message, count, now_s))
 
@@ -100,6 +101,7 @@ class JobHistories:
             found = self._histories[record.name] = JobHistory(record)
             told = f"the controller was started; the job is {record.state.value}"
             found.note(NORMAL, "Restored", told, monotonic())
+        # The cache calls `observe` under its lock after each step, so that no step is missed.
         cache.watch(self.observe)
 
     def of(self, job: str) -> JobHistory:

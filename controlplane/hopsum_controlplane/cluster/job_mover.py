@@ -63,7 +63,8 @@ class JobMover:
             at = BranchAssignment(target, index, region)
             self._cache.apply(name, lambda now: lifecycle.move(now, away, at, seats, reason))
         _log.warning("job %s moves from switch %s to %s", name, away, target, extra={"job": name, "switch": target})
-        self._reconcilers.follow(name)  # the switch that it leaves, which may be gone, holds nobody up
+        # `follow` does not wait: the switch that the job leaves may be dead.
+        self._reconcilers.follow(name)
         return JobMove(away, target, region)
 
     def rescue(self) -> None:
@@ -85,6 +86,8 @@ class JobMover:
 
         It is taken off the switch when that registers again: see SwitchReconcilers.
         """
+        # A lost switch that still answers is cleared as usual. One that is silent cannot be cleared, and nobody waits
+        # for it.
         silent = self._reconcilers[switch].controller is None
 
         def forget(now: JobRecord) -> JobRecord | None:
@@ -117,6 +120,8 @@ class JobMover:
 
     def _require_alike(self, record: JobRecord, away: str, to: str) -> None:
         """Raise InvalidRequestError where workers would have to pack codes otherwise, or to have another window."""
+        # Workers keep their packing of codes and their window over a move: they would not agree with another kind of
+        # switch.
         here, there = self._reconcilers[away].limits, self._reconcilers[to].limits
         if (here.max_window, here.code_group) != (there.max_window, there.code_group):
             windows = [f"a window of at most {limits.max_window or 'any'} packets" for limits in (here, there)]

@@ -37,6 +37,7 @@ class JobStateCache:
         self._store = store
         self._records = {record.name: record for record in stored.records}
         self._switches = {switch.name: switch for switch in stored.switches}
+        # Replaced as a whole, so that `knows` needs no lock: calls of strangers never wait for the database.
         self._digests = frozenset[bytes]().union(*map(_digests, stored.records))
         self._watchers: list[Callable[[str], None]] = []
         self._deleted: dict[str, str] = {}
@@ -96,7 +97,8 @@ class JobStateCache:
             self._watchers.append(watcher)
 
         def unwatch() -> None:
-            with self.changed, suppress(ValueError):  # it was done
+            # `unwatch` was called before.
+            with self.changed, suppress(ValueError):
                 self._watchers.remove(watcher)
 
         return unwatch
@@ -121,6 +123,7 @@ class JobStateCache:
             if after == before:
                 return after
             if after is None:
+                # Disk before memory: a step that cannot be written has not happened.
                 self._store.remove(name)
                 del self._records[name]
                 self._digests -= _digests(before)
@@ -128,6 +131,7 @@ class JobStateCache:
             else:
                 self._keep(after)
             self.changed.notify_all()
+            # Under the lock, so that watchers see every step, in order. They only set events.
             for watcher in self._watchers:
                 watcher(name)
         _report(before, after)
@@ -184,12 +188,14 @@ class JobStateCache:
 
     def _note_deleted(self, record: JobRecord) -> None:
         why = record.reason if record.state is JobState.ENDING else "it was deleted"
+        # Removed and added again, so that the dictionary is in the order of deletion.
         self._deleted.pop(record.name, None)
         self._deleted[record.name] = f"{why} at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"
         for name in list(self._deleted)[:-KEPT_DELETED]:
             del self._deleted[name]
 
     def _keep(self, record: JobRecord) -> None:
+        # Disk before memory: whoever reads the cache sees nothing that a crash could take back.
         self._store.put(record)
         before = self._records.get(record.name)
         self._digests = (self._digests - (_digests(before) if before else set())) | _digests(record)

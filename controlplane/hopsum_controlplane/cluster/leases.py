@@ -45,6 +45,7 @@ class Leases:
         """Let a lease end then, if it would end later."""
         lease = self._leases.get((job, rank))
         if lease is not None:
+            # Never longer than before: a connection that ended is no sign of life.
             lease.until_s, lease.shortened = min(lease.until_s, until_s), True
 
     def shortened(self, job: str, rank: int) -> bool:
@@ -57,6 +58,7 @@ class Leases:
         for member in record.members:
             lease = self._leases.get((record.name, member.rank))
             if lease is not None:
+                # No lease gets shorter by an absence of the controller, and none longer than a new one.
                 lease.until_s = max(lease.until_s, min(lease.until_s + away_s, most_s))
 
     def until_s(self, job: str, rank: int) -> float | None:
@@ -65,7 +67,7 @@ class Leases:
         return None if lease is None else lease.until_s
 
     def statistics(self, job: str, rank: int) -> Mapping[str, float]:
-        """Return what a member said last."""
+        """Return the statistics of a member's last heartbeat."""
         lease = self._leases.get((job, rank))
         return {} if lease is None else lease.statistics
 

@@ -103,6 +103,7 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
             f"this worker left job {record.name!r}, or another one has taken its rank over",
             hint="start it again: who joins anew draws a new incarnation",
         )
+    # A member that asks again keeps its rank: its JOIN may have been answered and the answer lost.
     if own is not None:
         if wanted not in (None, own.rank):
             raise UnauthenticatedError(
@@ -166,8 +167,10 @@ def join(record: JobRecord, member: Member) -> JobRecord:
     after = _with_member(record, replace(member, phase=MemberPhase.WAITING, joined_generation=0, notified_generation=0))
     if before is None:
         return after
+    # The incarnation that had the rank is retired: it must not come back and take the rank again.
     after = _retire(after, before)
     if _belongs(record, before):
+        # Rule E1: a new incarnation has no part in the old generation's sums, so the generation ends.
         return end_generation(after, f"rank {member.rank} was started again, at {_show(member.endpoint)}")
     return after
 
@@ -181,17 +184,20 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
             f"and now comes from {_show(member.endpoint)}",
             hint="start it again: who joins anew draws a new incarnation",
         )
+    # Rule E4: after an eviction the others may have summed without it, so its own stream is not theirs any more.
     if before.phase is MemberPhase.LOST and (before.notified_generation or report is not None):
         raise _no_newcomer(record, member, f"was evicted: {before.why or 'it was silent for its lease'}")
     if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and report in (None, before.report):
         return record
+    # Without a report nobody knows which results it holds: the stream could not be continued (rule E2).
     if report is None and before.notified_generation and member.is_worker:
         raise _no_newcomer(
             record, member, f"was in generation {before.notified_generation}, of which it reports nothing"
         )
     if report is not None:
         if before.phase is MemberPhase.IN and report.generation < before.notified_generation:
-            return record  # the join that let it into this generation, once more
+            # A repeated JOIN whose answer was lost: the member is in this generation already.
+            return record
         _check_report(record, before, report)
     _check_address(record, member)
     if _belongs(record, before):
@@ -219,6 +225,7 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
     if len(report.further_shards) != len(before.further):
         what = f"report of {1 + len(report.further_shards)} shards of job {record.name!r}"
         raise InvalidRequestError(what, hint=f"it has {1 + len(before.further)}: use the same hopsum on both sides")
+    # The decision about all reports goes into one message, so its runs are counted before the report is taken.
     check_together({**_reports(record), before.rank: report}, record.region.size)
 
 
@@ -239,7 +246,8 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
     if member is None or member.phase is MemberPhase.LEFT:
         return record
     if member.phase is MemberPhase.LOST and _belongs(record, member):
-        return record  # who takes its rank over still ends the generation
+        # The member stays LOST: another worker that takes its rank still ends the generation.
+        return record
     if unfinished is not None and _belongs(record, member):
         return lose(record, rank, f"rank {rank} left unfinished: {unfinished}", f"it left unfinished: {unfinished}")
     if member.phase is not MemberPhase.IN:
@@ -266,6 +274,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     after = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=told))
     if member.phase is not MemberPhase.IN or not _belongs(record, member):
         return after
+    # The sums go on without the member: its entries stay, and the quorum completes each sum.
     if record.state is JobState.RUNNING and after.live >= record.quorum:
         return _end_if_all_gone(after)
     workers = record.request.workers
@@ -285,6 +294,7 @@ def evict_laggards(record: JobRecord) -> JobRecord:
     """Evict, before a generation begins, the workers that lack results which no worker has any more."""
     if not record.ready:
         return record
+    # Summing again what a worker has delivered already would give a second result (rule E3).
     for rank in too_late(_reports(record), record.newcomers):
         member = record.member(rank)
         if member is not None:
@@ -301,13 +311,16 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
     """
     below = below or {}
     placed = {record.switch: job, **below}
+    # A fault of the caller would put entries into another job's slots: checked, though it cannot happen.
     right = all((each.job_index, each.region) == record.place(name) for name, each in placed.items())
     right = right and {each.generation for each in placed.values()} == {job.generation} and _has_all(record, job, below)
     if not record.ready or not right:
         raise _fault(record, f"begin generation {job.generation}")
     branches = tuple(replace(branch, job=below.get(branch.switch)) for branch in record.branches)
+    # All switches of a job see the same window: what the narrowest one takes.
     window = min(each.window for each in placed.values())
     reports = _reports(record)
+    # A worker without a report is new to the stream: it begins after everything that others have submitted.
     newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
     resume = decide(reports, newcomers, slots=window, generation=job.generation, before=record.newcomers)
     members = (
@@ -338,15 +351,19 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
     at = at or record.switch
     if record.state is not JobState.INSTALLING or job != record.parts.get(at) or at in record.confirmed:
         raise _fault(record, f"run generation {job.generation}")
+    # The switch adds the event counters' values at the start to the job; equality does not compare them.
     if at == record.switch:
         record = replace(record, job=job)
     branches = tuple(replace(branch, job=job) if branch.switch == at else branch for branch in record.branches)
     record = replace(record, branches=branches, confirmed=(*record.confirmed, at))
+    # Other switches of the job still lack their entries: nobody is told of the generation before all have them (T7).
     if record.next_switches:
         return record
     resume, newcomers = record.resume, record.newcomers
     if resume is None:
         newcomers = None
+    # Remembered until the next start with newcomers: a worker that misses this generation must void the same
+    # positions.
     elif resume.start_generation == job.generation:
         newcomers = resume
     return replace(record, state=JobState.RUNNING, newcomers=newcomers, confirmed=())
@@ -356,8 +373,10 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
     """End the job's generation for a reason, unless it has none that runs. Its entries are then to be removed."""
     if record.state not in (JobState.INSTALLING, JobState.RUNNING):
         return record
+    # Workers that left have their end: they are forgotten, and their incarnations retired.
     gone = [m.incarnation for m in record.members if m.phase is MemberPhase.LEFT]
     members = (
+        # A member that was not told of this generation has nothing to report of it, and goes on waiting.
         replace(m, phase=MemberPhase.OVER if m.notified_generation == record.generation else MemberPhase.WAITING)
         if m.phase is MemberPhase.IN
         else m
@@ -370,6 +389,7 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
 
 def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
     """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
+    # In FORMING no switch has an entry of the job.
     if record.state is JobState.FORMING and not record.departed:
         return None
     confirmed = record.confirmed if record.state in (JobState.CHANGING, JobState.ENDING) else ()
@@ -400,6 +420,7 @@ def move(
     record = end_generation(record, reason)
     shard, standing = record.switches.index(away), record.parts.get(away)
     if standing is not None:
+        # The slots at the old switch stay taken until it has confirmed that they are clear (rule S1).
         left = BranchAssignment(away, *record.place(away), standing)
         record = replace(record, departed=(*record.departed, left))
     confirmed = tuple(name for name in record.confirmed if name != away)
@@ -407,7 +428,8 @@ def move(
         branches = (*record.branches[: shard - 1], replace(to, job=None), *record.branches[shard:])
         record = replace(record, branches=branches, confirmed=confirmed)
     else:
-        changing = (to.switch,) if record.state is JobState.CHANGING else ()  # nothing of its job stands there
+        # The new switch has no entries of the job, so it needs no removal.
+        changing = (to.switch,) if record.state is JobState.CHANGING else ()
         record = replace(record, switch=to.switch, job_index=to.job_index, region=to.region)
         record = replace(record, confirmed=(*confirmed, *changing))
     record = replace(record, members=record.with_seats(shard, seats))
@@ -505,6 +527,7 @@ ROUNDS_MOST = ROUNDS // 4 * 3
 
 def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
     """Return why a generation is to end before its rounds, which do not wrap (N4), run out. Empty while they last."""
+    # One round of all slots is as many positions as the window: round = position / slots + 1.
     rounds = position / (record.window or record.region.size)
     if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:
         return ""

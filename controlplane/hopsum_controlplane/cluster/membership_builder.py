@@ -23,7 +23,12 @@ from hopsum_wire.watch.snapshots import switch_path
 
 
 class Limits(NamedTuple):
-    """What a switch declares: how many packets of a worker may be in flight, how many codes it groups, what it sums."""
+    """The limits that a switch declares.
+
+    max_window: packets that a worker may have in flight, None for as many as the job has slots.
+    code_group: number of codes that the program takes as a group.
+    ops: operations that the program has.
+    """
 
     max_window: int | None = None
     code_group: int = LANE_GROUP_CODES
@@ -95,6 +100,7 @@ def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMem
     Raises UnknownJobError without a generation.
     """
     made = _membership(record, rank, config)
+    # An observer asks the switch only, and must not be taken for a worker by the workers' peers.
     return made if rank < MAX_WORKERS else replace(made, side_key=None)
 
 
@@ -113,6 +119,7 @@ def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembe
         member for member in record.members if member.joined_generation == record.generation and member.rank in services
     ]
     sides = {m.rank: (m.endpoint.ip, m.side_port) for m in entered if m.side_port is not None}
+    # Side channels of some workers only would leave results that nobody can fetch: all have one, or none.
     all_sides: SideChannels = sides if len(sides) == len(services) else False
     if not record.branches:
         return job_membership(record.job, services, all_sides, resume=record.resume)
@@ -125,6 +132,7 @@ def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembe
 def _shard_membership(record: JobRecord, shard: int, config: ClusterConfig) -> JobMembership:
     """Return the membership of a generation at one shard. All shards have the window of the narrowest."""
     name = record.switches[shard]
+    # A vector's parts go to all shards in step: a wider window at one of them would not help.
     job = replace(record.parts[name], window=record.window)
     services = {worker.rank: config.switch(name).service for worker in job.spec.workers}
     seats = {

@@ -37,7 +37,7 @@ class SwitchCapacity(NamedTuple):
 
     @property
     def free_capacity(self) -> FreeCapacity:
-        """Return what is left."""
+        """Return the free part of the switch."""
         return self.allocator.free_capacity
 
 
@@ -76,7 +76,7 @@ _Candidates = tuple[_Candidate, ...]
 def allocator_from_records(
     config: SwitchConfig, records: Iterable[JobRecord], foreign: Iterable[ForeignGeneration] = ()
 ) -> ResourceAllocator:
-    """Return what the records of a switch, and foreign generations that are kept there, leave of it.
+    """Make the allocator of a switch with the places of its records, and of foreign generations, taken.
 
     Raises ControlPlaneError when they do not fit its slots.
     """
@@ -92,7 +92,8 @@ def allocator_from_records(
                 hint="configure as many slots as before, or delete the job first",
             ) from error
     for kept in foreign:
-        with suppress(ControlPlaneError):  # a record has that place too
+        # A restored database may give a record the place of a foreign generation.
+        with suppress(ControlPlaneError):
             allocator.take(kept.allocation.region.size, *kept.allocation)
     return allocator
 
@@ -107,13 +108,15 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
     registered are taken where they are named, or where no other switch is configured. Raises ResourceExhaustedError
     or InvalidRequestError saying for every switch why not, and what would fit.
     """
-    if request.switch is None and not request.shard_switches:  # those that register are for who asks for them
+    # Switches that registered are for jobs that ask for hosts, or name them.
+    if request.switch is None and not request.shard_switches:
         switches = [each for each in switches if not each.config.registered] or switches
     choices = [_shards(request, switches, links)] if request.shards > 1 else _choices(request, switches, links)
     fitting = [candidates for candidates in choices if not any(candidate.why_not(request) for candidate in candidates)]
     if not fitting:
         raise _no_room(request, choices)
     # max() takes the first of equals.
+    # A tree is as free as its fullest switch.
     best = max(fitting, key=lambda choice: min(each.switch.free_capacity.slots for each in choice))
     top, *below = [(each.switch.config.name, each.switch.allocator.take(request.slots)) for each in best]
     return Placement(*top, tuple(BranchAssignment(name, *allocation) for name, allocation in below))
@@ -181,6 +184,8 @@ def replacement(
 def seat_at(seat: ShardSeat, here: SwitchConfig | None, there: SwitchConfig) -> ShardSeat:
     """Return where a member stands at another switch than `here`. Raises InvalidRequestError as `endpoint`."""
     at = seat.endpoint
+    # The embedded switch gives workers behind a UDP port a made-up MAC address, which is another one at another
+    # switch.
     made_up = here is not None and here.driver == "native" and at.mac == _made_up_mac(here, at.port)
     moved = endpoint(ShardEndpoint(at.ip, at.udp_port, None if made_up else at.mac), at.rank, there)
     return ShardSeat(moved, seat.side_port)
@@ -243,6 +248,7 @@ def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfi
         raise InvalidRequestError(
             f"{request.ip} is of no network of the leaves of job {request.job!r}: {known}", hint=hint
         )
+    # The longest prefix, where several leaves have the address.
     name = max(found, key=lambda name: found[name])
     return next((leaf, link) for leaf, link in leaves if leaf.name == name)
 
@@ -290,6 +296,7 @@ def _reaching(
     choices: Iterable[_Candidates], switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]
 ) -> tuple[list[_Candidates], list[str]]:
     """Return those that reach all networks, and what the others lack. Workers beyond a link are at another switch."""
+    # A network at a link's end belongs to the workers of the switch behind the link.
     ends = {end for link in links for end in link.ends}
     networks = {
         rule.network
@@ -327,6 +334,7 @@ def _some(reaching: list[_Candidates], lacking: Sequence[str]) -> list[_Candidat
 
 
 def _unreached(own: Iterable[IPv4Network], networks: Iterable[IPv4Network]) -> IPv4Network | None:
+    # Two /25 of a switch reach a /24 of another one.
     reached = list(collapse_addresses(own))
     return next((each for each in sorted(networks) if not any(each.subnet_of(known) for known in reached)), None)
 

@@ -21,7 +21,7 @@ FINISHED = "all its workers have left"
 
 
 class JobState(enum.Enum):
-    """Where a job is."""
+    """The state of a job. `lifecycle` has the transitions. The values are in the database."""
 
     FORMING = "forming"
     INSTALLING = "installing"
@@ -31,7 +31,7 @@ class JobState(enum.Enum):
 
 
 class MemberPhase(enum.Enum):
-    """Where a member is."""
+    """The phase of a member. `lifecycle` has the transitions. The values are in the database."""
 
     WAITING = "waiting"
     IN = "in"
@@ -67,14 +67,19 @@ class ShardSeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum.
+    """A member of a job: a worker or an observer, as it joined.
 
-    `joined_generation` is the last generation that it was let into, `notified_generation` the last one that it may know
-    of, because the controller has answered with it, or was about to, or 0 for none. `report` is what it holds of that
-    one, until it is told of another, or None for none. `why` says why it was evicted, if not for silence. `leaf` is
-    the switch that it stands at in a tree, "" elsewhere. `settings` are what it needs to have in common with the
-    other workers, name and value, by name. `further` are its places at the job's shards 1 .. k - 1. `endpoint` and
-    `side_port` are those at shard 0.
+    endpoint, side_port: its place at shard 0, and its TCP port for peers there.
+    incarnation: 16 bytes that its process drew once. secret_digest: of the secret that the controller gave it.
+    version: of its hopsum.
+    joined_generation: the last generation that it was let into, 0 for none.
+    notified_generation: the last generation that it may know of, because the controller has answered with it or was
+        about to; 0 for none.
+    report: the results that it holds of that generation, None before it reports.
+    why: the reason why it was evicted, empty for silence.
+    leaf: the switch of a tree that it sends to, empty elsewhere.
+    settings: names and values that all workers of the job need to have in common, by name.
+    further: its places at the job's shards 1 .. k - 1.
     """
 
     endpoint: WorkerEndpoint
@@ -123,7 +128,8 @@ class Member:
 class BranchAssignment:
     """A further switch of a job, and the job's place there: a leaf of a tree, or one of shards 1 .. k - 1.
 
-    `job` is what stands there, or may, of the record's generation, or None in FORMING, and at a leaf without workers.
+    `job` is the part of the record's generation whose entries are there, or may be: None in FORMING, and at a leaf
+    without workers.
     """
 
     switch: str
@@ -136,19 +142,19 @@ class BranchAssignment:
 class JobRecord:
     """A job in the database.
 
-    `job` is what stands, or may, on the switch: its generation, or None in FORMING. `reason` says why the state was
-    left that a generation ended with, or is empty. `members` are in the order of ranks.
-
-    A job over a tree of switches has its leaves in `branches`. `switch` is its spine then and `job` the spine's part.
-    A job over several shards has shard 0 at `switch` and the others, in their order, in `branches`. `confirmed` are
-    those of its switches that have done what the state wants: hold their entries in INSTALLING, have nothing any more
-    in CHANGING and ENDING. On one switch both are empty. `departed` are switches that the job has moved away from, and
-    where something of an older generation stands, or may.
-
-    `earlier_token_digest` is of the token before the present one, while that is valid too, else it is empty.
-
-    `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last generation that
-    ran and had some, or None where there was none since the stream began.
+    request: the job as its user asked for it.
+    token_digest: of the token that members join with. earlier_token_digest: of the token before that one, while both
+        are valid; else empty.
+    switch, job_index, region: its place. Over a tree it is the spine's, over several shards that of shard 0.
+    state, reason: its state, and why the last generation ended, empty before the first end.
+    job: the generation whose entries are, or may be, on `switch`; None in FORMING. Over a tree it is the spine's part.
+    members: in the order of ranks. retired: incarnations that left or were replaced, the last ones.
+    resume: how the stream continues in `job`, None where it begins there. newcomers: the same of the last generation
+        that ran and had newcomers, None where there was none since the stream began.
+    branches: the leaves of a tree, or the shards 1 .. k - 1 in order; empty on one switch.
+    confirmed: switches that have done what the state wants: they hold all entries in INSTALLING, and none any more in
+        CHANGING and ENDING; empty on one switch.
+    departed: switches that the job has moved away from, where entries of an older generation are, or may be.
     """
 
     request: JobRequest
@@ -194,12 +200,12 @@ class JobRecord:
         return (*self.switches, *(left.switch for left in self.departed))
 
     def leftover(self, switch: str) -> Job | None:
-        """Return what stands, or may, on a switch that the job has moved away from, or None for another switch."""
+        """Return the job whose entries are, or may be, on a switch that the job has left; None for another switch."""
         return next((left.job for left in self.departed if left.switch == switch), None)
 
     @property
     def parts(self) -> dict[str, Job]:
-        """Return what stands, or may, by switch, less what is confirmed gone."""
+        """Return by switch the job whose entries are there, or may be, without those that are confirmed gone."""
         everywhere = ((self.switch, self.job), *((branch.switch, branch.job) for branch in self.branches))
         gone = self.confirmed if self.state in (JobState.CHANGING, JobState.ENDING) else ()
         return {switch: job for switch, job in everywhere if job is not None and switch not in gone}
@@ -222,7 +228,8 @@ class JobRecord:
             return ()
         if self.state is JobState.INSTALLING and self.switch not in self.confirmed:
             return (self.switch,)
-        if self.job is None:  # it was deleted while only switches that it has left were to be cleared
+        # A job that was deleted while only departed switches are left to clear has no generation.
+        if self.job is None:
             return ()
         leaves = [branch.switch for branch in self.branches if branch.job and branch.switch not in self.confirmed]
         return tuple(leaves) or ((self.switch,) if self.switch not in self.confirmed else ())

@@ -25,6 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION_CHARACTERS = 64
 _MAX_SETTINGS = 32
 _MAX_CODEC_OPTIONS = 4096
+# Other members see the settings of a worker in their errors: printable ASCII only, which no terminal obeys.
 _SETTING = re.compile(r"[ -~]{0,256}")
 
 
@@ -120,7 +121,8 @@ class JobRequest:
                 raise InvalidRequestError(f"job {self.name!r}: {count} {what}", hint=hint)
         self._check_codec()
         self._check_shards()
-        try:  # as the switch's controller will, with members that are as right as can be
+        # The same check as the switch's controller will make, with made-up members.
+        try:
             self.trial().check()
         except ControlPlaneError as error:
             raise InvalidRequestError(error.what, hint=error.hint) from error
@@ -221,6 +223,7 @@ class JoinRequest:
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong."""
+        # First of all: a worker of another wire version may mean other things by every other field.
         if self.wire_version != WIRE_VERSION:
             what = f"wire version {self.wire_version} of hopsum {self.version!r:.40}, the switch speaks {WIRE_VERSION}"
             raise self._wrong(what, "install the same hopsum on the controller and on all workers")
@@ -280,4 +283,5 @@ def printable(text: str, most: int = 300) -> str:
 
 def _anybody(*ranks: int) -> Iterator[tuple[int, WorkerEndpoint]]:
     for rank in ranks:
+        # Addresses of 10.0.0.0/8, one for each rank, so that the check for equal addresses passes.
         yield rank, WorkerEndpoint(rank, 0, "02:00:00:00:00:01", str(IPv4Address((10 << 24) + 1 + rank)), 1)

@@ -81,6 +81,7 @@ class Disputes:
                 hint = "the job continues without this worker: start it again, with the settings of the others"
             else:
                 waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
+                # Nobody knows which worker is right, so all waiting ones are told both values, and start again.
                 self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
                 self.note(name, why, {*waiting, member.rank}, now_s + lease_s)
         if why:
@@ -92,11 +93,12 @@ class Disputes:
         self._disputes[job] = _Dispute(why, until_s, set(told))
 
     def against(self, job: str, rank: int, now_s: float) -> str:
-        """Return what a rank that joins is to be told, once, or "" when it is told nothing or the job begins anew."""
+        """Return the difference that a joining rank is refused for, each rank once; "" lets it join."""
         found = self._disputes.get(job)
         if found is None:
             return ""
         if rank in found.told or now_s > found.until_s:
+            # A rank that was told joins again, or a lease has passed: the job begins anew.
             del self._disputes[job]
             return ""
         found.told.add(rank)

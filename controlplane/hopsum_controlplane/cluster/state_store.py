@@ -43,7 +43,8 @@ from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
 SCHEMA_VERSION = 10
-_APPLICATION_ID = 0x686F7073  # "hops"
+# The four bytes "hops" in ASCII.
+_APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2
 _PRIVATE = 0o600
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -118,7 +119,8 @@ CREATE TABLE IF NOT EXISTS earlier_tokens (
     name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
 ) STRICT;
 """,
-    9: "",  # requests of version 0.1 name a tenant, which programs before that do not read
+    # Requests of version 0.1 name a tenant, which programs before that do not read.
+    9: "",
 }
 
 _JOB_COLUMNS = (
@@ -127,7 +129,8 @@ _JOB_COLUMNS = (
 )
 _MEMBER_COLUMNS = (
     "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
-    "phase, entered, told, report, why, leaf, settings, further"  # in this order below
+    # `_member_row` and `_member` keep this order.
+    "phase, entered, told, report, why, leaf, settings, further"
 )
 
 
@@ -180,6 +183,7 @@ class StateStore:
         Raises StoreError when that cannot be done: what was there before is there still.
         """
         with self._transaction() as database:
+            # In the record's own transaction: a generation is never on a switch without being counted.
             database.execute("UPDATE books SET last_generation = max(last_generation, ?)", (record.generation,))
             names = _JOB_COLUMNS.split(", ")
             changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
@@ -211,6 +215,7 @@ class StateStore:
     def probe(self) -> None:
         """Write what is there already. Raises StoreError when that cannot be done."""
         with self._transaction() as database:
+            # A write of the same value: it fails as a real one would, on a full disk or a read-only file system.
             database.execute("UPDATE books SET last_generation = last_generation")
 
     def backup(self) -> bytes:
@@ -226,11 +231,14 @@ class StateStore:
 
     def _open(self) -> None:
         database = self._database
+        # Of a second controller at the same file the first statement fails, before it could touch a switch.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA foreign_keys = ON")
+        # Write-ahead log and FULL: a commit is on disk, with one sync, when it returns.
         ((journal,),) = database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        with self._transaction():  # takes the lock, which the mode keeps
+        # The first write takes the file lock, and the exclusive mode keeps it until `close`.
+        with self._transaction():
             ((application,),) = database.execute("PRAGMA application_id")
             ((version,),) = database.execute("PRAGMA user_version")
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
@@ -262,6 +270,7 @@ class StateStore:
         return int(number)
 
     def _migrate(self, version: int) -> None:
+        # An older program must not write a newer database: it would lose columns that it does not know.
         if not 1 <= version <= SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} has version {version}, this program knows 1 .. {SCHEMA_VERSION}",
@@ -342,6 +351,8 @@ class StateStore:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
+        # In FORMING there is no generation, and in the other states there is one, but for a job that ends while only
+        # departed switches have entries.
         forming = record.state is JobState.FORMING
         may_lack_job = forming or (record.state is JobState.ENDING and bool(record.departed))
         wrong = not may_lack_job if record.job is None else forming
@@ -364,7 +375,9 @@ def _keep_private(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE))
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & _OTHERS:  # an older version, or an operator's copy, made it
+        # An older version, or a copy that an operator made.
+        # Digests of tokens and secrets are in the file: nobody else needs to read it.
+        if mode & _OTHERS:
             for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
                 if each.exists():
                     each.chmod(_PRIVATE)

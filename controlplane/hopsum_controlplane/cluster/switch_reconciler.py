@@ -75,6 +75,7 @@ class Pace:
     def begun(self, job: str) -> None:
         """Note that a generation begins."""
         now_s, last = self._monotonic(), self._begun.get(job)
+        # From when it could have begun: the pause itself does not make a generation long.
         short = last is not None and now_s < last.next_s + SHORT_S
         self._begun[job] = _Begun(now_s, last.short_ones + 1 if last is not None and short else 0)
 
@@ -111,7 +112,7 @@ class _Failure(NamedTuple):
 
 
 class Backoff:
-    """The last failures of the parts of one thing, by part. None is the whole. `monotonic` gives seconds."""
+    """The last failures of a switch, by job; None is the switch itself. `monotonic` gives seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -120,6 +121,8 @@ class Backoff:
     def failed(self, error: Exception, part: str | None = None) -> float:
         """Note a failure, and return in how many seconds to try again."""
         last, kind = self._failures.get(part), condition_reason(error)
+        # A switch that does not answer costs a packet a second; a refusal is expensive, and is asked for ever more
+        # seldom.
         delay_s = _FIRST_S if last is None or kind == _UNREACHABLE else min(2 * last.delay_s, _LONGEST_S)
         times = 1 + (0 if last is None or last.kind != kind else last.times)
         self._failures[part] = _Failure(str(error), kind, delay_s, self._monotonic() + delay_s, times)
@@ -128,6 +131,7 @@ class Backoff:
     def should_log(self, part: str | None = None) -> bool:
         """Return whether a failure is the first, second, fourth, eighth... of its kind in a row."""
         failure = self._failures.get(part)
+        # A power of two: the log of a failure that stays grows by its logarithm.
         return failure is not None and failure.times & (failure.times - 1) == 0
 
     def succeeded(self, part: str | None = None) -> None:
@@ -167,13 +171,20 @@ MayRemove = Callable[[str, Sequence[str]], bool]
 
 
 class SwitchReconciler:
-    """One switch. Thread-safe: one thread at a time works on it.
+    """Brings one switch to the state that the database wants. Thread-safe: one thread at a time works on the switch.
 
-    `ready` says whether all switches of a job can take a generation, `parts` gives what that generation is on each.
-    `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
-    program: it is pushed where none runs. `may_remove` is asked once, before the first foreign entries, or another
-    program, are taken off the switch, with the switch's name and what would go, in words. Without it nothing is
-    removed: foreign generations that the switch serves are kept, and `foreign` has them.
+    config: of the switch.
+    device: the switch, or a function that opens a session with it.
+    cache: the database.
+    reconcile_interval_s: seconds between two audits, 0 for none.
+    ready: says whether all switches of a job can take a generation.
+    parts: gives the jobs of a generation, one for each switch of a job.
+    links: of the cluster, for layer-2 forwarding.
+    clock: unix seconds, for generations. monotonic: seconds that never go back.
+    pipeline: the program that the switch must run; it is pushed where none runs. None for whatever runs.
+    may_remove: asked once, with the switch's name and a list in words, before foreign entries or another program are
+        taken off the switch. Without it nothing is removed: foreign generations that the switch serves stay, and
+        `foreign` has them.
     """
 
     def __init__(
@@ -221,7 +232,7 @@ class SwitchReconciler:
 
     @property
     def condition(self) -> str:
-        """Return what is wrong with the switch, an empty string when nothing is known to be."""
+        """Return the switch's problem in words, an empty string when none is known."""
         return self._backoff.condition()
 
     @property
@@ -236,7 +247,7 @@ class SwitchReconciler:
 
     @property
     def limits(self) -> Limits:
-        """Return what the switch declares, or the defaults before it was first reached."""
+        """Return the limits that the switch declares, or the defaults before it was first reached."""
         if self._device is None:
             return Limits()
         can = self._device.capabilities
@@ -271,10 +282,12 @@ class SwitchReconciler:
         Without `wait` return at once when another thread is at it: what it does not see, the next call does. What
         fails is logged, told by `condition`, and tried again later.
         """
+        # One thread at a time is at work on a switch: P4Runtime sessions and EntryTransaction are not thread-safe.
         if not self._lock.acquire(blocking=wait):
             return
         try:
             if urgent is not None:
+                # A deletion is tried at once, though something failed a moment ago.
                 self._backoff.succeeded()
                 self._backoff.succeeded(urgent)
             if self._backoff.due():
@@ -285,6 +298,8 @@ class SwitchReconciler:
     def close(self) -> None:
         """Hang up. What stands on the switch stays."""
         with self._lock:
+            # What the switch has now is unknown: the controller is made anew from the database. A database that
+            # cannot be written says nothing of the switch.
             self.controller = None
             if self._device is not None:
                 self._device.close()
@@ -298,6 +313,7 @@ class SwitchReconciler:
         return self._look(lambda controller: controller.drop_counters())
 
     def _look(self, read: Callable[[SwitchController], Mapping[str, int]]) -> Mapping[str, int]:
+        # A read must not wait for a switch that does not answer: lists and metrics come without its counters then.
         if self.controller is None or not self._lock.acquire(timeout=_PATIENCE_S):
             return {}
         try:
@@ -312,6 +328,7 @@ class SwitchReconciler:
         try:
             try:
                 self._reconcile_once()
+            # A restarted switch has no entries: its jobs are over (rule E1), and it is set up again in the same pass.
             except SwitchStateLostError as error:  # what is to be done about it is known, and urgent
                 _log.warning("switch %s: %s", self.config.name, error, extra={"switch": self.config.name})
                 self.controller = None
@@ -327,7 +344,10 @@ class SwitchReconciler:
         controller = self.controller or self._take_over()
         if self._audit_is_due():
             self._audit(controller)
+        # Before the generation: its members fetch results from each other through the switch as soon as they are
+        # told.
         self._forward()
+        # Bounded, so that jobs that begin and end all the time do not keep the probe and the audit away.
         for _ in range(_PASSES):
             if not self._serve_all(controller):
                 break
@@ -350,6 +370,7 @@ class SwitchReconciler:
         """Do one thing for each job that wants something, in turn. Return whether there was any."""
         names = [record.name for record in self._cache.records(self.config.name)]
         self._pace.keep_only(names)
+        # Begin behind the job that was served last: a busy job does not starve the ones behind it.
         after = bisect_right(names, self._served)
         served = False
         for name in names[after:] + names[:after]:
@@ -379,10 +400,12 @@ class SwitchReconciler:
             else:
                 self._remove(controller, record)
         except WriteError as error:
-            if not error.failures:  # nobody knows what the switch did
+            # A write without an answer: the switch may have applied any part of it.
+            if not error.failures:
                 raise
             self._backoff.failed(error, record.name)
-            self._audit_at_s = self._monotonic()  # what is in the way may be somebody else's
+            # The entry that is in the way may be another client's: an audit finds out.
+            self._audit_at_s = self._monotonic()
             _log.error("job %s: %s", record.name, error, extra={"job": record.name, "switch": self.config.name})
         else:
             self._backoff.succeeded(record.name)
@@ -394,8 +417,11 @@ class SwitchReconciler:
 
     def _begin(self, controller: SwitchController, record: JobRecord) -> None:
         self._forward()
+        # The generation is on disk before the first entry is written: after a crash the database says what may be on
+        # the switch.
         begun = self._cache.apply(record.name, self._take_generation, missing_ok=True)
-        if begun is not None and begun.state is JobState.INSTALLING:  # nobody left, or deleted it
+        # A worker may have left, or the job been deleted, since `record` was read.
+        if begun is not None and begun.state is JobState.INSTALLING:
             self._pace.begun(record.name)
             self._write(controller, begun)
 
@@ -408,6 +434,8 @@ class SwitchReconciler:
     def _write(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part, unless it stands already. A generation that cannot be written is over."""
         job, name = record.parts[self.config.name], self.config.name
+        # A crash between the write and the next step leaves the entries complete: they are adopted, and only the step
+        # is missing.
         actual = {made.generation: made for made in controller.jobs if made not in controller.ending}
         made = actual.get(job.generation)
         if made is None:
@@ -417,6 +445,8 @@ class SwitchReconciler:
                     job.spec, job_index=job.job_index, region=job.region, generation=job.generation
                 )
             except ControlPlaneError as error:
+                # Rule E1: entries of a generation are written once. After a failure the next try has another
+                # generation.
                 self._over(job, f"switch {name} did not take it: {error}")
                 if not _has(controller, job):
                     self._gone(job)
@@ -428,6 +458,7 @@ class SwitchReconciler:
 
     def _remove(self, controller: SwitchController, record: JobRecord) -> None:
         job = record.parts[self.config.name]
+        # Only when the switch has confirmed the removal does the database free the slots (rule S1).
         if _has(controller, job):
             controller.delete_job(job)
         self._gone(job)
@@ -452,6 +483,7 @@ class SwitchReconciler:
         """Take a step of a job if it still has this generation."""
         self._cache.apply(
             job.spec.name,
+            # The record may have gone on since: a step for an older generation must not touch a newer one.
             lambda record: step(record) if record.generation == job.generation else record,
             missing_ok=True,
         )
@@ -477,10 +509,12 @@ class SwitchReconciler:
         self._condemned = frozenset()
         self._note_foreign(controller.foreign)
         self._cache.observe_generation(generations.last)
+        # What the database says runs here, and the switch has lost, is over by rule E1.
         for adoption in controller.adoptions.values():
             if adoption.status is AdoptionStatus.LOST:
                 self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
         for record in self._cache.records(name):
+            # Nobody was told of a generation in INSTALLING: ending it costs no worker anything.
             if record.state is JobState.INSTALLING and name in record.parts:
                 self._over(record.parts[name], "the controller was interrupted while it was written")
         self._tell("took off", controller.taken_over.removed)
@@ -510,6 +544,7 @@ class SwitchReconciler:
         """
         if self.config.registered:
             return True
+        # The operator is asked once for each start: a switch that comes back must not ask at an unattended terminal.
         ask, self._may_remove = self._may_remove, None
         return ask is not None and ask(self.config.name, what)
 
@@ -536,6 +571,7 @@ class SwitchReconciler:
         name, found = self.config.name, "another program" if cookie is not None else "no program"
         for record in self._cache.records(name):
             if name in record.parts:
+                # Jobs end before the push: their workers need not wait until the switch is set up again.
                 self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
         if cookie is not None and not self._asked([f"a program with cookie {cookie:#x}, and all that stands there"]):
             raise PipelineMismatchError(
@@ -551,6 +587,7 @@ class SwitchReconciler:
     def _audit_is_due(self) -> bool:
         """Return whether it is time, or the switch may have changed in the time between two sessions."""
         sessions = self.sessions
+        # Between two sessions anybody may have written the switch.
         fresh = sessions != self._sessions
         self._sessions = sessions
         return fresh or (self._reconcile_interval_s > 0 and self._monotonic() >= self._audit_at_s)
@@ -571,6 +608,7 @@ class SwitchReconciler:
             _log.warning("switch %s: %s", self.config.name, line, extra={"switch": self.config.name})
         for finding in audit.findings:
             if finding.lost:
+                # The database first: the workers of the lost job hear of it before its entries are removed.
                 self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
         self._condemned = frozenset(entity.key() for entity in audit.foreign)
         repair = controller.repair(audit)
@@ -594,7 +632,7 @@ def _first(lines: Sequence[str], most: int = 5) -> list[str]:
 
 
 def _job_at(record: JobRecord, switch: str) -> Job | None:
-    """Return what stands of a job on a switch, or may, also where it has moved away."""
+    """Return the job whose entries are on a switch, or may be, also where it has moved away."""
     return record.parts.get(switch) or record.leftover(switch)
 
 

@@ -87,7 +87,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         )
 
     def source(self, switch: SwitchConfig) -> DeviceSource:
-        """Return what opens a session with a switch that registers. Raises ClusterConfigError where none can."""
+        """Return the device of a switch that registers. Raises ClusterConfigError where there can be none."""
         if self._registered is None:
             raise ClusterConfigError("this controller takes no switches that register", hint="configure the switch")
         return self._registered.source(switch)
@@ -102,11 +102,14 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             others = tuple(each for each in self.config.switches if each.name != config.name)
             after = replace(self.config, switches=(*others, config))
             after.check()
+            # The database comes first: a controller that dies here drives the switch at its next start.
             self._cache.put_switch(switch)
             self.config, before = after, self._reconcilers.get(config.name)
             made = self._made(config, source, None if self._registered is None else self._registered.pipeline)
+            # A new dictionary: threads iterate over the old one without a lock.
             self._reconcilers = {**self._reconcilers, config.name: made}
         if before is not None:
+            # Outside the lock: closing waits for a thread at work on the switch.
             before.close()
 
     def remove(self, name: str) -> SwitchReconciler:
@@ -138,8 +141,12 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return self._reconcilers.values()
 
     def capacities(self, request: JobRequest, obstacle: Callable[[SwitchConfig], str]) -> list[SwitchCapacity]:
-        """Return what is left of every switch for a job, under the cache's lock. `obstacle` adds why one takes none."""
+        """Return the free part of every switch for a job. Under the cache's lock.
+
+        `obstacle` says why a switch takes no further job, empty if it does.
+        """
         trial = request.trial()
+        # A spine looks nothing up, so it need not have the lookup operations.
         bare = replace(trial, table=None, table16=None, table6=None)
         found = []
         for reconciler in self._reconcilers.values():
@@ -172,6 +179,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     def end(self, record: JobRecord) -> None:
         """Remove a job from its switches now, though something there failed a moment ago: leaves first (rule T7)."""
         known = self._reconcilers
+        # Leaves before the spine (rule T7): `places` begins with the spine.
         for name in record.places[::-1]:
             if name in known:
                 known[name].reconcile(urgent=record.name)
@@ -239,6 +247,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
     def _ready(self, record: JobRecord) -> bool:
         """Return whether all switches of the next generation can take it now. Leaves without workers are not asked."""
+        # A generation is begun only when all its switches can take it: else it would be over at once, and used up.
         leaves = {member.leaf for member in record.members if member.phase is MemberPhase.WAITING and member.leaf}
         return all(self._reconcilers[name].can_try(record.name) for name in {record.switch, *leaves})
 

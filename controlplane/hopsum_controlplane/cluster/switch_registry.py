@@ -124,9 +124,11 @@ class SwitchRegistry:
     ) -> None:
         self._config, self._cache, self._reconcilers, self._monotonic = config, cache, reconcilers, monotonic
         self._configured = {switch.name for switch in config.switches}
-        self._until_s: dict[str, float] = {}  # under the lock of the cache, and so is:
+        # `_until_s` and `_coming` are used under the cache's lock.
+        self._until_s: dict[str, float] = {}
         self._coming: set[str] = set()
         for switch in cache.switches():
+            # After a start nobody has been heard yet: every known switch has a whole lease to register again.
             self._renew(switch.name)
 
     def register(self, request: RegistrationRequest) -> SwitchLease:
@@ -158,6 +160,7 @@ class SwitchRegistry:
                 return ()
             if self.is_live(name):
                 _log.info("switch %s deregisters", name, extra={"switch": name})
+            # The switch stays in the database while jobs have places there: only its lease ends.
             self._until_s[name] = -math.inf
             left = tuple(record.name for record in self._cache.records(name))
         self._forget_unused()
@@ -229,6 +232,8 @@ class SwitchRegistry:
         try:
             source = self._reconcilers.source(config)
             if not isinstance(source, Device):
+                # A session is opened and closed as a test: a switch behind a firewall is refused with a reason, not
+                # listed as unreachable.
                 source().close()
         except ControlPlaneError as error:
             raise InvalidRequestError(
@@ -256,6 +261,7 @@ class SwitchRegistry:
             raise InvalidRequestError(what, hint="register by another name (--switch-name)")
         if known is None:
             return
+        # Two processes under one name would take the switch from each other at every heartbeat.
         if incarnation in known.replaced:
             what = f"switch {name!r} was started again, at {known.config.address}: another process has its name"
             raise UnauthenticatedError(what, hint="run one worker-switch of a name at a time")
@@ -264,6 +270,7 @@ class SwitchRegistry:
             lease_s = self._config.lease_s
             hint = f"register by another name (--switch-name), or wait for its lease of {lease_s:g} s to end"
             raise InvalidRequestError(f"switch {name!r} is registered from {there}, and this is {here}", hint=hint)
+        # A restarted switch with fewer slots could not hold the jobs that have places on it.
         used = max((record.place(name)[1].end for record in self._cache.records(name)), default=0)
         if used > config.slots:
             what = f"switch {name!r} comes back with {config.slots} slots, and its jobs have slots up to {used}"
@@ -280,7 +287,8 @@ class SwitchRegistry:
                 gone.append(self._reconcilers.remove(name))
                 self._until_s.pop(name, None)
                 _log.info("switch %s is forgotten: no job is there, and it has no lease", name, extra={"switch": name})
-        for reconciler in gone:  # not under the lock, for which a thread may wait that is at work on the switch
+        # Outside the cache's lock: a thread at work on the switch may wait for that lock.
+        for reconciler in gone:
             reconciler.close()
 
     def _renew(self, name: str) -> None:

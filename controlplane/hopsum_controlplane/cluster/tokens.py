@@ -16,7 +16,7 @@ _TOKEN_BYTES = 32
 
 
 class RandomSource(Protocol):
-    """What is used of the module `secrets`."""
+    """A source of random tokens, such as the module `secrets`."""
 
     def token_urlsafe(self, nbytes: int | None = None) -> str:
         """Return `nbytes` random bytes as text."""
@@ -37,10 +37,12 @@ def matches(secret: str | bytes, kept: bytes) -> bool:
 
     The time that it takes does not tell how near.
     """
+    # Digests are compared in constant time: the time of an answer does not help to guess a token.
     return hmac.compare_digest(digest(secret), kept)
 
 
 def member_secret(token: str, job: str, rank: int, incarnation: bytes) -> bytes:
     """Return the secret, 32 bytes, of a member: the same for the same incarnation of the same rank."""
+    # No part can hold a zero byte but the incarnation, which has a fixed length: no two members share an input.
     what = b"\0".join((b"hopsum member", job.encode(), str(rank).encode(), incarnation))
     return hmac.digest(token.encode(), what, "sha256")

@@ -23,12 +23,13 @@ CONTROLLER_ELECTION_ID = (1, 0)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a target declares about itself.
+    """The limits of a kind of switch.
 
-    `max_window` is how many packets each worker of a job should have in flight at most, None when the
-    target sets no limit below the number of slots. `max_growth_bytes` is how much longer than it came in a frame can
-    leave, None for no limit. `registers` tells whether register cells can be read. `ops` are what its program sums,
-    in the order of their numbers.
+    target: its name.
+    max_window: packets that a worker should have in flight at most, None for as many as the job has slots.
+    max_growth_bytes: bytes by which a frame may leave longer than it came, None for no limit.
+    registers: whether register cells can be read.
+    ops: operations of its program, in the order of their numbers.
     """
 
     target: str
@@ -58,7 +59,7 @@ class PipelineConfig:
 
     @property
     def cookie(self) -> int:
-        """Return what identifies this program on a switch: 64 bits of a hash over both files, never 0."""
+        """Return the number by which a switch tells this program: 64 bits of a hash over both files, never 0."""
         digest = hashlib.sha256()
         for part in (self.device_config, self.p4info.encode()):
             digest.update(len(part).to_bytes(8, "big") + part)

@@ -94,6 +94,7 @@ class P4RuntimeDevice(Device):
     def write(self, updates: Sequence[Update]) -> None:
         """Write one batch, as Device.write says, with one RPC for each `write_updates` of it."""
         step = self.write_updates or max(1, len(updates))
+        # An empty batch is one empty RPC: it still finds out whether this client is primary.
         starts = range(0, len(updates), step) or range(1)
         requests = [self._write_request(updates[at : at + step]) for at in starts]
         failures: list[FailedUpdate] = []
@@ -132,7 +133,8 @@ class P4RuntimeDevice(Device):
         info = self.p4info.counters[counter]
         stop = info.size if count is None else start + count
         query = [p4runtime_pb2.Entity(counter_entry=p4runtime_pb2.CounterEntry(counter_id=info.id))]
-        if (start, stop) != (0, info.size):  # an entry without an index asks for all cells
+        # An entry without an index asks for all cells.
+        if (start, stop) != (0, info.size):
             query = [p4runtime_pb2.Entity() for _ in range(start, stop)]
             for index, entity in enumerate(query, start):
                 entity.counter_entry.counter_id = info.id
@@ -148,6 +150,7 @@ class P4RuntimeDevice(Device):
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
         p4info = P4Info.from_text(pipeline.p4info)
+        # No call of P4Runtime tells that another client became primary: the stream is read before every call.
         self._session.check()
         request = _SetConfig(device_id=self._device_id, role=self._role, action=_SetConfig.VERIFY_AND_COMMIT)
         request.election_id.high, request.election_id.low = self._session.election_id
@@ -171,7 +174,8 @@ class P4RuntimeDevice(Device):
             timeout_s = min(self._rpc_timeout_s, PROBE_TIMEOUT_S)
             return self._session.stub.GetForwardingPipelineConfig(request, timeout=timeout_s).config
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:  # how the specification says "no program yet"
+            # In P4Runtime FAILED_PRECONDITION means that no program runs yet.
+            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
                 return p4runtime_pb2.ForwardingPipelineConfig()
             raise self._rpc_error("GetForwardingPipelineConfig", error) from None
 
@@ -216,6 +220,7 @@ class P4RuntimeDevice(Device):
             failures = _failed_updates(error, batch[at : at + len(request.updates)])
             if failures:
                 return [failure._replace(position=failure.position + at) for failure in failures]
+            # The switch may have applied the batch: the caller learns that by a WriteError without failures.
             if error.code() in _UNANSWERED:
                 reason = f"{error.code().name} {error.details()!r}"
                 text = f"Write of {len(batch)} updates ended without an answer: {reason}"
@@ -223,7 +228,8 @@ class P4RuntimeDevice(Device):
             why = self._rpc_error("Write", error)
         except ControlPlaneError as error:
             why = error
-        if at:  # what came before stands, or was refused
+        # The parts before `at` are written, or were refused one by one.
+        if at:
             text = f"Write of {len(batch)} updates ended after {at}: {why.what}"
             raise WriteError(batch, (), why=text, where=self.where, hint=why.hint)
         raise why

@@ -43,6 +43,7 @@ def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
     Without an `owner` an id is only raised past one that no client has any more.
     """
     high, low = asked
+    # An id with a low word was given in full, and is never changed.
     if low or (answer.ours and not owner):
         return None
     highest_high, highest_low = answer.highest
@@ -50,6 +51,7 @@ def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
         return high, _low(1, owner)
     if highest_high > high or (answer.taken and not same_owner(answer.highest, owner)):
         return None
+    # The high half of the low word counts sessions of the owner in its low half: the next count wins.
     count = (highest_low >> 32) + 1
     return (high, _low(count, owner)) if count < OWNERS else None
 
@@ -99,8 +101,10 @@ class _Stream:
                 if message.WhichOneof("update") == "arbitration":
                     self.arbitrations.put(message.arbitration)
         except grpc.RpcError:
-            pass  # `call` keeps its code and details
+            # `call` keeps its code and details.
+            pass
         finally:
+            # None is the end of the stream for the thread that asks, whatever ended it.
             self.arbitrations.put(None)
 
     def send(self, request: p4runtime_pb2.StreamMessageRequest) -> None:
@@ -117,11 +121,13 @@ class _Stream:
         """Say whether the stream has ended. What came before its end is in `arbitrations` then."""
         if not self.call.done():
             return False
+        # The reader thread may still hand over the last message before its end.
         self.receiver.join(_CLOSE_S)
         return True
 
     def close(self) -> None:
         """End the stream. Cancel it where the server does not end its side in time."""
+        # None ends the request iterator, which half-closes the stream.
         self._requests.put(None)
         self.receiver.join(_CLOSE_S)
         if self.receiver.is_alive():
@@ -142,7 +148,9 @@ class Session:
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._stream = _Stream(self.stub, where)
         self._closed = False
-        self._lost: tuple[type[ControlPlaneError], str, str] | None = None  # the error's class, words and hint
+        # Class, words and hint of the error that every later call raises.
+        self._lost: tuple[type[ControlPlaneError], str, str] | None = None
+        # A process that forgets to close would else leave its stream to the switch's own time-out.
         atexit.register(self.close)
 
     @classmethod
@@ -166,6 +174,7 @@ class Session:
         then.
         """
         where = f"switch {device_id} at {address}"
+        # A channel of its own asks first: a stream on a dead address would wait for gRPC's own back-off.
         wait_for_server(address, where, timeout_s, tls)
         session = cls(address, device_id, election_id, role, where, tls)
         try:
@@ -202,6 +211,7 @@ class Session:
 
     def _become_primary(self, owner: int, timeout_s: float) -> None:
         """Ask to be primary. Ask again with a higher id where a session of ours, or one that is over, had this one."""
+        # The configured id with the low word 0 asks who is primary, and takes the switch where nobody is.
         told = self._arbitrate(timeout_s)
         if told is not None:
             code = told.status.code
@@ -211,6 +221,8 @@ class Session:
             if following is not None:
                 self.election_id = following
                 told = self._arbitrate(timeout_s)
+                # The answer to the first request may come again, when the other client leaves: it is not the answer
+                # to the second.
                 while told is not None and not _answers(told, following):
                     told = self._stream.next_arbitration(timeout_s)
         if told is None and not self._stream.ended():
@@ -259,7 +271,7 @@ def _answers(told: p4runtime_pb2.MasterArbitrationUpdate, election_id: ElectionI
 
 
 def _not_primary(ours: ElectionId, highest: ElectionId) -> tuple[str, str]:
-    """Return what is the matter in words, with ids as they are configured, and what to do about it."""
+    """Return why this session is not the primary one, with ids as they are configured, and the remedy."""
     if ours[0] == highest[0] and ours[1] % OWNERS != highest[1] % OWNERS:
         what = (
             f"another controller, with another database, has the switch with the same election_id {ours[0]} as this one"

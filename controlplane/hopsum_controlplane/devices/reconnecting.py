@@ -64,7 +64,8 @@ class ReconnectingDevice(Device):
         self._cookie = cookie
         self._monotonic = monotonic
         self._chance = chance if chance is not None else random.Random()
-        self._failed = 0  # attempts since the last session
+        # Attempts in a row without a session.
+        self._failed = 0
         self._not_before_s = 0.0
         self._why = ""
         self._forgotten = False
@@ -114,9 +115,11 @@ class ReconnectingDevice(Device):
         device = self._ready(program)
         try:
             return action(device)
+        # Nothing was sent: the call is made again over a new session, below.
         except SessionLostError:
             self._drop()
         except WriteError as error:
+            # The batch was sent and not answered: it must not be sent again, as it may be applied.
             if not error.failures:
                 self._drop()
             raise
@@ -147,6 +150,8 @@ class ReconnectingDevice(Device):
         try:
             device = self._connect()
             try:
+                # A switch that restarted runs no program, or has lost its entries with it: its jobs are over (rule
+                # E1).
                 self._forgotten = device.cookie() != self._cookie
             except BaseException:
                 device.close()
@@ -163,6 +168,7 @@ class ReconnectingDevice(Device):
         return device
 
     def _pause(self, error: ControlPlaneError) -> None:
+        # Half of the pause is random, so that controllers do not come back in step.
         longest_s = min(FIRST_PAUSE_S * 2**self._failed, LONGEST_PAUSE_S)
         self._failed += 1
         self._why = error.what

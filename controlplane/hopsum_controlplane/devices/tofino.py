@@ -69,7 +69,7 @@ class TofinoPipeline(PipelineConfig):
 
     @property
     def cookie(self) -> int:
-        """Return what identifies program and set-up: a changed set-up is another one, which starts from nothing."""
+        """Return the number of program and set-up together: a changed set-up is another program, which starts empty."""
         return PipelineConfig(self.device_config + self.setup.text().encode(), self.p4info).cookie
 
 
@@ -163,7 +163,8 @@ class TofinoDevice(Device):
         self._session.check()
         if self._cookie is None:
             return None
-        last = self.encoding.entry(loop_entries(TOFINO, ())[-1])  # its key is that of any chip
+        # Tables `loop` of both chips have the same key.
+        last = self.encoding.entry(loop_entries(TOFINO, ())[-1])
         last.ClearField("data")
         return self._cookie if self._read([last]) else None
 
@@ -172,14 +173,17 @@ class TofinoDevice(Device):
         chip = chip_of(pipeline)
         setup = pipeline.setup if isinstance(pipeline, TofinoPipeline) else ChipSetup()
         config = CLASSES["ForwardingPipelineConfig"].FromString(pipeline.device_config)
+        # BF Runtime keeps no cookie: the program's name carries it, and the server returns the name.
         config.p4_name = f"{config.p4_name}-{pipeline.cookie:016x}"
         self._session.check()
+        # From here on the old program is gone, whether or not the push succeeds.
         self._encoding = self._cookie = None
         self._session.push(config, self._push_timeout_s)
         self._bind()
         self._set_up_ports(chip, setup)
         for port in dict.fromkeys(chip.used_loop_ports(setup.loop_ports)):
             self._set_up_queues(chip, port)
+        # The loop entries come last: `cookie` takes the last of them as the sign that the set-up is complete.
         self.write([Insert(entry) for entry in loop_entries(chip, setup.loop_ports)])
 
     def close(self) -> None:
@@ -261,7 +265,8 @@ class TofinoDevice(Device):
         found = (encoding.values(GROUPS, entry) for entry in self._read([encoding.fixed(GROUPS, {})]))
         held = {values["$MGID"]: values.get("$MULTICAST_NODE_ID", []) for values in found}
         if isinstance(change, Insert) == (group.id in held):
-            return [update(kind, encoding.group(group.id, []))]  # which the switch refuses
+            # The switch refuses this update, and the refusal names it.
+            return [update(kind, encoding.group(group.id, []))]
         old = held.get(group.id, [])
         gone = [update(UpdateType.DELETE, encoding.node(number)) for number in old]
         if isinstance(change, Delete):
@@ -275,6 +280,7 @@ class TofinoDevice(Device):
         self, batch: Sequence[Update], parts: Sequence[Sequence[Any]], at: int, stop: int
     ) -> list[FailedUpdate]:
         """Write the updates at .. stop - 1 of a batch; return what was refused. Raises as Device.write does."""
+        # One update of ours is several of BF Runtime's: a refusal of any of these refuses ours.
         places = [number for number in range(at, stop) for _ in parts[number]]
         sent = False
         try:

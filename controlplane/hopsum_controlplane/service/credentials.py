@@ -87,7 +87,7 @@ class ServerCredentials:
         self.tls, self._now = tls, content
 
     def _next(self) -> Any:
-        """Return what a new connection is to be served with, None for what the one before was. A thread of gRPC's."""
+        """Return the certificate of a new connection, None for the one before. Called by a thread of gRPC's."""
         now = self._now
         if now is self._given:
             return None

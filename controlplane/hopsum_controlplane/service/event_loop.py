@@ -21,7 +21,7 @@ class EventLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Return what a coroutine returns on the loop."""
+        """Run a coroutine on the loop, wait for it and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def answers(self, within_s: float) -> bool:
@@ -76,7 +76,8 @@ class Bell:
                 del self._events[job]
 
     def _later(self, job: str | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed
+        # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._set, job)
 
     def _set(self, job: str | None) -> None:

@@ -47,7 +47,8 @@ REQUEST_BYTES_MAX: Final = 128 << 10
 DESCRIPTORS_KEPT: Final = 128
 """The process's descriptors for switches, database and the page. Connections to the service leave these free."""
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # a second controller at the same port is an error, not a half of the calls
+    # With SO_REUSEPORT a second controller would get half of the calls instead of an error.
+    ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 8 << 10),
@@ -55,10 +56,13 @@ _OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
     ("grpc.keepalive_time_ms", int(PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", int(DEAD_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", int(DEAD_S * 1000)),  # newer versions of gRPC wait for this, a minute without it
+    # Newer versions of gRPC read this name, and wait a minute without it.
+    ("grpc.http2.ping_timeout_ms", int(DEAD_S * 1000)),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
-    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # of what clients may send; they do each 5 s
+    # No bound on pings: a stream may have no news for hours.
+    ("grpc.http2.max_pings_without_data", 0),
+    # Clients ping every 5 s.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
 )
 _ALL: Final = (1 << 31) - 2
 _log: Final = logging.getLogger(__name__)
@@ -181,7 +185,8 @@ class Service:
         """Start the server. Return where it listens."""
         server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
         server.add_generic_rpc_handlers(handlers)
-        before = os.umask(0o177)  # of a unix socket's file
+        # The file of a unix socket gets mode 0600.
+        before = os.umask(0o177)
         port, why = 0, "no such address here"
         try:
             if self._credentials is None:

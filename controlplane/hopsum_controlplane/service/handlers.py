@@ -130,7 +130,7 @@ class Lane:
         self._executor = executor
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return what a function returns in one of the threads."""
+        """Run a function in one of the threads and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
@@ -142,7 +142,8 @@ class Lane:
             except Exception:
                 _log.exception("%s failed", function.__name__)
 
-        with suppress(RuntimeError):  # the threads have ended
+        # The service is closing, and its threads have ended.
+        with suppress(RuntimeError):
             self._executor.submit(logged)
 
     def answer(self, function: Callable[[Any, Call], Any]) -> Answer:
@@ -187,15 +188,18 @@ def _guarded(
             clients.require(certificate)
             with admit(name, call):
                 data = await _message(context)
-                short = len(data) <= _SHORT_BYTES  # a long message would hold up the loop, and so every heartbeat
+                # A long message would hold up the loop, and so every heartbeat.
+                short = len(data) <= _SHORT_BYTES
                 message = _parsed(method, data) if short else await lane.run(_parsed, method, data)
                 async with aclosing(answer(message, call)) as replies:
                     async for reply in replies:
-                        async with asyncio.timeout(SEND_S):  # a client that reads nothing holds a place no longer
+                        # A client that reads nothing holds a place no longer.
+                        async with asyncio.timeout(SEND_S):
                             await context.write(reply)
             return
         except Exception as error:
-            code, told = _status(name, error)  # outside of the block: `abort` raises, and would be caught above
+            # `abort` raises to end the call. Inside the try block its error would be caught again.
+            code, told = _status(name, error)
         await context.abort(code, told)
 
     return serve
@@ -232,7 +236,7 @@ def _parsed(method: Method, data: bytes) -> Any:
 
 
 def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
-    """Return what a client is told of an error."""
+    """Return the status and the message that a client gets for an error."""
     if isinstance(error, TooManyClientsError):
         return error.code, error.told
     if isinstance(error, TimeoutError):
@@ -252,7 +256,8 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
     JobExistsError: grpc.StatusCode.ALREADY_EXISTS,
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     ResourceExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    UndecidedError: grpc.StatusCode.UNAVAILABLE,  # its workers go on, as while no controller answers
+    # Workers go on summing, as while no controller answers.
+    UndecidedError: grpc.StatusCode.UNAVAILABLE,
     StoreError: grpc.StatusCode.INTERNAL,
 }
 

@@ -146,13 +146,15 @@ class Workers:
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
             while not presence.left:
-                event.clear()  # before the look: news that comes after it sets the event again
+                # Clear before the look: news that comes during the look sets the event again.
+                event.clear()
                 if self._closing:
                     raise TooManyClientsError(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
                 try:
                     beat = await self._beats.run(look)
                 except ControlPlaneError:
-                    if presence.left:  # LEAVE came while this look was made: no error for the stream that it ends
+                    # LEAVE came while this look was made: no error for the stream that it ends.
+                    if presence.left:
                         return
                     raise
                 if beat != told:
@@ -194,7 +196,8 @@ class Workers:
                     self._rest.submit(self._disconnected, *key)
 
     def _disconnected(self, job: str, rank: int, secret: bytes) -> None:
-        with suppress(ControlPlaneError):  # it has no place any more
+        # The member was evicted or replaced meanwhile.
+        with suppress(ControlPlaneError):
             self._controller.disconnected(job, rank, secret)
 
 
@@ -221,7 +224,7 @@ def _wait_s(asked_s: float, left_s: float | None) -> float:
 
 
 def join_request(message: Any, token: str) -> JoinRequest:
-    """Return what a worker asks for."""
+    """Make the value of a JOIN. Values out of range are for the cluster to refuse."""
     return JoinRequest(
         job=message.job,
         token=token,
@@ -250,7 +253,7 @@ def _report(message: Any) -> Report:
 
 
 def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipResponse:
-    """Return what a worker is told that waits."""
+    """Make the answer to a worker that waits for a generation."""
     return pb.AwaitMembershipResponse(
         pending=pb.AwaitMembershipResponse.Pending(
             missing_ranks=pending.missing_ranks,
@@ -264,7 +267,7 @@ def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipRespo
 
 
 def beat_message(beat: HeartbeatResult) -> pb.HeartbeatResponse:
-    """Return what a worker is told that lives."""
+    """Make the answer to a heartbeat."""
     return pb.HeartbeatResponse(
         state=state_number(beat.state),
         generation=beat.generation,

@@ -118,7 +118,7 @@ class Jobs:
         self._audit.write(action, **about, before=before, after=self._state(job))
 
     def _state(self, job: str) -> Mapping[str, Any] | None:
-        """Return what the audit log says of a job, None where there is none of this name."""
+        """Return a job's state and size for the audit log, None where there is no job of this name."""
         for view in self._controller.jobs():
             if view.name == job:
                 size = {"workers": view.workers, "slots": view.slots, "switches": [*view.switches]}
@@ -130,7 +130,8 @@ class Jobs:
 
     def _get_job(self, request: Any, call: Call) -> Any:
         if self._controller.knows(call.token):
-            self._controller.locate(request.name, call.token)  # refuses another job's token
+            # `locate` refuses another job's token.
+            self._controller.locate(request.name, call.token)
         return self._controller.job(request.name)
 
     def _move_job(self, request: Any, call: Call) -> Any:
@@ -191,7 +192,7 @@ class Switches:
 
 
 def job_request(message: Any) -> JobRequest:
-    """Return what an operator asks for."""
+    """Make the value of an operator's request. Values out of range are for the cluster to refuse."""
     return JobRequest(
         name=message.name,
         workers=message.workers,
@@ -214,7 +215,7 @@ def job_request(message: Any) -> JobRequest:
 
 
 def registration_request(message: Any) -> RegistrationRequest:
-    """Return what a switch asks for that registers."""
+    """Make the value of a switch's registration."""
     return RegistrationRequest(
         name=message.name,
         incarnation=message.incarnation,

@@ -32,6 +32,7 @@ def workers(job: Job) -> list[TableEntry]:
 
     A worker's entry has its bit of the contributors. An observer's entry has none.
     """
+    # An observer's bit is 0: its packets can never add to a sum.
     members = [(worker, 1 << worker.rank) for worker in job.spec.workers]
     return [_member(job, *member) for member in (*members, *((observer, 0) for observer in job.spec.observers))]
 

@@ -23,5 +23,6 @@ def l2(stations: Mapping[str, int]) -> list[TableEntry]:
 
 def broadcast(ports: Collection[int]) -> list[MulticastGroup | TableEntry]:
     """Build what floods broadcast frames to `ports`, except the one that they came from."""
+    # Egress drops the copy that would leave by the port that the frame came in.
     group = MulticastGroup(FLOOD_GROUP, tuple(Replica(port, 0) for port in sorted(ports)))
     return [group, TableEntry(L2, {"dst": _BROADCAST}, "flood", {"group": FLOOD_GROUP})]

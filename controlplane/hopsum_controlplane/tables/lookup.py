@@ -67,6 +67,7 @@ def half_words(job: Job, program: Program) -> list[TableEntry]:
 
 def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:
     """Return the action's parameters: `c<i>` is coefficient i of the table's polynomial in every lane of a vector."""
+    # One value in every lane of the vector: a multiplication by this number copies a coefficient to all lanes.
     ones = int.from_bytes((1).to_bytes(lane_bits // 8, "big") * (VECTOR_BITS // lane_bits), "big")
     return {f"c{number}": value * ones for number, value in enumerate(polynomial(table))}
 
@@ -81,6 +82,8 @@ def polynomial(table: Sequence[int]) -> list[int]:
     while bit < len(coefficients):
         for number in range(len(coefficients)):
             if number & bit:
+                # The Moebius transform over GF(2): each pass removes one bit's share from the coefficients that
+                # contain it.
                 coefficients[number] ^= coefficients[number ^ bit]
         bit <<= 1
     return coefficients

@@ -47,5 +47,6 @@ def loss(direction: Direction, port: int, probability: float) -> list[TableEntry
         raise ControlPlaneError(f"loss with probability {probability} on port {port}", hint="give one of 0 .. 1")
     if probability == 0:
         return []
+    # The program compares 32 random bits with the threshold: the largest one, 2^32 - 1, is as near to 1 as it gets.
     threshold = min(max(1, round(probability * _DRAWS)), _DRAWS - 1)
     return [TableEntry(direction.table, {"port": port}, direction.action, {"threshold": threshold})]

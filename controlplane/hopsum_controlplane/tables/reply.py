@@ -13,6 +13,7 @@ REWRITE = "rewrite"
 def group(job: Job) -> list[MulticastGroup]:
     """Build the job's multicast group: a copy for every worker and leaf, whose instance is its rank or number."""
     replicas = [Replica(worker.port, worker.rank) for worker in job.spec.workers]
+    # A leaf gets one copy, and multiplies it for its own workers.
     replicas += [Replica(leaf.port, leaf.number) for leaf in job.spec.leaves]
     return [MulticastGroup(job.group, tuple(sorted(replicas, key=replica_order)))]
 

@@ -326,7 +326,8 @@ class Clients:
         # The connection's own thread reads the end and closes the socket: a number that another connection may have
         # by then is never closed here.
         del self._clients[connection]
-        with suppress(OSError):  # it has ended by itself
+        # The connection has ended by itself.
+        with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 

@@ -43,5 +43,3 @@ def methods(service: str) -> dict[str, Method]:
         )
         for method in control_pb2.DESCRIPTOR.services_by_name[service].methods
     }
-
-

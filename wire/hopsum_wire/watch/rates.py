@@ -63,7 +63,8 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
     speeds = {rank: _per_second(moved[rank], over_s) for rank, over_s in told_over_s(before, after, seconds).items()}
     speed = _summed(speeds) if len(speeds) == len(moved) else {}
     shown = {name: speed[name] for name in STATISTICS if name in speed}
-    if "allreduces" in shown:  # each is one of the job
+    # Every rank counts the same all-reduces, so the sum over ranks counts each n times.
+    if "allreduces" in shown:
         shown["allreduces"] /= len(speeds)
     stalled = stall(before, after, seconds)
     health, reason = _health(after, stalled, sums.get("allreduces", 0.0) > 0)
