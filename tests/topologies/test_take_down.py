@@ -41,7 +41,6 @@ def name_of(pid: int) -> str:
     [
         ("native", signal.SIGINT, 130),
         ("native", signal.SIGKILL, -signal.SIGKILL),
-        ("bmv2", signal.SIGSEGV, -signal.SIGSEGV),
         ("mininet", signal.SIGTERM, 143),
         ("mininet", signal.SIGKILL, -signal.SIGKILL),
     ],

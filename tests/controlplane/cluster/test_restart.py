@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import parse_membership
 
+from ...support.processes import await_that
 from .world import Cluster, Worker, state_of, switch_config
 
 pytestmark = pytest.mark.system
@@ -68,13 +69,6 @@ def cluster(machine: Machine, tmp_path: Path) -> Iterator[Cluster]:
     cluster.controller.close()
 
 
-def until(happened: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 def check_sum(crew: list[Worker]) -> None:
     """Let workers that know nothing into the next generation, and sum."""
     with ExitStack() as stack:
@@ -98,10 +92,10 @@ def test_a_killed_switch_is_back(cluster: Cluster, machine: Machine) -> None:
     check_sum(crew)
     os.kill(machine.switch.process.pid, signal.SIGKILL)
     machine.switch.stop()
-    until(lambda: all(worker.beat().generation for worker in crew) and not cluster.controller.switches()[0].reachable)
+    await_that(lambda: all(each.beat().generation for each in crew) and not cluster.controller.switches()[0].reachable)
     assert state_of(cluster.controller.job("job")) is JobState.RUNNING  # it may yet have its entries
     machine.start()
-    until(lambda: not any(worker.beat().generation for worker in crew))
+    await_that(lambda: not any(worker.beat().generation for worker in crew))
     assert crew[0].beat().reason == "switch s1 does not have it any more: it runs no program"
     check_sum(crew)
     assert cluster.controller.switches()[0].condition == ""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane.cluster import JobState, ResourceExhaustedError, SwitchUnavailableError
 
+from ...support.processes import await_that
 from .rigs import DEADLINE_S, Rig, agents_of, check_sum
 from .world import LEASE_S, Cluster, Worker, state_of
 
@@ -51,24 +52,18 @@ def beat(*workers: Worker) -> None:
     worker.cluster.controller.tick()
 
 
-def until(happened: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_a_lease_runs_out_during_a_round(cluster: Cluster, rig: Rig) -> None:
     with ExitStack() as stack:
         crew, other = cluster.make(), cluster.make("other")
         agents, others = enter(stack, rig, crew), enter(stack, rig, other)
         check_sum(agents)
         agents[0].submit(np.ones(3000, dtype=np.float32))  # the other one never does
-        until(lambda: cluster.controller.job("job").counters["duplicate"] > 0)
+        await_that(lambda: cluster.controller.job("job").counters["duplicate"] > 0)
         check_sum(others)
         beat(crew[0], *other)
         assert "lease of rank 1 ran out" in crew[0].beat().reason
-        until(lambda: cluster.controller.switches()[0].drops["unknown_generation"] > 0)  # it goes on asking, in vain
+        # The evicted worker asks on, in vain.
+        await_that(lambda: cluster.controller.switches()[0].drops["unknown_generation"] > 0)
         check_sum(others)
         for agent in agents:
             agent.close()

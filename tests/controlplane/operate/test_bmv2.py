@@ -8,8 +8,7 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import SWITCH, seats_around
+
+from ...support.processes import await_that
 
 pytestmark = pytest.mark.system
 HOSTS = 2
@@ -121,13 +122,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(stack, tmp_path_factory.mktemp("site"))
 
 
-def until(happened: Callable[[], bool]) -> None:
-    give_up_s = time.monotonic() + ANSWER_S
-    while not happened():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
-
-
 ONE, OTHER = (0, 2), (1, 3)
 
 
@@ -155,7 +149,7 @@ def test_two_jobs_of_two_hosts_and_a_controller_that_is_killed(site: Site) -> No
     assert all(found["counters"]["added"] > 0 for found in shown.values())
 
     site.members.ask_all(ONE, "close")
-    until(lambda: bool(site.show("first")["state"] == "forming"))
+    await_that(lambda: bool(site.show("first")["state"] == "forming"))
     refused = site.members.ask(0, "replay", site.at(0), first)
     assert "this worker left job 'first'" in refused
     site.check_sum(OTHER)
@@ -173,7 +167,7 @@ def test_a_worker_is_killed_in_a_round(site: Site) -> None:
     site.members.ask(0, "submit")  # the other one never does
     site.members.kill(2)
     gone = re.compile("connection of rank 1 ended|lease of rank 1 ran out")
-    until(lambda: gone.search(site.show("train")["reason"]) is not None)
+    await_that(lambda: gone.search(site.show("train")["reason"]) is not None)
     site.check_sum(OTHER)
     assert site.show("steady")["generation"] == before
     assert "rank 1" in site.members.ask(0, "result")

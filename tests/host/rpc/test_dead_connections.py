@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +14,7 @@ from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 
 from ...support.black_holes import BlackHoles
+from ...support.processes import await_that
 from .desk import NAME, TOKEN, desk_service
 
 pytestmark = pytest.mark.system
@@ -71,14 +70,14 @@ def test_a_controller_that_is_slow_keeps_the_stream_until_another_one_is_heard()
         go_on, before = threading.Event(), channel._channel
         lease = Lease(member)
         try:
-            wait_until(lambda: channel._streams)
+            await_that(lambda: channel._streams)
             (first,) = channel._streams
             desk.before = lambda name: assert_true(name != "heartbeat" or go_on.wait(WAIT_S))
-            wait_until(lambda: channel._channel is not before)
+            await_that(lambda: channel._channel is not before)
             assert first.is_given_up
             assert list(channel._streams) == [first]
             go_on.set()
-            wait_until(lambda: channel._streams and first not in channel._streams)
+            await_that(lambda: channel._streams and first not in channel._streams)
             (second,) = channel._streams
             assert not second.is_given_up
             assert desk.gone == []
@@ -87,13 +86,6 @@ def test_a_controller_that_is_slow_keeps_the_stream_until_another_one_is_heard()
             lease.stop()
         assert desk.gone == []
         assert desk.left == [0]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
 
 
 def test_a_dead_connection_is_noticed_without_a_call() -> None:

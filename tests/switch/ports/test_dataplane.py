@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -15,6 +15,8 @@ from hopsum_switch.ports.dataplane import Dataplane, DataplaneGate
 from hopsum_switch.ports.port import MemoryPort, PortError
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.unix import UnixPort
+
+from ...support.processes import await_that
 
 DEADLINE_S = 60.0
 
@@ -39,13 +41,6 @@ def running(dataplane: Dataplane) -> Iterator[Dataplane]:
         dataplane.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.002)
-
-
 def pair(stack: ExitStack) -> tuple[UnixPort, socket.socket]:
     inside, outside = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     stack.enter_context(outside)
@@ -65,7 +60,7 @@ def test_frames_go_through_memory_and_unix_ports() -> None:
             memory.inject(b"ab")
             assert [outside.recv(10), outside.recv(10)] == [b"ab", b"ba"]
         outside.send(b"cd")
-        wait_for(lambda: dataplane.ports()[0]["sent"] == 2)
+        await_that(lambda: dataplane.ports()[0]["sent"] == 2)
         assert memory.take() == [b"cd", b"dc"]
         assert memory.take() == []
         assert dataplane.stats()["packets"] == 101
@@ -76,10 +71,10 @@ def test_frames_without_engine_or_port_are_counted() -> None:
         memory = MemoryPort()
         dataplane.bind(4, memory)
         memory.inject(b"x")
-        wait_for(lambda: dataplane.stats()["dropped"] == {"no_pipeline": 1})
+        await_that(lambda: dataplane.stats()["dropped"] == {"no_pipeline": 1})
         dataplane.engine = Cross()
         memory.inject(b"x")
-        wait_for(lambda: dataplane.stats()["dropped"] == {"no_pipeline": 1, "no_such_port": 2})
+        await_that(lambda: dataplane.stats()["dropped"] == {"no_pipeline": 1, "no_such_port": 2})
 
 
 def test_a_frame_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -96,7 +91,7 @@ def test_a_frame_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptu
         dataplane.bind(1, MemoryPort())
         memory.inject(b"bad")
         memory.inject(b"good")
-        wait_for(lambda: dataplane.ports()[1]["sent"] == 2)
+        await_that(lambda: dataplane.ports()[1]["sent"] == 2)
         assert dataplane.stats()["dropped"] == {"engine_error": 1}
     assert "a bug" in caplog.text
 
@@ -151,14 +146,14 @@ def test_control_operations_fall_between_packets_and_are_not_starved() -> None:
         port = Loop()
         dataplane.bind(0, port)
         port.inject(b"x")
-        wait_for(lambda: dataplane.packets > 10)
+        await_that(lambda: dataplane.packets > 10)
         before = dataplane.packets
         for _ in range(50):
             with dataplane.gate.control():
                 assert not inside.is_set()
         assert dataplane.packets - before < 50 * 2 * 32 + 100, "a control operation waited for more than a batch"
         now = dataplane.packets
-        wait_for(lambda: dataplane.packets > now + 10)
+        await_that(lambda: dataplane.packets > now + 10)
 
 
 def test_a_waiting_control_operation_goes_before_the_next_packets() -> None:
@@ -173,7 +168,7 @@ def test_a_waiting_control_operation_goes_before_the_next_packets() -> None:
         with gate.packets():
             waiter = threading.Thread(target=control)
             waiter.start()
-            wait_for(gate._turnstile.locked)
+            await_that(gate._turnstile.locked)
         with gate.packets():  # at once, as the loop does under load
             order.append("packets")
         waiter.join(DEADLINE_S)
