@@ -44,6 +44,7 @@ def open_transport(
     shards = membership.shards
     links, sides = _listed(link, len(shards)), _listed(side, len(shards))
     with ExitStack() as opened:
+        # Registered first: whatever fails below, the caller's sockets are closed.
         for given_link in filter(None, links):
             opened.callback(given_link.close)
         for given_side in filter(None, sides):
@@ -61,6 +62,7 @@ def open_transport(
             made = _open_shard(shard, rank, timing, own_link, sides[number], policy)
             opened.callback(made.close, linger=False)
             transports.append(made)
+        # All transports are open, and own their sockets from here on.
         opened.pop_all()
     return transports[0] if len(transports) == 1 else ShardedTransport(transports)
 

@@ -94,6 +94,7 @@ class Signer:
 
     def sign(self, call: CallSignature) -> Signature:
         """Return the signature of an all-reduce."""
+        # The digest is of everything, also of the numbers that are sent as such and cut to 31 bits.
         digest = digest_of(f"{self._told(call)}, {call.elements} elements, seed {self._seed}, {self._names(call)}")
         return Signature(min(call.elements, MOST), self._codec, self._seed & MOST, digest)
 
@@ -102,6 +103,7 @@ class Signer:
         own = self.sign(call)
         pairs = results.reshape(-1)[: 4 * LANES].view(">u4").astype(np.int64).reshape(-1, 2)
         largest, smallest = Signature(*pairs[:, 0].tolist()), Signature(*(MOST - pairs[:, 1]).tolist())
+        # MAX32 of v and of M - v gives the largest and the smallest v: equal if and only if all ranks have the same.
         if largest == smallest == own:
             return
         differing = [
@@ -154,6 +156,7 @@ def signed(phase: CollectivePhase, signature: Signature) -> tuple[CollectivePhas
     words[1:LANES:2] = MOST - np.array(signature)
     words[LANES:lanes] = phase.payloads.reshape(-1).view(">u4")[: phase.lanes]
     payloads = words.view(np.uint8).reshape(-1, 4 * full)
+    # A vector of one chunk: the signature and the codec's lanes are the whole phase.
     if len(payloads) == 1:
         return (CollectivePhase(phase.op, payloads, lanes, phase.last),)
     return CollectivePhase(phase.op, payloads[:1], full), CollectivePhase(
@@ -174,5 +177,6 @@ def unsigned(
     chunks = len(phase.payloads)
     moved = np.zeros_like(phase.payloads)
     moved.reshape(-1)[: 4 * phase.lanes] = results.reshape(-1)[4 * LANES :][: 4 * phase.lanes]
+    # The codec's lanes are shifted by LANES, so each of its chunks lies in two chunks of the signed phase.
     after = np.append(contributors, contributors[-1:])[1 : chunks + 1]
     return moved, contributors[:chunks] & after

@@ -3,14 +3,13 @@
 
 Rules
     E2  A sealed worker sends nothing and accepts nothing more of its generation. It still answers peers. It reports
-    what it
-        has submitted and holds, or keeps for peers: no result whose all-reduce it has not submitted, since it could not
-        have encoded that itself.
+        the results that it holds, or keeps for peers, of all-reduces that it has submitted. A result of an all-reduce
+        that it has not submitted is not reported: the worker could not have encoded that all-reduce itself.
     E3  The new generation goes on with the results that are decided. A worker fetches those it lacks
         (result_fetcher.py) and never sends them. It discards results that are held and not decided. The rest is sent
         again with the same payloads, stamped with the new generation and its rounds (W2 holds within a generation).
     E4  A newcomer's stream begins at `start`, behind everything that any rank has submitted. Positions before `start`
-        that are not decided are void on all ranks: newcomers cannot contribute to them. an all-reduce with a void
+        that are not decided are void on all ranks: newcomers cannot contribute to them. An all-reduce with a void
         position ends with WorkersReplacedError when it is submitted, or at once. It takes its positions all the same,
         so that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
         newcomers its state.
@@ -86,6 +85,7 @@ class JoinPoint:
         """End an all-reduce that has no result on any rank."""
         self._events.append(AllReduceFailed(handle, self._error()))
         if self._repair is not None:
+            # A void position has no result, and must not keep the store from dropping those behind it.
             self._repair.store.skip(first, end)
 
     def newcomers(self, generation: int) -> tuple[int, ...]:
@@ -121,9 +121,11 @@ def sealed_report(generation: int, state: StreamState, kept: Sequence[tuple[int,
     """Return a worker's report at the end of a generation. `kept` are runs of results that it keeps for peers."""
     runs = list(kept)
     for reduce in state.active:
+        # Where `held` changes from 0 to 1 a run begins, where it changes back the run ends.
         edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held, [0]]).astype(np.int8))) + reduce.first
         runs += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     merged: list[tuple[int, int]] = []
+    # Neighbouring runs become one, so that the report stays short.
     for first, end in sorted(runs):
         if merged and merged[-1][1] == first:
             first = merged.pop()[0]
@@ -156,15 +158,18 @@ def carry_over(
     """
     taken_back: list[AllReducePart] = []
     for reduce in list(state.active):
+        # E4: newcomers cannot contribute to these positions, so no sum of them can be complete.
         if join_point.voids(reduce.first, reduce.end, decided):
             state.active.remove(reduce)
             join_point.void(reduce.handle, reduce.first, reduce.end)
     for reduce in state.active:
         positions = np.arange(reduce.first, reduce.end)
+        # E3: a result that is held here and not decided may differ from the one that the others will get.
         if reduce.discard(~decided.covers(positions)):
             taken_back.append(AllReducePart(reduce.handle, 0, reduce.results[:0], reduce.contributors[:0]))
         rounds = (positions - state.stream.base) // state.stream.slots + 1
         reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
+        # W2 holds again from here on.
         reduce.datagrams.flags.writeable = False
     return taken_back
 

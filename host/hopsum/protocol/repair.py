@@ -9,7 +9,8 @@ Rules
     W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
     R1  Messages carry the generation. Those of another one are neither answered nor accepted (worker.py).
     E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the generation change
-    names. R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
+        names.
+    R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
         unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
     R3  A worker serves until all have said LEAVE.
 
@@ -97,6 +98,7 @@ class PeerRepair:
         self._own = membership
         self._outgoing.clear()
         self._asked.clear()
+        # LEAVE was said in a generation: in the next one the same worker may take part again.
         self._held_to.clear()
         self._left, self._done, self._query_at = 1 << membership.rank, 0, 0.0
         self.store.enter(now)
@@ -127,6 +129,7 @@ class PeerRepair:
     def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
         """Ask a worker that a STALE or a generation change named, but not again before a timeout."""
         for position in positions:
+            # In the past, so that the first STALE asks at once.
             asked = self._asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
             asked.named = named
             if now >= asked.at + timeout_s:
@@ -159,6 +162,7 @@ class PeerRepair:
         candidates = self._candidates(asked)
         if not candidates:
             return
+        # Each worker begins at another peer (its own rank), so that not all ask the same one.
         rank = candidates[asked.turn % len(candidates)]
         asked.turn, asked.at = asked.turn + 1, now
         slot, round_ = self._stream.place(position)
@@ -167,6 +171,7 @@ class PeerRepair:
 
     def _candidates(self, asked: _Asked) -> list[int]:
         able = [rank for rank in self.peers if not asked.gone >> rank & 1]
+        # W4: those that a STALE names surely hold it. The others may.
         return [rank for rank in able if asked.named >> rank & 1] or able
 
     # ---- answering ----------------------------------------------------------------------------------
@@ -175,12 +180,14 @@ class PeerRepair:
         """Answer a FETCH of this generation. `found` is what the worker holds of an all-reduce in progress."""
         slot, round_ = fetch.slot, fetch.round
         position = self._stream.position(slot, round_)
+        # In progress here, or delivered and kept for peers (R2).
         found = found or self.store.find(position)
         if found is not None:
             op, contributors, values = found
             self._statistics.served += 1
             self._say(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, op=op, value=contributors, payload=values)
         else:
+            # GONE is final. NOTYET lets the asker come again.
             kind = PeerKind.GONE if self.store.is_dropped(position) else PeerKind.NOTYET
             self._say(fetch.sender, kind, slot=slot, round=round_)
 
@@ -194,6 +201,7 @@ class PeerRepair:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
             self._left |= 1 << message.sender
+            # The value is a position plus one: 0 says that another worker may take this one's place.
             if message.value:
                 self._held_to[message.sender] = message.value - 1
             self.store.note_left(message.sender)
@@ -241,6 +249,7 @@ class PeerRepair:
         """Ask those that hold an all-reduce back where they are. Give up on them if it is time."""
         if reduce is None or not len(self.store):
             return
+        # R2 lets a straggler hold the others back for `straggler_s` at most.
         if self._gives_up_at(reduce.submitted_at) <= now:
             for rank in self.store.give_up():
                 self._statistics.given_up |= 1 << rank
@@ -270,6 +279,7 @@ def as_result(found: PeerMessage, rank: int) -> Header:
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:
     """Return in one word why a message is no peer's of this worker, or an empty string."""
+    # Checked before all else: slots and rounds mean something else in another generation.
     if message.generation != own.generation:
         return "generation"  # R1
     if message.sender == own.rank or message.sender >= own.workers:

@@ -157,6 +157,7 @@ class ResultStore:
 
     def _proved(self, kept: _Kept) -> NDArray[np.bool_]:
         """Return, per rank, whether it is proved to hold an all-reduce, or given up."""
+        # W1: a later result of a slot proves all earlier ones of it, so the last round of each slot is enough.
         first = max(kept.first, kept.end - self._own.slots)  # the last round of each slot stands for those before
         positions = np.arange(first, kept.end)
         latest = self._latest[positions % self._stream.slots]
