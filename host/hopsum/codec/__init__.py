@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs: a vector into chunks that a switch can add, and the added chunks into the mean. No I/O, no clock.
 
-    base        the interface of a codec: reductions, their phases, contexts, errors
-    ranges      how large each block is, agreed upon by MAX32
-    range_codec codecs with one range per block, from the ranges to the mean
-    thc         4-bit codes of a randomly rotated vector, looked up and added in lanes
-    uhc         the same with evenly spaced values, of 1 to 8 bits
-    lookup_table_codec  the base of those two; rotation: across the blocks of a vector
-    pairs       two codes of thc in a symbol, and two sums in a lane
-    fixed       32-bit fixed point, added exactly: the uncompressed yardstick
-    lossless    sparse vectors, added exactly: an index of what is not zero, and a sketch that peels
-    table       optimal lookup tables, the error to expect of them, and which one a job takes
-    feedback    error feedback
-    registry    codecs by name; every codec is checked on a small vector when it is made
-    backends    the arithmetic, in numpy and in numba, equal bit for bit
-    simulate    what a switch makes of payloads, for checks and measurements
+    interface         the interface of a codec: reductions, their phases, contexts, errors; error feedback
+    vector_reduction  the base of all reductions; ranges, agreed upon by MAX32: how large each block is
+    range_codec       codecs with one range per block, from the ranges to the mean
+    thc               thc and uhc: codes of a randomly rotated vector, added in lanes
+    fixed             32-bit fixed point, added exactly: the uncompressed yardstick
+    lossless          sparse vectors, added exactly: an index of the elements that are not zero, and a sketch that peels
+    lookup_table      optimal lookup tables, their expected error, and the table of a job (solved_tables: of small jobs)
+    registry          codecs by name; every codec is checked on a small vector when it is made
+    backends          the arithmetic, in numpy and in numba, equal bit for bit
+    hashing           random bits that follow from a key and a place
+    estimation        estimators whose messages no switch can add: yardsticks (theory: the error of thc for a vector)
+    simulate          the sums of a switch in numpy, for checks, measurements, memory:// and collective://
 
 numba is imported when a codec with that backend is made, not before.
 """

@@ -59,7 +59,7 @@ class NonFiniteError(CollectiveError):
 
 @dataclass(frozen=True, slots=True)
 class ReductionContext:
-    """The source of randomness of one all-reduce.
+    """The numbers from which all randomness of one all-reduce follows, on one rank.
 
     Rotations follow from seed and step, roundings from seed, step and rank: ranks rotate alike and round apart.
     """
@@ -113,7 +113,7 @@ class Reduction(Protocol):
         results: NDArray[np.uint8],
         contributors: NDArray[np.uint64],
     ) -> None:
-        """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)], and go on.
+        """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)]. Begin the next one.
 
         Args:
             results: the same on all ranks.
@@ -156,7 +156,7 @@ class Reduction(Protocol):
 
 
 class Codec(Protocol):
-    """Makes reductions. Holds parameters only: any thread may use it."""
+    """The codec of a job: it makes reductions. It holds parameters only, so any thread may use it."""
 
     name: str
     backend: str
@@ -292,7 +292,14 @@ def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:
 
 
 def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_large: bool = False) -> NonFiniteError:
-    """Say which tensors of x are not finite. One that is finite here was not on another rank, or is `too_large`."""
+    """Return the error that names the tensors of x that are not finite, or says that another rank's are not.
+
+    Args:
+        x: this rank's vector.
+        tensors: names and elements of its tensors.
+        rank: of this process.
+        too_large: x is finite, and beyond the range of the codec.
+    """
     bad = ~np.isfinite(x)
     count = int(bad.sum())
     hint = "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"
@@ -340,7 +347,7 @@ class SpareVectors:
             return np.empty(self._elements, np.float32)
 
     def give(self, vector: NDArray[np.float32]) -> None:
-        """Take a vector back that nobody uses any more."""
+        """Take a vector back that no error feedback uses any more."""
         self._spare.append(vector)
 
 

@@ -72,7 +72,7 @@ _PLAIN_GRANULARITY: Final = 511
 _NODES: Final = 64
 """The nodes of Gauss and Legendre, exact to the last bits for a gap of 10 standard deviations."""
 _FINE_NODES: Final = 16
-"""The same for gaps below one standard deviation."""
+"""Nodes that suffice for gaps below one standard deviation."""
 SWITCH_GRANULARITY: Final = 127
 """A table value plus the widest gap must fit in 8 bits where codes are counted."""
 MAX_TRUNCATED: Final = 0.99
@@ -104,7 +104,7 @@ class LookupTable:
 
     @property
     def bits(self) -> int:
-        """Of a code."""
+        """Bits of a code."""
         return (len(self.values) - 1).bit_length()
 
     @property

@@ -54,9 +54,9 @@ def simulate_switch(
     Args:
         op: any of the switch program's.
         payloads: one uint8[chunks, up_bytes(op)] per rank.
-        table: for ops that look up.
-        present: bool[ranks, chunks], which contributions arrive, all by default. Somebody is in every chunk.
-        code_group: of the codec that made them.
+        table: 16 integers, for ops that look up.
+        present: contributions that arrive, bool[ranks, chunks], all by default. Every chunk has one at least.
+        code_group: codes that the codec packed as a group.
     """
     # All ranks at once: for measurements of some megabytes, not for large jobs.
     stacked = np.stack(payloads)
@@ -92,11 +92,11 @@ def simulate_allreduce(
 
     Args:
         codec: of a job with at least as many workers as there are vectors.
-        vectors: one per rank.
-        seed, step: of the Context.
-        feedback: one per rank.
-        present: bool[ranks, chunks] of the last phase, which contributions arrive, or a function that says so for
-            each phase, by its number. The default is all.
+        vectors: float32[elements], one per rank.
+        seed, step: of the `ReductionContext`.
+        feedback: one per rank, or None: the undelivered parts are lost.
+        present: contributions of the last phase that arrive, bool[ranks, chunks], or a function from a phase and its
+            number to those of that phase. The default is all.
     """
     reductions = [
         codec.start(
@@ -106,7 +106,11 @@ def simulate_allreduce(
     ]
     number = 0
     while (phase := reductions[0].phase) is not None:
-        arrived = present(number, phase) if callable(present) else present if phase.op != Op.MAX32 else None
+        arrived = None
+        if callable(present):
+            arrived = present(number, phase)
+        elif phase.op != Op.MAX32:
+            arrived = present
         payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
         results, contributors = simulate_switch(phase.op, payloads, codec.lookup, arrived, codec.code_group)
         for reduction in reductions:

@@ -429,8 +429,10 @@ class Thc(LookupTableCodec):
         _packs_results(result_bits, lane_bits, paired)
         # Paired codes truncate so much that only error feedback makes up for it.
         kept = paired if error_feedback is None else error_feedback
-        if table is None:
-            table = paired_table(workers, kept) if paired else best_table(workers, result_bits or lane_bits, None, kept)
+        if table is None and paired:
+            table = paired_table(workers, kept)
+        elif table is None:
+            table = best_table(workers, result_bits or lane_bits, None, kept)
         require_switch_table(table)
         super().__init__(
             workers,
@@ -481,10 +483,12 @@ class Uhc(LookupTableCodec):
         if not 1 <= bits <= MAX_UHC_BITS:
             raise CodecError(f"uhc with codes of {bits} bits: 1 to {MAX_UHC_BITS}")
         values = tuple(range(1 << bits))
+        table = uniform_table(bits, workers) if truncated is None else LookupTable(values, truncated)
+        narrow = result_bits == PACKED_LANE_BITS or workers * values[-1] <= 255
         super().__init__(
             workers,
-            uniform_table(bits, workers) if truncated is None else LookupTable(values, truncated),
-            lane_bits=lane_bits or (8 if result_bits == PACKED_LANE_BITS or workers * values[-1] <= 255 else 16),
+            table,
+            lane_bits=lane_bits or (8 if narrow else 16),
             kernels=kernels,
             code_group=code_group,
             result_bits=result_bits,

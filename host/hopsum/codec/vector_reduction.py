@@ -77,7 +77,7 @@ class VectorReduction(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
-        """Take a vector, see `Codec.start`, and make the first phase. What that needs is set before."""
+        """Take a vector, see `Codec.start`, and make the first phase. Subclasses set what that needs beforehand."""
         require_vector(x)
         require_out(out, x)
         require_on_nonfinite(on_nonfinite)
@@ -112,7 +112,7 @@ class VectorReduction(ABC):
     def take_part(  # noqa: B027
         self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]
     ) -> None:
-        """Take results early. See `Reduction`. What is not taken here `take` has again."""
+        """Take results early. See `Reduction`. Codecs without parts do nothing here: `take` has all results."""
 
     @abstractmethod
     def _first_phase(self) -> CollectivePhase:

@@ -30,7 +30,7 @@ from hopsum.torch.step_times import StepTimes
 
 
 class GroupSums:
-    """All-reduces of a process group, and what they took."""
+    """All-reduces of a process group of torch, with counts of their elements and bytes."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.workers = dist.get_world_size(group)
@@ -139,7 +139,7 @@ class Bucket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Begins the sums of buckets. What it begins is noted in the step, and ends there."""
+    """Begins the all-reduces of buckets, and notes them in the step, which ends them together."""
 
     agent: Communicator
     names: dict[torch.Tensor, str]

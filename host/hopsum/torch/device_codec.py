@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class DeviceCodec(NamedTuple):
-    """A codec on a device, and the bus to it."""
+    """A codec on a device, with the transfers between its tensors and the host."""
 
     codec: TorchThc
     staging: Staging

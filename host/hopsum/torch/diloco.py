@@ -224,7 +224,7 @@ class _Sent:
     number: int
     due_step: int
     future: Future[AllReduceResult] | None
-    """None where the mean came with a checkpoint."""
+    """The result of the all-reduce, None where the mean came with a checkpoint."""
     feedback: ErrorFeedback | None = None
     residual: NDArray[np.float32] | None = None
     """The array of the residual when the fragment was sent. A commit replaces the array."""

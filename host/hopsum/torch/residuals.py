@@ -44,7 +44,7 @@ class Residuals:
         return here if isinstance(here, ErrorFeedback) else self._move(tuple(names), sizes, _on_host)
 
     def device_feedback(self, names: Sequence[str], sizes: Sequence[int], device: torch.device) -> DeviceFeedback:
-        """Return the same on a device."""
+        """Return the error feedback of these parameters on a device, as `feedback` does on the host."""
         here = self._here(tuple(names))
         if isinstance(here, DeviceFeedback) and here.device == device:
             return here

@@ -94,7 +94,7 @@ class _Calls:
         self.any = False
 
     def warn(self) -> None:
-        """Say at the end that nothing went through hopsum, unless the program ends by an error."""
+        """Warn at the end of the program that no gradient went through hopsum, unless it ends by an error."""
         if not self.any and unhandled() is None:
             _log.warning(
                 "rank %d: a HopsumState was made and its hook was never called: no gradient went through hopsum. "
@@ -326,7 +326,7 @@ class HopsumState:
         return submitted.buffer
 
     def _end_step(self, over: Future[bool]) -> None:
-        """Take the time, and write the line that was asked for; in the thread that ends the step."""
+        """Take the time of a step, and write the line of `log_every`. Runs in the thread that ends the step."""
         self._times.end_step()
         asked = self.log_every and self.rank == 0 and self.steps % self.log_every == 0
         if asked and over.exception() is None and self._sender is not None:

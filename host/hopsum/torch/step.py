@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Final, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -72,7 +72,7 @@ class Portion:
 
 
 class PortionSum:
-    """One portion of a bucket in one sum."""
+    """The all-reduce of one portion of a bucket: its vector, and the error feedback that it commits."""
 
     def __init__(
         self,
@@ -111,25 +111,15 @@ class PortionSum:
                 self.carried.append(name)
 
 
-class SwitchLoss(Protocol):
-    """The part of FallBack that a step uses."""
-
-    def vote(self, failures: list[BaseException], then: Callable[[Any], None]) -> None:
-        """Tell the other ranks how the step ended here, and call `then` with whether to redo it, or with an error."""
-
-    def redo(self, sums: list[PortionSum]) -> bool:
-        """Average the sums by the process group; return whether all means are finite."""
-
-
 class Step:
     """The buckets of one backward pass. Sums may end in any thread.
 
     Args:
         clear: forgets a parameter's residual.
-        switch_loss: what votes at the end and redoes the step; None: the step ends as its sums do.
+        switch_loss: the votes of `on_switch_lost="fall_back"`; None: the step ends as its sums do.
     """
 
-    def __init__(self, clear: Callable[[str], None], switch_loss: SwitchLoss | None = None) -> None:
+    def __init__(self, clear: Callable[[str], None], switch_loss: FallBack | None = None) -> None:
         self.over: Future[bool] = Future()
         """True: the step is dropped and buckets are NaN."""
         self._clear = clear
@@ -293,7 +283,7 @@ class FallBack:
         """The process group averages, and the switch is asked no more."""
 
     def vote(self, failures: list[BaseException], then: Callable[[bool | BaseException], None]) -> None:
-        """Tell the other ranks how the step ended here. Then call `then`, in a thread of its own.
+        """Vote on the end of a step, by the failures of this rank. Then call `then`, in a thread of its own.
 
         It is called with whether the process group has to average this step, or with why the ranks could not vote.
         """
@@ -303,7 +293,11 @@ class FallBack:
         lost = [each for each in own if is_loss(each)]
         self._cause = lost[0] if lost else None
         # The largest vote counts: one rank that lost the switch makes all fall back, any other error stops all.
-        vote = _MEANS if not own else _LOST if len(lost) == len(own) else _FAILED
+        vote = _FAILED
+        if not own:
+            vote = _MEANS
+        elif len(lost) == len(own):
+            vote = _LOST
 
         def count() -> None:
             ballot = torch.tensor([vote], dtype=torch.uint8)

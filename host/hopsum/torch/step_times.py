@@ -114,7 +114,7 @@ class StepTimes:
         }
 
     def line(self, steps: int, workers: int) -> str:
-        """Return the same in words, after so many steps."""
+        """Return the figures of `scalars` as one line of text, after so many steps."""
         now = self.scalars(workers)
         step_ms, wait_ms = 1e3 * now["step_s"], 1e3 * now["wait_s"]
         fp32_ms, bf16_ms = 1e3 * now["ring_fp32_s"], 1e3 * now["ring_bf16_s"]
@@ -181,7 +181,7 @@ class MethodTrial:
         """Seconds of a step through hopsum and through the process group, once the trial is over."""
 
     def begin_step(self) -> None:
-        """Take the time of a step that begins, and decide how it goes."""
+        """Take the time of a step that begins, and decide whether the step goes through hopsum."""
         if self.is_over:
             return
         self._begun_at.append(self._clock())

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from hopsum.codec.interface import CodecError
 
 Mark = Any
-"""A place in a stream: what was queued before it. None where nothing is queued."""
+"""A place in a stream, behind everything that was queued before it (a CUDA event). None on the CPU."""
 
 
 class Streams(Protocol):
-    """The two streams. Any thread may use them; what two threads queue has no order."""
+    """The two streams of a device. Any thread may use them. Operations that two threads queue have no order."""
 
     device: torch.device
 
@@ -36,7 +36,7 @@ class Streams(Protocol):
         """Return a context in which operations are queued in the stream of kernels, after a mark."""
 
     def on_copies(self, after: Mark = None) -> Any:
-        """Return the same for the stream of copies."""
+        """Return a context in which operations are queued in the stream of copies, after a mark."""
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Keep the memory of a tensor of another stream from being used again before both streams are done with it."""
@@ -116,7 +116,7 @@ class CudaStreams:
             yield
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """Tell torch's allocator. See `Streams`."""
+        """Record both streams with torch's allocator. See `Streams`."""
         # Both: kernels and copies of the codec use it, and its owner may free it as soon as the mean is there.
         for stream in (self._kernels, self._copies):
             tensor.record_stream(stream)

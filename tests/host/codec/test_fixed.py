@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fixed's own: exact sums."""
+"""Codec fixed: exact sums."""
 
 from __future__ import annotations
 

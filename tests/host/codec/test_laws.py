@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every codec and backend."""
+"""Laws of every codec with ranges."""
 
 from __future__ import annotations
 

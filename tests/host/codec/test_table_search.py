@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is chosen for a job: it fits, nothing better fits, every machine chooses it, and error feedback gains by it."""
+"""The table of a job fits, nothing better fits, every machine chooses it, and error feedback gains by it."""
 
 from __future__ import annotations
 

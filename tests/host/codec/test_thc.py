@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is thc's own: its error against theory, its table, its ranges."""
+"""Codec thc: its error against theory, its table, its ranges."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not fit together is refused, with the numbers, and changes nothing."""
+"""Tensors that do not fit together are refused, with the numbers, and change nothing."""
 
 from __future__ import annotations
 

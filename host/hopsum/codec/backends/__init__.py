@@ -32,8 +32,11 @@ def compiled_is_wanted() -> bool:
 def load_kernels(backend: str, threads: int = 1) -> Kernels:
     """Return a backend by name. "auto" is numba where it can be imported, else numpy.
 
-    numba works on so many threads, numpy on the calling one.
     HOPSUM_COMPILED=0 makes "auto" numpy.
+
+    Args:
+        backend: "auto", "numpy" or "numba".
+        threads: of a call of numba's kernels, the calling one among them. numpy works on the calling one alone.
 
     Raises:
         CodecError: unknown backend, one whose package is not installed, or no thread at all.

@@ -546,7 +546,7 @@ _to_codes8, _to_codes16 = by_group(_unpack8, copy), by_group(_unpack16, _unpack_
 
 @inner
 def _values_of(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
-    """Take base times the code, and what the gaps below it have more or less (modulo 256), two gaps at a time."""
+    """Fill values with T[code]: base times the code, and the extras of the gaps below it, modulo 256, two at a time."""
     for j in range(codes.shape[0]):
         # T[z] without an index: the commonest gap times the code, plus what other gaps have more, modulo 256.
         values[j] = u8(codes[j] * base)

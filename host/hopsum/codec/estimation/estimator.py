@@ -249,4 +249,4 @@ def code_bits(levels: int) -> int:
 
 def _holder(width: int) -> np.dtype[Any]:
     """Return the smallest unsigned type, most significant byte first, that holds so many bits."""
-    return np.dtype(">u1" if width <= 8 else ">u2" if width <= 16 else ">u4")
+    return np.dtype(next(f">u{size}" for size in (1, 2, 4) if width <= 8 * size))

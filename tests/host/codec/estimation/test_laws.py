@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every estimator and vector."""
+"""Laws of every estimator, for every vector."""
 
 from __future__ import annotations
 

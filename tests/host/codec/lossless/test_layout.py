@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a support peels: the threshold, structured supports, and the published layout beside ours."""
+"""Supports that peel: the threshold, structured supports, and the published layout beside ours."""
 
 from __future__ import annotations
 
