@@ -18,6 +18,7 @@ def mac_to_int(text: str) -> int:
     Raises ControlPlaneError for others.
     """
     value = int(text.replace(":", ""), 16) if _MAC.fullmatch(text) else 0
+    # A group address as source or destination of one host would be flooded by switches.
     if value == 0 or value & _MAC_GROUP_BIT:
         raise ControlPlaneError(
             f"{text!r} is not the MAC address of a host",

@@ -17,6 +17,7 @@ _FOLDERS = (_PACKAGE / "_p4", _PACKAGE.parents[1] / "p4" / "build")
 
 def compiled_program() -> tuple[Path, Path]:
     """Return the paths of the compiler's JSON and P4Info. Raises ControlPlaneError when there are none."""
+    # The installed copy first: a wheel's program belongs to its version.
     for folder in _FOLDERS:
         json, p4info = folder / JSON_NAME, folder / P4INFO_NAME
         if json.is_file() and p4info.is_file():

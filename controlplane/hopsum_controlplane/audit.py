@@ -113,7 +113,8 @@ class Audit:
 class RepairResult:
     """The outcome of `SwitchController.repair`.
 
-    Entries were `removed` and `restored`. Jobs were found `lost`. `ended` are these and those whose end was due.
+    removed, restored: entries. lost: jobs that lacked an entry, or had a changed one that decides sums.
+    ended: these, and the jobs whose end was due.
     """
 
     removed: tuple[Entity, ...] = ()
@@ -193,9 +194,10 @@ _PLACE: Final = ("job_index", "slot_base", "slots", "group")
 
 @dataclass(frozen=True)
 class ForeignGeneration:
-    """A generation that a switch serves and the database does not have, with all its entries.
+    """A generation that a switch serves and the database does not have.
 
-    `workers` are the IPv4 addresses that it admits, in order.
+    generation, allocation: its number, and its place. entities: all its entries.
+    workers: IPv4 addresses that it admits, in order.
     """
 
     generation: int
@@ -247,7 +249,13 @@ def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity])
 
 
 class AdoptionStatus(enum.Enum):
-    """The fate of an adopted job."""
+    """One job of the database as it was found on the switch.
+
+    status: RUNNING: complete, it goes on, and so do its counters. LOST: by rule E1 its generation is over, its entries
+        are gone from the switch, and its slots are free.
+    reason: why it is lost, or what was restored, in words.
+    missing: its entries that were not there. changed: its entries that were restored.
+    """
 
     RUNNING = "running"
     LOST = "lost"

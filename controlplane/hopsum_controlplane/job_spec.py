@@ -51,7 +51,7 @@ class WorkerEndpoint:
 
 @dataclass(frozen=True)
 class LeafEndpoint:
-    """A switch below this one: its number, in place of a rank, its port here, its address, the ranks below it."""
+    """A switch below this one: its number in place of a rank, its port here, its address, and the ranks below it."""
 
     number: int
     port: int
@@ -81,16 +81,17 @@ class ParentEndpoint:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job as its user asks for it.
+    """A job on one switch as its user asks for it.
 
-    `slots` is the number of slots, which bounds the packets that a worker has in flight. `table` is the lookup table
-    of LOOKUP_ADD8, `table16` that of LOOKUP_ADD16 and `table6` that of LOOKUP_ADD6 (16 values each, see
-    lanes.check_table), None for a job without that operation. `quorum` workers complete a round: all of them if None.
-    A packet with FLUSH completes its round with `min_quorum` in it. The default 1 leaves it to the workers, which send
-    no FLUSH unless they have a deadline.
-    `observers` may ask what a slot holds (PROBE) and nothing else. Their ranks are 64 and above.
-    In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both. Quorums
-    count its children, which are workers and leaves.
+    name: of the job. workers: its workers, with the ranks 0 .. n - 1.
+    slots: number of slots, which bounds the packets that a worker has in flight.
+    table, table16, table6: lookup tables of LOOKUP_ADD8, LOOKUP_ADD16 and LOOKUP_ADD6, 16 values each (see
+        lanes.check_table); None for a job without that operation.
+    quorum: workers that complete a round, None for all.
+    min_quorum: workers with which a packet with FLUSH completes its round. The default 1 leaves it to the workers,
+        which send no FLUSH unless they have a deadline.
+    observers: may ask what a slot holds (PROBE) and nothing else; ranks of 64 and above.
+    leaves, parent: the switch's relatives in a tree (see trees.py). Quorums count its children, workers and leaves.
     """
 
     name: str
@@ -227,13 +228,17 @@ def new_side_key() -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it stands on a switch: one generation.
+    """A job on a switch: one generation, with the place that it was given.
 
-    `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
-    event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
-    many codes the switch's program takes as a group, see `hopsum_wire.payload`: its workers pack them so. `ops` are
-    the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this
-    generation know each other on their side channels, hexadecimal. It is empty in older databases.
+    spec, switch: the specification, and the address of the switch's service. generation: its name on the wire.
+    job_index, region: the job's number on the switch, 0 .. 63, and its slots. group: its multicast group.
+    window: packets that a worker has in flight at most.
+    events_at_start: values of the switch's event counters of this job index before the job's first packet, by event
+        number, since they go on counting from job to job; empty for zeros.
+    code_group: number of codes that the switch's program takes as a group; workers pack them so.
+    ops: operations of the program, in the order of their numbers.
+    side_key: key by which the generation's workers know each other on side channels, hexadecimal; empty in older
+        databases.
     """
 
     spec: JobSpec

@@ -21,6 +21,7 @@ def check_lane_overflow(workers: int, granularity: int, lane_bits: int = 8) -> N
     Raises ControlPlaneError with all the numbers when it may not: fewer workers, or a coarser table.
     """
     maximum = (1 << lane_bits) - 1
+    # Each worker adds at most g to a lane, whatever codes it sends, so n * g bounds every sum.
     if workers * granularity <= maximum:
         return
     finest = maximum // workers
@@ -50,6 +51,7 @@ def check_table(table: Sequence[int]) -> int:
     if table[0] != 0:
         raise ControlPlaneError(f"lookup table: T[0] = {table[0]}", hint=hint)
     for code in range(1, TABLE_ENTRIES):
+        # A table of fewer than 16 codes repeats its last value: those codes are never sent.
         if table[code] <= table[code - 1] and not table[code] == table[code - 1] == table[-1] > 0:
             raise ControlPlaneError(
                 f"lookup table: T[{code}] = {table[code]} is not above T[{code - 1}] = {table[code - 1]}",

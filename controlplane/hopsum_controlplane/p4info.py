@@ -142,7 +142,7 @@ class P4Info:
         """Parse the text form that p4c writes. Raises ControlPlaneError when it is none."""
         message = p4info_pb2.P4Info()
         try:
-            # Fields newer than our bindings are of no use to us.
+            # Compilers write fields of newer versions of P4Info than our bindings have.
             text_format.Parse(text, message, allow_unknown_field=True)
         except text_format.ParseError as error:
             raise ControlPlaneError(f"not a P4Info in text form: {error}", hint="compile it again") from error

@@ -34,11 +34,13 @@ class HalfWord(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A program as builders see it.
+    """The facts about a P4 program that builders and audits need.
 
-    `job_tables` hold what belongs to generations, besides half-words. `half_words` are empty where the lookup is a
-    polynomial. Where they are not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers
-    pack as a group, see `hopsum_wire.payload`, `lookups` how many jobs may have a lookup table at the same time.
+    job_tables: tables whose entries belong to generations, besides half-words.
+    half_words: tables of half-words, empty where the lookup is a polynomial.
+    lookup_action: action of table `lookup`, empty where the lookup is a polynomial.
+    code_group: number of codes that workers pack as a group, see `hopsum_wire.payload`.
+    lookups: number of jobs that may have a lookup table at the same time.
     """
 
     job_tables: tuple[str, ...] = (*BASE_TABLES, *TREE_TABLES)

@@ -101,6 +101,7 @@ def expose(
     certificate_ends_at_s: float | None = None,
 ) -> str:
     """Return the text that a scrape gets that accepts this, of its `content_type`."""
+    # A registry for each scrape: the values are read at that moment, and none is kept.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ControllerCollector(controller, max_members, certificate_ends_at_s))
     return bytes(choose_encoder(accept)[0](registry)).decode()
@@ -123,6 +124,7 @@ def collect(
     for job in jobs:
         _add_job(made, job)
     members = [(job.name, member) for job in jobs for member in job.members]
+    # Prometheus keeps a series for each label: jobs by the hundred must not make it run out of memory.
     for name, member in members[:max_members]:
         _add_member(made, name, member)
     _add(made["members_truncated"], max(len(members) - max_members, 0))

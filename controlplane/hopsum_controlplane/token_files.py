@@ -42,10 +42,12 @@ def read_private(path: Path, what: str, key: str) -> bytes:
     """
     try:
         with open(path, "rb") as file:
+            # The mode of the open file, not of the path, which may be another file by then.
             status = os.fstat(file.fileno())
             content = file.read()
     except OSError as error:
         raise ControlPlaneError(f"{what} {path} cannot be read: {error}", hint=f"see {key}") from error
+    # Kubernetes and systemd mount secrets as root's, readable for the group of the service.
     of_root = status.st_uid == 0 and os.geteuid() != 0
     if status.st_mode & (_OTHERS_OF_ROOT if of_root else _OTHERS):
         raise ControlPlaneError(
@@ -85,6 +87,7 @@ def read_tokens(path: Path, setting: str) -> tuple[AdminToken, ...]:
 
 def _admin_token(line: str, where: str) -> AdminToken:
     """Read TOKEN or NAME TOKEN. Raises ControlPlaneError, whose message does not show the line."""
+    # The message never shows the line: it may be a token with a typing error.
     *names, token = line.split(" ")
     if len(names) > 1 or not line.isprintable() or not MIN_TOKEN_CHARACTERS <= len(token) <= MAX_TOKEN_CHARACTERS:
         raise ControlPlaneError(

@@ -34,10 +34,13 @@ class LeafGroup:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """A job over a tree as its user asks for it: as JobSpec, but for quorums.
+    """A job over a tree as its user asks for it. Tables and slots are as for JobSpec.
 
-    `quorum` racks complete a round at the spine, each with the sum of `rack_quorum` of its workers: all if None.
-    A packet with FLUSH closes its rack's part with `min_quorum` workers in it, and the round with `min_racks` racks.
+    racks: the workers of each leaf.
+    quorum: racks that complete a round at the spine, None for all.
+    rack_quorum: workers of a rack that complete its part, None for all.
+    min_quorum, min_racks: a packet with FLUSH closes its rack's part with so many workers, and the round with so many
+        racks.
     """
 
     name: str

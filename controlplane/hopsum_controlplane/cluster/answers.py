@@ -26,7 +26,11 @@ from hopsum_wire.control import control_pb2 as pb
 
 @dataclass(frozen=True)
 class Joined:
-    """A rank, the secret for the other calls of its member, and how long and how often it is listened for."""
+    """The answer to a JOIN.
+
+    rank: of the member. secret: for its other calls.
+    lease_s: seconds that it may be silent. heartbeat_s: seconds between its heartbeats.
+    """
 
     rank: int
     secret: bytes = field(repr=False)
@@ -36,9 +40,12 @@ class Joined:
 
 @dataclass(frozen=True)
 class Pending:
-    """No generation yet. `missing_ranks` are the workers that are waited for, or none when the switch is.
+    """The answer to a member that waits: no generation yet.
 
-    `gone_ranks` are those of them without a member. `reason` is why the last generation ended, empty before the first.
+    missing_ranks: workers that the job waits for, none when it waits for a switch.
+    state: of the job. condition: why its switches do not do what it wants, empty when they do.
+    gone_ranks: those of `missing_ranks` that never joined, left, or were evicted.
+    reason: why the last generation ended, empty before the first.
     """
 
     missing_ranks: tuple[int, ...]
@@ -50,12 +57,13 @@ class Pending:
 
 @dataclass(frozen=True)
 class HeartbeatResult:
-    """The answer to a member that says that it lives.
+    """The answer to a heartbeat.
 
-    `generation` is the one that the switch serves with this member in it, 0 for none. `reason` says why the generation
-    that the member named is over, or why it has been evicted. It is empty when neither is so. `lost_ranks` are the
-    workers that the generation goes on without. `switch_unreachable` says why a switch of that generation cannot be
-    reached. It is empty when it can.
+    state: of the job.
+    generation: that the switch serves with this member in it, 0 for none.
+    reason: why the generation that the member named is over, or why it was evicted; empty when neither is so.
+    lost_ranks: workers that the generation goes on without.
+    switch_unreachable: why a switch of that generation cannot be reached, empty when all can.
     """
 
     state: JobState

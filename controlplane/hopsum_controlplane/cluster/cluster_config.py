@@ -102,15 +102,18 @@ class PortRule:
 
 @dataclass(frozen=True)
 class SwitchConfig:
-    """One switch: how it is reached, the address of its service, the networks behind its ports.
+    """One switch: how it is reached, the address of its service, the networks at its ports.
 
-    `driver` names a target, `address` its P4Runtime server. `service_address` is the (IPv4 address, UDP port) that
-    workers send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers
-    the one with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is its workers'
-    Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's output, for a
-    driver whose program is not installed with this package. Slots are spread over `loop_ports`, the program's default
-    one if there are none. `registered` switches came by themselves, and are in no file. Without `tls` its P4Runtime is
-    in the clear.
+    name: of the switch. driver: its kind, see devices. address, device_id: of its P4Runtime server.
+    endpoint: MAC and IPv4 address of the aggregation service. ports: the networks of the workers, by port.
+    service_address: IPv4 address and UDP port that workers send to, None for the service's own.
+    slots: number of its slots that jobs may use.
+    election_id: 1 .. 2^63 - 1; of several controllers the one with the highest has the switch.
+    l2_forwarding: whether it is its workers' Ethernet switch as well, see cluster.forwarding.
+    program: the compiler's output, for a driver whose program is not installed with this package.
+    loop_ports: ports that slots are spread over, the program's default one if empty.
+    registered: whether the switch registered by itself, and is in no file.
+    tls: files of the P4Runtime session, None for one in the clear.
     """
 
     name: str

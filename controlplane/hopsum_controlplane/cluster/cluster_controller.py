@@ -58,16 +58,20 @@ GRACE_S = 2.0
 
 
 class ClusterController:
-    """The controller of a cluster: jobs, members and leases, kept in `store` and installed on `devices`. Thread-safe.
+    """The controller of a cluster: jobs, members and leases in a database, installed on switches. Thread-safe.
 
-    `devices` has, by switch name, an open device or a function that opens one. Nothing else may use the store or the
-    devices. Construction takes over every switch that answers. A job of the database that is still installed there
-    continues. The generation of one that is not installed any more has ended. Foreign generations are kept unless
-    `may_remove`. With `pipeline` all switches must run that program. A mapping names a program for each switch, see
-    SwitchReconciler. `clock` returns unix seconds, for generations, and `monotonic` seconds for leases.
-    `registered` drives the switches of `registry`.
+    Construction takes over every switch that answers. A job of the database that is still installed there continues.
+    The generation of one that is not installed any more has ended. Raises ClusterConfigError when configuration,
+    devices and database do not fit together, and StoreError.
 
-    Raises ClusterConfigError when configuration, devices and database do not fit together, and StoreError.
+    config: of the cluster.
+    store: the database. Nothing else may use it.
+    devices: by switch name an open device, or a function that opens one. Nothing else may use them.
+    clock: unix seconds, for generations. monotonic: seconds that never go back, for leases.
+    random: source of tokens.
+    pipeline: program that all switches must run, or one for each switch by name; None for whatever runs.
+    registered: drives switches that register; None where none may.
+    may_remove: see SwitchReconciler. Without it foreign generations are kept.
     """
 
     def __init__(

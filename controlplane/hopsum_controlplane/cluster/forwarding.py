@@ -51,6 +51,7 @@ class L2Forwarding:
 
     def _port(self, record: JobRecord, member: Member) -> int | None:
         """Return the port that leads to a member, None where none does."""
+        # The member is at its leaf in a tree, and at the job's switch elsewhere.
         name, at = self._config.name, member.leaf or record.switch
         if at == name:
             return member.endpoint.port

@@ -31,15 +31,18 @@ _SETTING = re.compile(r"[ -~]{0,256}")
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job as its user asks for it: see JobSpec for slots, tables, quorums, whose members are not known yet.
+    """A job as its user asks for it, before its members are known.
 
-    `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
-    for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
-    below it. Without it, it does so where no single switch reaches all workers. With `shards` above 1 it goes over so
-    many switches side by side, those named in `shard_switches` or those with most room. With `hosts` those are all
-    that registered by themselves. `lease_s` is how long a silent member is waited for, None for the cluster's.
-    `codec` is the name of the workers' codec and `codec_options` a JSON object. Both are empty where the workers
-    choose.
+    name: of the job, unique in the cluster. workers: number of workers, with the ranks 0 .. workers - 1.
+    slots: on each switch. table, table16, table6: lookup tables, see JobSpec.
+    quorum: workers that complete a sum, None for all. min_quorum: workers with which a FLUSH completes it.
+    switch: name of the job's switch, or of its spine; None for the one with most room.
+    lease_s: seconds that a member may be silent, None for the cluster's.
+    observers: number of observers, with the ranks 64 .. 63 + observers.
+    tree: over a spine and all leaves below it, though one switch would reach all workers.
+    codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
+    shards: number of switches side by side. shard_switches: their names, empty for those with most room.
+    hosts: a shard on every switch that registered by itself.
     """
 
     name: str
@@ -194,12 +197,14 @@ class ShardEndpoint(NamedTuple):
 class JoinRequest:
     """A member that asks for a rank, with the job's token.
 
-    `ip` and `udp_port` are the source of its datagrams as the switch sees it. `rank` None leaves the choice to the
-    controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
-    the 16 bytes of `incarnation` once in its life: a worker with other bytes is another one. A worker of a
-    generation that has ended has sealed it, and joins again with its `report`. `settings` are what all workers of the
-    job need to have in common, by name. A worker without settings is not compared. `further` has its sources towards
-    the job's shards 1 .. k - 1. The others are towards shard 0.
+    job, token: the job and its token. rank: None leaves the choice to the controller.
+    ip, udp_port, mac: source of its datagrams as the switch sees it; no MAC for switches that make one up.
+    side_port: TCP port where peers reach it, None for none.
+    incarnation: 16 bytes that the worker's process drew once: a worker with other bytes is another worker.
+    wire_version, version: of its hopsum.
+    report: the results that it holds of a generation that has ended, which it has sealed; None from newcomers.
+    settings: names and values that all workers of the job need to have in common; empty is not compared.
+    further: its sources towards the job's shards 1 .. k - 1; the fields above are for shard 0.
     """
 
     job: str

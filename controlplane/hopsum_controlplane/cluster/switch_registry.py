@@ -51,9 +51,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RegistrationRequest:
-    """A switch as it offers itself: see SwitchConfig. `service` is where workers send to, IPv4 address and UDP port.
+    """A switch as it offers itself; the fields are those of SwitchConfig.
 
-    `incarnation` are 16 bytes that its process drew once.
+    incarnation: 16 bytes that its process drew once. service: IPv4 address and UDP port that workers send to.
     """
 
     name: str

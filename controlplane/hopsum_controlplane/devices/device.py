@@ -41,9 +41,11 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """A compiled program: the compiler's P4Info as it lies on disk, and what the target takes to run it.
+    """A compiled program.
 
-    `device_config` is the compiler's JSON for software switches. For others see their drivers.
+    device_config: what the target takes to run it: the compiler's JSON for software switches, see their drivers for
+        others.
+    p4info: the compiler's P4Info in text form.
     """
 
     device_config: bytes

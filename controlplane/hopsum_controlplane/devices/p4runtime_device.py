@@ -38,14 +38,17 @@ _NO_PIPELINE = "the switch runs no program"
 
 
 class P4RuntimeDevice(Device):
-    """A switch with a P4Runtime server. Subclasses have what is special about a target.
+    """A switch with a P4Runtime server. Subclasses have what is special about a target. A context manager that closes.
 
-    Opening waits for the server up to `connect_timeout_s`. Each call has `rpc_timeout_s`, pushing a program
-    `push_timeout_s`. Raises SessionLostError when there is no server, and NotPrimaryError when another client
-    is primary, as every call does afterwards, before it sends anything. A context manager that closes.
-    `role` is the name of a role on the server. Without one it is full access, which is all that most servers have.
-    `owner` is whose sessions the low word of the election id counts, see `election`. Without `tls` the session is in
-    the clear.
+    address, device_id: of the server. election_id: of this client, see `p4runtime_session`.
+    connect_timeout_s: seconds for which construction waits for the server.
+    rpc_timeout_s, push_timeout_s: seconds for each call, and for pushing a program.
+    role: name of a role on the server. Without one it is full access, which is all that most servers have.
+    owner: whose sessions the low word of the election id counts, 0 for none.
+    tls: None for a session in the clear.
+
+    Raises SessionLostError when there is no server, and NotPrimaryError when another client is primary, as every call
+    does afterwards, before it sends anything.
     """
 
     capabilities = Capabilities("p4runtime")

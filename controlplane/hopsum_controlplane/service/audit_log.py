@@ -45,6 +45,7 @@ class AuditLog:
         """Go on in the file of this name, as after a rotation. Raises ControlPlaneError. Then it goes on as before."""
         file = None if path is None else _opened(path)
         with self._lock:
+            # The new file is open before the old one is closed: no line is lost in between.
             before, self._path, self._file = self._file, path, file
         if before is not None:
             os.close(before)
@@ -56,6 +57,7 @@ class AuditLog:
         with self._lock:
             try:
                 if self._file is not None:
+                    # One write of a whole line to a file opened with O_APPEND: lines of several processes do not mix.
                     os.write(self._file, (json.dumps(line, default=str) + "\n").encode())
             except OSError as error:
                 _log.error("audit log %s cannot be written: %s; the line is %s", self._path, error, json.dumps(line))

@@ -49,6 +49,7 @@ _log: Final = logging.getLogger(__name__)
 
 def awake_or_not_s() -> float:
     """Return seconds that never go back, and go on while the machine sleeps where the system counts that."""
+    # CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -80,6 +81,7 @@ class Pulse:
     def mind_leases(self) -> None:
         """Excuse everybody for an absence of this process, if there was one. Then evict silent members."""
         now_s = self._clock()
+        # Measured before anybody is judged: members could not be heard while the process stood still.
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
         if away_s > ABSENT_PERIODS * self._period_s:
             self._controller.excuse(away_s)
@@ -110,6 +112,7 @@ class Pulse:
     def _follow(self) -> None:
         """Start a thread for each switch that has none. Threads of switches that have gone end by themselves."""
         for name in self._controller.switch_names:
+            # A thread for each switch: one that does not answer holds up no other.
             thread = self._switches.get(name)
             if thread is None or not thread.is_alive():
                 self._switches[name] = threading.Thread(
@@ -160,6 +163,8 @@ class Vitals:
 
     def why_not_healthy(self) -> str:
         """Return why this process should be started again, an empty string when all its threads go on."""
+        # Leases are looked at four times a second: 20 s without is a thread that hangs, for example on the cache's
+        # lock.
         stale_s = self._clock() - self._pulse.beat_at_s
         if stale_s > STALE_S:
             return f"leases were last looked at {stale_s:.0f} s ago"
@@ -200,10 +205,13 @@ def running(
 
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read. Then nothing runs.
     """
+    # Files that are wrong are found before the database is locked or a switch is touched.
     safeguards(config)
     program = PipelineConfig.load(*compiled_program())
     pipeline = pipelines(config, program)
     with ExitStack() as stack:
+        # The first thing that can fail for another controller's sake: its lock keeps a second one away from the
+        # switches.
         store = StateStore(config.database)
         stack.callback(store.close)
         sources = device_factories(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
@@ -217,6 +225,7 @@ def running(
             may_remove=may_remove,
         )
         stack.callback(controller.close)
+        # Leases are watched before calls are served, and longer than calls are.
         pulse = stack.enter_context(Pulse(controller))
         service = stack.enter_context(Service.of(config, controller))
         vitals = Vitals(controller, pulse, service)
@@ -266,6 +275,7 @@ class Reloading:
         except ControlPlaneError as error:
             _log.error("SIGHUP: %s; nothing has changed", error)
             return False
+        # Only these settings are taken over, so that the next comparison names the others again.
         self._config = replace(self._config, **{name: getattr(found, name) for name in RELOADED})
         _log.info("SIGHUP: read %s again: certificates, keys, tokens, log level, audit log", self._path)
         ignored = [each.name for each in fields(ClusterConfig) if _differ(self._config, found, each.name)]

@@ -88,6 +88,7 @@ class ServerCredentials:
 
     def _next(self) -> Any:
         """Return the certificate of a new connection, None for the one before. Called by a thread of gRPC's."""
+        # One read of the attribute: `reload` may replace it in another thread.
         now = self._now
         if now is self._given:
             return None
@@ -122,6 +123,7 @@ def _read(tls: Tls) -> _Content:
 
 def _end_of(server: ssl.SSLContext, certificate: Path) -> float:
     """Return when the certificate of a server ends, as a client in this process finds it, in unix seconds."""
+    # The module `ssl` parses a certificate only for the other side of a connection: a handshake in memory makes one.
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.load_verify_locations(cafile=certificate)
@@ -130,6 +132,7 @@ def _end_of(server: ssl.SSLContext, certificate: Path) -> float:
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = server.wrap_bio(to_server, to_client, server_side=True)
     theirs = client.wrap_bio(to_client, to_server)
+    # Three turns of a TLS 1.3 handshake: hello, certificate, finished.
     for each in (theirs, ours, theirs):
         with suppress(ssl.SSLWantReadError):
             each.do_handshake()

@@ -26,6 +26,7 @@ class EventLoop:
 
     def answers(self, within_s: float) -> bool:
         """Say whether the loop comes by within some seconds, False when it is closed."""
+        # A threading event: the asking thread waits, and the loop only sets it.
         came_by = threading.Event()
         try:
             self.loop.call_soon_threadsafe(came_by.set)
@@ -36,6 +37,7 @@ class EventLoop:
     def close(self) -> None:
         """Stop, and wait for it. Harmless when it is closed."""
         if not self.loop.is_closed():
+            # `stop` must run on the loop: from another thread the loop would not wake up.
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
 
@@ -78,6 +80,7 @@ class Bell:
     def _later(self, job: str | None) -> None:
         # The loop is closed: nobody waits any more.
         with suppress(RuntimeError):
+            # asyncio's events may be set in the loop's own thread only.
             self._loop.call_soon_threadsafe(self._set, job)
 
     def _set(self, job: str | None) -> None:

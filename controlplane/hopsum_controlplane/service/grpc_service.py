@@ -69,18 +69,18 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Service:
-    """Serves a ClusterController from construction until `close`. `address` is where, with the port that it got.
+    """Serves a ClusterController from construction until `close`. `address` has the port that it got.
 
-    Args:
-        listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
-        tls: None: secrets pass in the clear.
-        admin_tokens: of who may make and delete jobs, none only where no other machine reaches it.
-        switch_token: of switches that register, None where none may.
-        client_names: the common names of certificates whose clients may call, None where all may.
-        audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
+    controller: answers the calls.
+    listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
+    tls: None: secrets pass in the clear.
+    admin_tokens: of the administrators, none only where no other machine reaches the service.
+    switch_token: of switches that register, None where none may.
+    client_names: common names of certificates whose clients may call, None where all may.
+    audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
+    threads: for all calls but heartbeats.
 
-    Raises:
-        ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
+    Raises ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
     """
 
     def __init__(
@@ -104,10 +104,15 @@ class Service:
         self._credentials = None if tls is None else ServerCredentials(tls)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
         self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
+        # The event loop never blocks: everything that takes the cluster's lock or waits for a switch runs in a lane's
+        # threads.
         self._events = EventLoop("hopsum-service-loop")
         self._server: Any = None
+        # Heartbeats have threads of their own: joins and deletions that wait for switches must not cost a member its
+        # lease.
         beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
+        # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
         self._unwatch = controller.watch(bell.ring)
         jobs = Jobs(controller, self._auth, gate, rest, self._audit)
         switches = Switches(controller, self._switch_auth, gate, rest)
@@ -143,6 +148,7 @@ class Service:
 
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
+        # Everything is read and checked before anything is replaced: a reload changes all or nothing.
         tls, tokens, switch, names = safeguards(replace(config, listen=self._listens))
         if (tls is None) != (self._credentials is None):
             raise ControlPlaneError(
@@ -160,6 +166,7 @@ class Service:
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
         self._unwatch()
+        # Waiting calls are answered first, or the grace period would be spent on them.
         self._workers.close()
         server, self._server = self._server, None
         if server is not None:
@@ -183,6 +190,8 @@ class Service:
 
     async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
         """Start the server. Return where it listens."""
+        # Connections are bounded below the limit of descriptors, which are left for switches,
+        # database and page.
         server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
         server.add_generic_rpc_handlers(handlers)
         # The file of a unix socket gets mode 0600.
@@ -228,6 +237,7 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
     _require_token(config.listen, tokens)
     switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
+    # One token for both would let every host's switch delete jobs.
     if switch in [each.token for each in tokens]:
         # A host's switch would else be an administrator.
         told = "admin_token_file and switch_token_file hold one token"

@@ -59,6 +59,7 @@ class Gate:
     @contextmanager
     def known(self, token: str, most: int) -> Iterator[None]:
         """Let a call with a known token pass, for the block. Raises TooManyClientsError at `most` in progress."""
+        # A bound for each token: the holder of one cannot use up the calls of another.
         if self._of_token[token] >= most:
             raise _busy(f"{most} calls with this token are in progress")
         with _counted(self._of_token, token):
@@ -68,6 +69,7 @@ class Gate:
     def stranger(self, peer: str) -> Iterator[None]:
         """Let a call with an unknown token pass, for the block. Raises TooManyClientsError when there are too many."""
         address = address_of(peer)
+        # Unknown tokens are let in, a few at a time, so that a worker of a deleted job hears why.
         if self._strangers[address] >= STRANGERS_OF_ADDRESS_MAX or self._strangers.total() >= STRANGERS_MAX:
             raise _busy("too many calls with tokens that no job and no worker has are in progress")
         with _counted(self._strangers, address):
@@ -172,6 +174,8 @@ def handler_of(
         raise ValueError(f"service {service} has methods {sorted(found)}, answers are {sorted(answers)}")
     # Taken as a stream, a call reaches its handler before its message is here.
     made = {
+        # grpc.aio reads and parses a unary request before its handler runs. As a stream the handler sees the token
+        # first.
         name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane, clients))
         for name, answer in answers.items()
     }
@@ -185,6 +189,7 @@ def _guarded(
         peer, certificate = unquote(context.peer()), _common_name(context.auth_context())
         call = Call(bearer(context.invocation_metadata()), peer, context.time_remaining(), certificate)
         try:
+            # Certificate, then token, then message: nothing of a stranger's message is parsed.
             clients.require(certificate)
             with admit(name, call):
                 data = await _message(context)
@@ -264,6 +269,7 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
 
 def status_of(error: ControlPlaneError) -> grpc.StatusCode:
     """Return the code of an error: FAILED_PRECONDITION for what is asked rightly, but not now."""
+    # Subclasses have the code of their base.
     for kind, code in _STATUS.items():
         if isinstance(error, kind):
             return code

@@ -29,6 +29,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        # What `extra` gave is an attribute of the record like any other: the standard ones are taken out.
         about = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -114,6 +114,7 @@ class Workers:
         secret = _secret(call.token)
 
         def look() -> bytes | None:
+            # With timeout 0 the cluster only looks: this coroutine waits, and holds no thread.
             found = self._controller.await_membership(
                 request.job, request.rank, secret, known_generation=request.known_generation, timeout_s=0.0
             )
@@ -123,6 +124,7 @@ class Workers:
                 return None
             return bytes(pending_message(found, 0.0).SerializeToString())
 
+        # Listen before the first look: a step between look and wait would be missed otherwise.
         with self._bell.listening(request.job) as event:
             while (reply := await self._rest.run(look)) is None:
                 await _set_within(event, until_s - loop.time())
@@ -160,6 +162,7 @@ class Workers:
                 if beat != told:
                     yield bytes(beat_message(beat).SerializeToString())
                     generation = beat.generation or generation
+                    # The reason is told once for each generation that ended.
                     told = replace(beat, reason="") if beat.generation else beat
                 await event.wait()
 
@@ -167,6 +170,7 @@ class Workers:
         job, rank, secret = request.job, request.rank, _secret(call.token)
         leave = partial(self._controller.leave, unfinished=request.reason if request.unfinished else None)
         presence = self._present.get((job, rank, secret), _Presence())
+        # Set before the step: the stream that LEAVE ends must not count as a lost connection.
         presence.left = True
         try:
             await self._rest.run(leave, job, rank, secret)
@@ -192,6 +196,7 @@ class Workers:
             presence.streams -= 1
             if not presence.streams:
                 del self._present[key]
+                # Only the last stream of a member that broke off by itself shortens its lease.
                 if not (refused or presence.left or self._closing):
                     self._rest.submit(self._disconnected, *key)
 
@@ -220,6 +225,7 @@ def _secret(token: str) -> bytes:
 def _wait_s(asked_s: float, left_s: float | None) -> float:
     """Return how long a call may wait: what it asks for and its deadline leaves, 0 for what is no time."""
     most_s = WAIT_S if left_s is None else min(WAIT_S, left_s - _MARGIN_S)
+    # NaN and negative times are no wait: NaN fails the comparison.
     return max(0.0, min(asked_s, most_s)) if asked_s > 0 else 0.0
 
 

@@ -63,12 +63,14 @@ class Jobs:
 
         Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
+        # A worker may look at its own job with the job's token; `_get_job` checks that it is the right one.
         if not (name == "GetJob" and self._controller.knows(call.token)):
             try:
                 self._admin_auth.require(call.token)
             except UnauthenticatedError as error:
                 self._note_stranger(name, call, error.what)
                 raise
+        # Without tokens all callers are one: made-up tokens must not get bounds of their own.
         with self._gate.known(call.token if self._admin_auth.required else "", _CALLS_MAX):
             yield
 
@@ -79,11 +81,13 @@ class Jobs:
 
     def _delete_job(self, request: Any, call: Call) -> Any:
         with self._audited("DeleteJob", request.name, call):
+            # The workers of the job are told who deleted it.
             self._controller.delete_job(request.name, by=self._who(call))
         return pb.DeleteJobResponse()
 
     def _note_stranger(self, action: str, call: Call, why: str) -> None:
         """Write a line for a call without an administrator's token, but not for each of a flood. The event loop's."""
+        # A flood of refused calls must not fill the audit log: the lines left out are counted in the next one.
         now_s = time.monotonic()
         if now_s < self._strangers_at_s:
             self._strangers_left_out += 1
@@ -145,6 +149,7 @@ class Jobs:
     async def _backup(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         content = await self._lane.run(self._controller.backup)
         self._audit.write("Backup", **_from(call, self._admin_auth.require(call.token)), bytes=len(content))
+        # gRPC messages are bounded, and a database is not.
         for begin in range(0, len(content), PART_BYTES):
             part = pb.BackupPart(content=content[begin : begin + PART_BYTES], total_bytes=len(content))
             yield bytes(part.SerializeToString())

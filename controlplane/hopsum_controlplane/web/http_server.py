@@ -83,6 +83,7 @@ class WebServer:
         clock: Callable[[], float] = time.monotonic,
         vitals: HealthCheck | None = None,
     ) -> None:
+        # Read once: the page is as old as the process, and so is its policy.
         page, state = load_page(), PageState(controller, clock)
         policy = (("Content-Security-Policy", page_policy(page)),)
         self._answers = {
@@ -225,6 +226,7 @@ def _kept(make: Callable[[], str], fresh_s: float) -> Callable[[], bytes]:
     def give() -> bytes:
         nonlocal until_s, body
         with lock:
+            # All readers share one answer: a thousand browsers ask the switches no more often than one.
             if time.monotonic() >= until_s:
                 body = make().encode()
                 until_s = time.monotonic() + fresh_s

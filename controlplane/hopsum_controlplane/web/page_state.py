@@ -80,9 +80,11 @@ class PageState:
         snapshots = self._snapshots
         if snapshots and snapshot.at_s - snapshots[-1].at_s > window_s:
             snapshots.clear()
+        # Many readers make many snapshots: those that are closer than a part of the window replace each other.
         if len(snapshots) > 1 and snapshot.at_s - snapshots[-2].at_s < window_s / KEPT:
             snapshots.pop()
         snapshots.append(snapshot)
+        # The oldest one that is kept is just older than the window, so that rates span all of it.
         while len(snapshots) > 2 and snapshot.at_s - snapshots[1].at_s >= window_s:
             del snapshots[0]
 
@@ -96,4 +98,5 @@ def _public(values: Values, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _masked(value: Any) -> Any:
+    # Whoever knows a generation can forge a worker's packets (threat model): the page is for everybody.
     return _GENERATION.sub("a generation", _ADDRESS.sub("(address)", value)) if isinstance(value, str) else value
