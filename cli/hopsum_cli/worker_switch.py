@@ -15,8 +15,8 @@ from hopsum.errors import HopsumError
 from hopsum.hosts.host_address import address_towards
 from hopsum.hosts.registered_switch import SwitchPlace, run_worker_switch
 from hopsum.rpc.channel import ControllerAddress
+from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import address_of
-from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.token_files import read_token
 from hopsum_topologies.child_launcher import die_with_parent

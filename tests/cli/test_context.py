@@ -10,9 +10,8 @@ import pytest
 
 import hopsum
 from hopsum.config import ConfigError, resolve
-from hopsum_cli.context import KEYS, ContextError, complete, variable
+from hopsum_cli.context import KEYS, ContextError, add_operator_arguments, complete, variable
 from hopsum_cli.operator import address_of
-from hopsum_cli.operator_arguments import add_operator_arguments
 
 
 def options(*arguments: str) -> argparse.Namespace:

@@ -55,7 +55,7 @@ def test_help_of_a_group_lists_its_words(group: str, capsys: pytest.CaptureFixtu
     assert stop.value.code == 0
     text = capsys.readouterr().out
     rows = {name: row for name, row in COMMANDS.items() if name.startswith(f"{group} ")}
-    assert len(rows) > 1
+    assert rows
     assert all(name.split()[1] in text and row.summary in text for name, row in rows.items())
 
 

@@ -21,8 +21,8 @@ from hopsum_cli.main import INTERRUPTED
 from hopsum_cli.main import main as command_line
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top import main
-from hopsum_cli.top.command import _forget
 from hopsum_cli.top.screen import amount, screen
+from hopsum_cli.top.top_command import _forget
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_ptf.fake_device import FakeDevice
@@ -264,7 +264,7 @@ def test_the_loop_ends_when_it_is_interrupted(
             raise KeyboardInterrupt
         return None
 
-    monkeypatch.setattr("hopsum_cli.top.command.time.sleep", sleep)
+    monkeypatch.setattr("hopsum_cli.top.top_command.time.sleep", sleep)
     assert command_line(["top", "--controller", address, "--interval", "0.5", *arguments]) == INTERRUPTED
     assert sleeps == [0.5] * 4
     out = capsys.readouterr().out

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum controller`: the process that an operator runs.
-
-command    arguments, the log, signals. `hopsum_controlplane.service.controller_process` is what runs between them
-"""
+"""`hopsum controller`: arguments, log and signals around `hopsum_controlplane.service.controller_process`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ __all__ = ["build_parser", "main"]
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    from hopsum_cli.controller.command import build_parser as build
+    from hopsum_cli.controller.controller_command import build_parser as build
 
     return build()
 
@@ -24,6 +21,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Return the exit status."""
     # gRPC's core writes lines of its own form to stderr, and reads this when it is imported; the log has what matters.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from hopsum_cli.controller.command import main as run
+    from hopsum_cli.controller.controller_command import main as run
 
     return run(arguments)

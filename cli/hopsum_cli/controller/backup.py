@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from hopsum.errors import HopsumError
+from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import operator
-from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.errors import ControlPlaneError
 

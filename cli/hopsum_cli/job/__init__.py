@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum job`: an operator's jobs at a controller.
 
-command   the words: create, list, show, delete     create   a job from a codec or tables, and where its token goes
-report    tables for people
+job_command   the words: create, list, show, move, ...
+create        a job from a codec or tables, and where its token goes
+report        tables for people
 """
 
 from __future__ import annotations
 
-from hopsum_cli.job.command import build_parser, main
+from hopsum_cli.job.job_command import build_parser, main
 
 __all__ = ["build_parser", "main"]

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from hopsum_cli.top.command import build_parser, main
+from hopsum_cli.top.top_command import build_parser, main
 
 __all__ = ["build_parser", "main"]

@@ -10,11 +10,13 @@ and the cleanup process removes the rest.
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from fractions import Fraction
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple
 
 from rich.console import Console
@@ -23,7 +25,6 @@ from rich.table import Table
 from hopsum.codec import job_tables, make_codec
 from hopsum_cli.topology.drawing import link_words
 from hopsum_cli.topology.own_program import run_program
-from hopsum_cli.topology.stops import Stopped, stopping
 from hopsum_cli.topology.uplinks import Uplink, uplinks_of
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane import ControlPlaneError
@@ -201,3 +202,31 @@ def _report_uplinks(job: str, uplinks: Sequence[Uplink]) -> None:
 
 def _say(text: str) -> None:
     print(f"hopsum topology: {text}", file=sys.stderr, flush=True)
+
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """A signal has come. `number` says which. Later ones are ignored: what they ask for is under way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Let the first of these signals raise Stopped in the main thread, which calls this, until the block is left."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -17,7 +17,7 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.backup import main
-from hopsum_cli.controller.command import build_parser, removal_question
+from hopsum_cli.controller.controller_command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.grpc_service import Service

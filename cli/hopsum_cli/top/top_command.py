@@ -18,8 +18,8 @@ from rich.text import Text
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import operator, take_snapshot
-from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_cli.top.screen import screen
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told

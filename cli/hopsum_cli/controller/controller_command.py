@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import argparse
 import logging
+import select
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from hopsum_cli.controller.signals import SignalQueue
-from hopsum_cli.controller.words import in_words
 from hopsum_controlplane.cluster import ClusterConfig, StoreLockedError, load_config
-from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS
+from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS, SwitchConfig
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
+from hopsum_controlplane.token_files import AdminToken
 from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 
@@ -211,3 +212,84 @@ def _next_signal(
         if within_s is not None:
             return None
     return found
+
+
+class SignalQueue:
+    """Takes signals from construction until `close`, in their order. It is for the main thread.
+
+    A signal that the main thread blocks ends the process when another thread does not block it, as threads of
+    libraries may. So nothing is blocked here: the interpreter's handler writes each signal's number to a socket.
+    """
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        self._read, write = socket.socketpair()
+        write.setblocking(False)
+        self._write: socket.socket | None = write
+        self._handlers: dict[signal.Signals, Any] = {each: signal.signal(each, _nothing) for each in numbers}
+        self._wakeup = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+
+    def wait(self, within_s: float | None = None) -> signal.Signals | None:
+        """Return the next signal, or None when none came within some seconds."""
+        while select.select([self._read], (), (), within_s)[0]:
+            number = signal.Signals(self._read.recv(1)[0])
+            if number in self._handlers:
+                return number
+        return None
+
+    def close(self) -> None:
+        """Let signals do what they did before. Harmless when it is closed."""
+        write, self._write = self._write, None
+        if write is not None:
+            signal.set_wakeup_fd(self._wakeup)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            write.close()
+            self._read.close()
+
+
+def _nothing(number: int, frame: object) -> None:
+    """Do nothing: the number is in the socket already."""
+
+
+def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
+    """Describe a configuration and its administrators, without showing a token."""
+    lines = [
+        f"database {config.database}",
+        f"listens at {config.listen} {_tls(config)}; who makes jobs needs {_asks(config, tokens)}",
+        f"page and metrics at {config.metrics_listen or 'no address'}",
+        f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, "
+        f"audits every {config.reconcile_interval_s:g} s; logs from level {config.log_level}",
+    ]
+    if config.audit_log:
+        lines.append(f"who changes what is in {config.audit_log}")
+    for switch in config.switches:
+        lines += _switch(switch)
+    for spine in config.spines:
+        lines.append(f"tree of {', '.join(link.leaf for link in config.below(spine))}, then {spine}")
+        lines += [f"  {link}" for link in config.below(spine)]
+    return "\n".join(lines)
+
+
+def _tls(config: ClusterConfig) -> str:
+    if config.tls_certificate is None:
+        return "without TLS"
+    clients = f", for clients with a certificate of {config.tls_client_ca}" if config.tls_client_ca else ""
+    clients += f" and a name in {config.tls_client_names}" if config.tls_client_names else ""
+    return f"with TLS, as {config.tls_certificate}{clients}"
+
+
+def _asks(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
+    if not tokens:
+        return "no token"
+    names = ", ".join(each.name for each in tokens)
+    return f"a token in {config.admin_token_file} ({len(tokens)}: {names})"
+
+
+def _switch(switch: SwitchConfig) -> list[str]:
+    ip, port = switch.service
+    who = f"workers send to {ip}:{port}; {', '.join(map(str, switch.ports))}"
+    tls = "" if switch.tls is None else f", with TLS, of {switch.tls.ca}, as {switch.tls.certificate or 'nobody'}"
+    return [
+        f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}{tls}",
+        f"  {switch.slots} slots; {who if switch.ports else 'no worker stands at it'}",
+    ]

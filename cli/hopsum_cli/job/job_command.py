@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from hopsum.errors import HopsumError
+from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.job import create, report
 from hopsum_cli.operator import operator
-from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import workers_of
 
