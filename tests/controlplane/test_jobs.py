@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a specification is said before anything is allotted."""
+"""A specification that is wrong is refused before anything is allotted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an import brings along."""
+"""Importing the control plane imports neither grpc nor protobuf."""
 
 from __future__ import annotations
 

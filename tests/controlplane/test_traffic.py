@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the entries mean: packets of a job through the embedded switch."""
+"""The entries of a job, proved by its packets through the embedded switch."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ def stamp_datagrams(
         WireError: a value does not fit its field (BAD_VALUE), or payloads of another shape (BAD_LENGTH).
     """
     check_payloads(template, payloads)
+    # Header and payload lie side by side in one row, so that a row is a datagram and needs no copy for the socket.
     dtype = np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
     records = np.empty(len(np.atleast_1d(slots)), dtype)
     records["payload"][: len(payloads)] = payloads
@@ -56,6 +57,7 @@ def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: 
         datagrams: as `stamp_datagrams` returns them. They are not changed.
         rounds: [n], 1..2^32-1.
     """
+    # A copy: the old rows may still be in a send buffer of the kernel's.
     copies = datagrams.copy()
     headers = copies[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
     headers["generation"], headers["round"] = generation, rounds
@@ -75,6 +77,7 @@ def stamp_header(
     headers: NDArray[Any], template: Header, *, slots: ArrayLike, rounds: ArrayLike, counts: ArrayLike
 ) -> None:
     """Fill `headers`, an array of HOPSUM_DTYPE, in place. Raises WireError (BAD_VALUE)."""
+    # One packed header in all rows; then the three fields that differ are written as columns.
     headers[:] = np.frombuffer(replace(template, slot=0, round=0, count=0).pack(), HOPSUM_DTYPE)[0]
     for name, values in (("slot", slots), ("round", rounds), ("count", counts)):
         array = np.asarray(values)

@@ -113,6 +113,7 @@ def stamp_frames(
     check_payloads(template, payloads)
     lower_bytes = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
     dtype = np.dtype([("lower", "u1", (lower_bytes,)), ("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
+    # All frames have one size, so they share the 42 bytes in front: lengths and IPv4 checksum are equal.
     frame = build_frame(path, template, bytes(template.length))
     records = np.empty(len(payloads), dtype)
     records["lower"] = np.frombuffer(frame, np.uint8, lower_bytes)

@@ -172,6 +172,7 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
     }
     if membership.table6 is not None:
         document["table6"] = list(membership.table6)
+    # Keys of later versions are written only where they differ from the default: an older worker reads the rest.
     if membership.code_group != LANE_GROUP_CODES:
         document["code_group"] = membership.code_group
     if membership.ops != frozenset(Op):
@@ -180,7 +181,7 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
         document["side_key"] = membership.side_key.hex()
     if membership.resume is not None:
         resume = asdict(membership.resume)
-        # A further shard's own membership has its `resume`.
+        # The controller keeps one `resume` for all shards; a worker finds each shard's in its own object.
         del resume["further_shards"]
         document["resume"] = resume
     if membership.further_shards:
@@ -224,6 +225,7 @@ def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
                     f"no membership file {path} within {wait_s:g} s: the controller writes it when it has made "
                     "the job; check that it runs and writes to this path"
                 ) from None
+            # The file appears whole, by a rename: polling for the name is enough.
             time.sleep(min(_POLL_S, left_s))
         except (OSError, UnicodeDecodeError) as error:
             raise MembershipError(f"membership file {path} cannot be read: {error}") from error
@@ -246,6 +248,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
 
 def _membership(root: _Object, *, sharded: bool) -> JobMembership:
     """Return the membership of an object. With `sharded` it may have further shards."""
+    # Before everything else: the other keys may mean something else in another version.
     version = root.integer("wire_version", 0, 255)
     if version != WIRE_VERSION:
         raise MembershipError(
@@ -297,6 +300,7 @@ def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership,
         names = "workers, side channels, resume"
         raise root.wrong("further_shards", f"has {facts[1]} ({names}) at shard {number} and {facts[0]} at shard 0")
     for worker in first.workers:
+        # Two shards over one pair of sockets could not be told apart by a worker.
         paths = [(each.worker(worker.rank).endpoint, each.worker(worker.rank).send_to) for each in first.shards]
         if len(set(paths)) < len(paths):
             twice = f"has rank {worker.rank} at {paths[number][0]} send to {paths[number][1]} in two shards"
@@ -345,6 +349,7 @@ def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
         return None
     entry, window = root.object("resume"), root.integer("window", 1, slots)
     base = entry.integer("base", 0, _POSITION_MAX)
+    # Slot 0 begins with round 1 at the base (rule N4).
     if base % window:
         raise entry.wrong("base", f"is {base}, no multiple of the window {window}")
     new = entry.value.get("start") is not None
@@ -354,6 +359,7 @@ def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
         raise entry.wrong("replaced", f"is {list(replaced)} with {'a' if new else 'no'} start")
     decided = tuple(_decided(each, workers) for each in entry.objects("decided", _RUNS_MAX, least=0))
     ends = [base, *(run.end for run in decided)]
+    # Sorted and disjoint, so that a worker walks the runs and its own results once.
     if any(run.first < end for run, end in zip(decided, ends, strict=False)):
         raise entry.wrong("decided", f"is not sorted, overlaps, or begins before base {base}")
     return Resume(
@@ -425,6 +431,7 @@ class _Object:
         return found
 
     def integer(self, key: str, low: int, high: int) -> int:
+        # `type`, not isinstance: True is no integer here.
         fits = lambda found: type(found) is int and low <= found <= high  # noqa: E731
         return int(self.get(key, fits, f"an integer of {low} .. {high}"))
 

@@ -29,6 +29,7 @@ def load() -> None:
     """
     try:
         importlib.import_module(_STUBS[-1])
+    # protobuf 4 and later raise TypeError for stubs of an old generator.
     except TypeError:  # protobuf's refusal
         for name in _STUBS:
             _register(name)
@@ -51,8 +52,10 @@ def _register(name: str) -> None:
     module.__dict__["DESCRIPTOR"] = descriptor
     builder.BuildMessageAndEnumDescriptors(descriptor, module.__dict__)
     builder.BuildTopDescriptorsAndMessages(descriptor, name, module.__dict__)
+    # The stubs of gRPC, and the next module of the list, import it by this name.
     sys.modules[name] = module
     package, _, last = name.rpartition(".")
+    # `from p4.v1 import p4runtime_pb2` looks at the package's attributes first.
     setattr(importlib.import_module(package), last, module)
 
 

@@ -110,7 +110,10 @@ def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_G
         WireError: a code above 15, or a last axis that is no multiple of `group`, with reason BAD_VALUE or BAD_LENGTH.
     """
     nibbles = lane_bits // _CODE_BITS
+    # Code i of a group goes into nibble i // (group / nibbles) of word i % (group / nibbles): a program shifts all
+    # words of a group at once.
     groups = _grouped(codes, (nibbles, group // nibbles), group, "codes")
+    # A larger code would spill into its neighbour's bits.
     if codes.size and int(codes.max()) > 15:
         raise WireError(Drop.BAD_VALUE, f"code {int(codes.max())} does not fit in 4 bits")
     dtype = np.dtype(f">u{lane_bits // 8}")
@@ -129,6 +132,7 @@ def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8, group: int = LAN
     group_bytes = group * _CODE_BITS // 8
     groups = _grouped(packed, (group_bytes,), group_bytes, "code bytes")
     words = np.ascontiguousarray(groups).view(f">u{lane_bits // 8}")
+    # The first codes of a group are in the highest nibbles.
     shifts = range(lane_bits - _CODE_BITS, -1, -_CODE_BITS)
     nibbles = [(words >> words.dtype.type(shift)).astype(np.uint8) & np.uint8(15) for shift in shifts]
     codes = np.stack(nibbles, axis=-2)
@@ -148,6 +152,8 @@ def pack_sums(sums: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     What a lane has above 63 spoils its neighbours, as in the switch: the controller proves that no lane has.
     """
+    # 768 lanes keep their low 6 bits in bytes of their own. The 6 bits of each of the last 256 lanes are spread over
+    # the two high bits of three such bytes.
     last = sums[..., PACKED_BYTES:]
     shifts = range(PACKED_LANE_BITS, 0, -_TOP_BITS)
     tops = [(last << np.uint8(shift)) & np.uint8(_TOP_MASK) for shift in shifts]
@@ -157,6 +163,8 @@ def pack_sums(sums: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def unpack_sums(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Undo `pack_sums`: uint8[..., 768] to uint8[..., 1024], a new array."""
     sums = np.empty((*packed.shape[:-1], LANES_BYTES), np.uint8)
+    # Every operation writes into `sums`: this runs for each RESULT, and a temporary array costs more than the
+    # arithmetic.
     np.bitwise_and(packed, np.uint8(~_TOP_MASK & 0xFF), out=sums[..., :PACKED_BYTES])
     last, each = sums[..., PACKED_BYTES:], PACKED_BYTES // 3
     np.right_shift(packed[..., :each], np.uint8(PACKED_LANE_BITS), out=last)
@@ -188,4 +196,5 @@ def lanes(op: int, payload: NDArray[np.uint8]) -> NDArray[Any]:
             Drop.BAD_LENGTH,
             f"payload of shape {payload.shape} holds no whole lanes of {dtype.itemsize} bytes",
         )
+    # A view of network byte order: numpy swaps bytes where it computes.
     return payload.view(dtype)

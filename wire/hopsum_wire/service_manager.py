@@ -18,6 +18,7 @@ class ServiceManager:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         address = environment.get("NOTIFY_SOCKET", "")
+        # systemd writes @ for the zero byte of an abstract socket's name.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_s = _watchdog_s(environment) if address else None
         """The seconds within which it has to hear `alive`, or None where it does not ask for that."""
@@ -28,6 +29,7 @@ class ServiceManager:
 
     def reloading(self) -> None:
         """Say that the configuration is read again, until `ready` is said."""
+        # systemd wants the time at which the reload began, to tell old messages from new ones.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def alive(self) -> None:

@@ -190,8 +190,7 @@ class Service:
 
     async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
         """Start the server. Return where it listens."""
-        # Connections are bounded below the limit of descriptors, which are left for switches,
-        # database and page.
+        # Connections are bounded: some descriptors of the process stay free for switches, database and page.
         server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
         server.add_generic_rpc_handlers(handlers)
         # The file of a unix socket gets mode 0600.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers and operators see of a cluster in ordinary life."""
+"""The ordinary life of a cluster, as its workers and operators see it."""
 
 from __future__ import annotations
 

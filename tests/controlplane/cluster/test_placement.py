@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where jobs go on several switches, and what is said when there is no place."""
+"""Places of jobs on several switches, and the refusal where there is no place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where jobs go that are over a tree of switches, and what is shown of them and done for them there."""
+"""Places of jobs over a tree of switches, what is shown of them, and layer-2 forwarding there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller serves over HTTP: the page's values, who may read them, and what is refused."""
+"""The controller's page over HTTP: its values, its readers, and its refusals."""
 
 from __future__ import annotations
 

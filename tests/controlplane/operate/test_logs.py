@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log looks like, for people and for programs."""
+"""The log's two forms, for people and for programs."""
 
 from __future__ import annotations
 

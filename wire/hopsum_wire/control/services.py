@@ -37,6 +37,8 @@ def methods(service: str) -> dict[str, Method]:
     return {
         method.name: Method(
             f"/{full_name(service)}/{method.name}",
+            # The descriptor names the messages, so the list of methods is the proto's own and cannot disagree with
+            # it.
             getattr(control_pb2, method.input_type.name),
             getattr(control_pb2, method.output_type.name),
             method.server_streaming,

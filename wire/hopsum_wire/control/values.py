@@ -15,6 +15,7 @@ def word_of(enum: Any, number: int) -> str:
     """
     value = enum.values_by_number.get(number)
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    # A controller of a later version may have values without a name here: the number is shown.
     return str(number) if value is None else str(value.name).removeprefix(prefix).lower()
 
 
@@ -45,4 +46,5 @@ def message_to_dict(message: Any) -> dict[str, Any]:
 def _escaped(value: Any) -> Any:
     if not isinstance(value, str) or value.isprintable():
         return value
+    # Workers write some of these texts: an escape sequence in one must not reach the operator's terminal.
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)
