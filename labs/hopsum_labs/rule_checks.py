@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case of a grader: a rule of the handout, its points, and the packets that show whether the program keeps it."""
+"""A case of a grader: a rule of the handout, its points, and the sentences that its check is written in."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Engine:
     registers: RegisterStore
     meters: MeterStore
     digests: DigestStore
-    faults: Counter[str]  # what programs should not do, by kind (`program.ir_objects`); the owner may put another here
+    faults: Counter[str]  # what programs should not do, by kind (`program.ir`); the owner may put another here
     dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
     backend: ClassVar[str] = "interpreter"
@@ -94,6 +94,7 @@ class Engine:
         Returns: the frames to send, in the order in which the copies were made.
         """
         outputs = [Output(*copy) for copy in self._interpreter.process(port, frame, now_us)]
+        # Ports that do not exist are filtered here, not in the program: their egress has run and counted.
         return [o for o in outputs if o.port in self._ports] if self._ports else outputs
 
     def reset_state(self) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address of P4Runtime and management: HOST:PORT, or unix:PATH, a socket with mode 0600.
+"""Where the gRPC server listens, and TLS for it.
 
-Without an address given it is a socket in a folder of this user alone, so that no other user of the machine reaches
-the switch: $XDG_RUNTIME_DIR/hopsum-UID/switch.sock, or the same under the folder for temporary files.
+The address of P4Runtime and management is HOST:PORT, or unix:PATH, a socket with mode 0600. Without an address given it
+is a socket in a folder of this user alone, so that no other user of the machine reaches the switch:
+$XDG_RUNTIME_DIR/hopsum-UID/switch.sock, or the same under the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def _claimed(path: Path, *, in_private: bool) -> Iterator[None]:
                 f"cannot listen on {_UNIX}{path}: another switch listens there;"
                 " give this one an address of its own with --grpc unix:PATH or --grpc HOST:PORT"
             )
+        # gRPC makes the socket itself, with the mode that the umask leaves.
         before = os.umask(_ONLY_ITS_USER)
         try:
             yield
@@ -95,6 +97,7 @@ def _locked_folder() -> Iterator[None]:
                 f"the folder {folder} belongs to another user or is open to others: remove it, or choose another place"
                 " with --grpc unix:PATH"
             )
+        # The lock is held until the socket is there, so two switches that start at once come one after the other.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -120,6 +123,7 @@ def _answers(path: Path) -> bool:
 # asks again whether its client may call, and `reload` ends the streams of those that may not any more.
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+# The kinds of RPC handlers by whether request and response are streams: a guarded handler must be of the same kind.
 _Methods = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
     (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
@@ -171,6 +175,7 @@ class ServerTls:
         with self._lock:
             gone = [context for context, name in self._streams.items() if not self._may(name)]
         for context in gone:
+            # A stream was allowed when it began. Unary calls end by themselves.
             context.cancel()
 
     def interceptor(self) -> grpc.ServerInterceptor:

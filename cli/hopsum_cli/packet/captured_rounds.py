@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture files to hopsum headers. Frames of other protocols are counted by what they are."""
+"""Capture files to hopsum headers, and headers to generations, slots and rounds."""
 
 from __future__ import annotations
 

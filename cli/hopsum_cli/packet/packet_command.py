@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures and exchanges, as text for people and as values for programs."""
+"""The words after `hopsum packet`: send and decode, as tables for people and as values for programs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packet that key=value arguments describe."""
+"""One packet from key=value arguments, sent to a switch, and its answers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ moment that its name says. The order of one packet::
         ... and from the first state on for each packet that starts again
     packet_ends
 
-A frame that has no steps left (`program.steps`) is reported as dropped at once, and packet_ends follows.
+A frame that has no steps left (`program.frame_budget`) is reported as dropped at once, and packet_ends follows.
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
 `register_read`, `register_written`, `counter_written`, `index_out_of_range`, `marked_to_drop` and `logged`.

@@ -32,7 +32,7 @@ class OutOfStepsError(Exception):
 
 
 class Steps:
-    """The budget of one received frame. See `program.steps`."""
+    """The budget of one received frame. See `program.frame_budget`."""
 
     def __init__(self) -> None:
         self.renew()

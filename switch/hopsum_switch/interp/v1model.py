@@ -31,7 +31,7 @@ One received frame may cause MAX_TURNS resubmits, recirculations and egress clon
 more is dropped and counted as "turns". Copies of one packet are processed in the order in which they were made.
 
 One received frame may take MAX_STEPS steps in loops of actions and cycles of the parser, all its copies and turns
-together (`program.steps`). The copy that needs one more step is dropped with all unsent copies of the frame, and the
+together (`program.frame_budget`). The copy that needs one more step is dropped with all unsent copies of the frame, and the
 drop is counted once as "steps". Writes to registers and counters stay.
 
 Queues are empty: time does not pass between ingress and egress. A packet that chooses a priority other than 0 is
@@ -96,6 +96,7 @@ def _fields(header: HeaderIR) -> list[tuple[int, int | None, int]]:
     return [(f.slot, None if f == variable else f.bits, (1 << f.bits) - 1) for f in header.wire]
 
 
+# A program that resubmits or recirculates for ever would otherwise keep the switch in one frame.
 MAX_TURNS = 256
 TOO_MANY_TURNS = "turns"
 
@@ -197,6 +198,7 @@ class Interpreter:
 
     def _work_off(self, packet: PacketState, work: _Work) -> None:
         self._enter(packet, work)
+        # What leaves goes first, so copies are processed in the order in which they were made.
         while work.leaving or work.arriving:
             if work.leaving:
                 self._leave(*work.leaving.popleft(), work)
@@ -212,6 +214,7 @@ class Interpreter:
         if self._observer is not None:
             self._tell_parsed(self._observer, packet, error, correct)
         self._ingress.run(packet)
+        # exit ends a control, not the packet: egress begins anew.
         packet.exited = False
         if packet.clone is not None:
             session, preserved = packet.clone
@@ -219,6 +222,7 @@ class Interpreter:
             self._send_clones(self._parsed_again(packet, frame, preserved), session, work)
         if packet.digest is not None:
             self._send_digest(packet.digest, values, packet.now_us)
+        # Read before the branches: a resubmit restarts the metadata.
         group = meta.multicast_group(values)
         if packet.resubmit is not None:
             self._come_round(packet, frame, packet.resubmit, Instance.RESUBMITTED, work)
@@ -244,6 +248,7 @@ class Interpreter:
             return
         meta.set_dequeued(values, port, packet.length, packet.now_us)
         self._egress.run(packet)
+        # A clone for a session that does not exist takes no turn.
         if packet.clone is not None and self._clones.find(packet.clone[0]) is not None and self._may_turn(work):
             session, preserved = packet.clone
             copy = packet.replicate(self._layout)
@@ -252,6 +257,7 @@ class Interpreter:
         if meta.egress_spec(values) == DROP_PORT:
             self._tell_drop("egress")
             return
+        # The whole frame: a recirculated packet is not cut by truncate().
         frame = self._deparser.run(packet)
         if packet.recirculate is not None:
             self._come_round(packet, frame, packet.recirculate, Instance.RECIRCULATED, work)

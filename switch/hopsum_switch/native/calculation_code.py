@@ -24,6 +24,7 @@ def compute(scope: FunctionScope, ir_: CalculationIR) -> Value:
     groups = [(header, list(group)) for header, group in groupby(pieces, key=lambda piece: piece[0])]
     for number, (header, group) in enumerate(groups):
         size = sum(bits for *_, bits in group)
+        # Whether a header is in the input is known at run time, so what follows it must begin on a byte.
         if size % 8 and number + 1 < len(groups):
             raise refuse("hash input", ir_.name)
         if header is None or header.metadata:
@@ -83,6 +84,7 @@ def _append_payload(scope: FunctionScope, scratch: Value, length: Value) -> None
     """Append the unparsed rest of the frame, cut by truncate()."""
     builder = scope.builder
     data = scope.get(Word.DATA)
+    # As bmv2: the payload that is hashed is what truncate() leaves.
     size = scope.minimum(builder.sub(scope.get(Word.RECEIVED), data), scope.get(Word.LIMIT))
     source = scope.byte(builder.inttoptr(scope.get(Word.FRAME), PTR), data)
     start = builder.load(length, typ=I64)

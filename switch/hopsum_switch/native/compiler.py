@@ -58,6 +58,7 @@ class CodeCache:
         try:
             if not self._is_private(os.lstat(self._folder), stat.S_ISDIR):
                 return None
+            # O_NOFOLLOW, and tests on the open descriptor: nobody can exchange the file between test and read.
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 if not self._is_private(os.fstat(descriptor), stat.S_ISREG):
@@ -80,6 +81,7 @@ class CodeCache:
             try:
                 with open(descriptor, "wb") as file:
                     file.write(_MAGIC + hashlib.sha256(code).digest() + code)
+                # A rename is atomic: processes that compile the same program at once each see a whole file.
                 os.replace(name, self._path(key))
             except OSError:
                 os.unlink(name)
@@ -133,6 +135,7 @@ def _compiled(unit: Unit, cache: CodeCache | None) -> Code:
         llvmlite.__version__,
         platform.machine(),
     )
+    # Everything that decides the code is in the key: program, sources of the compiler, processor, LLVM.
     code = None if cache is None else cache.load(key)
     if code is None:
         code = _compile(unit)
@@ -176,6 +179,7 @@ def machine() -> Any:
         features=features(),
         opt=OPTIMISATION,
         reloc="pic",
+        # Position-independent: the object file is cached on disk and loaded at any address.
         codemodel="jitdefault",
         jit=True,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Controls: one block per node. Tables are searched in arrays that `tables.py` keeps."""
+"""Controls: one block per node. Tables are searched in arrays that `native_engine` keeps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .memory_layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words,
 from .only_interpreted import refuse
 from .operation_code import Operations
 
+# Fibonacci hashing: 2**64 divided by the golden ratio. `native_engine` fills the slots by the same function.
 HASH_FACTOR = 0x9E3779B97F4A7C15
 HASH_SHIFT = 32
 
@@ -101,6 +102,7 @@ class _Control:
         builder = self._scope.builder
         if table.direct_meter is not None:
             raise refuse("meter", table.direct_meter.name, table.source)
+        # p4c makes such a table of every statement between two tables. It needs neither search nor dispatch.
         if _is_fixed(table):
             assert table.default is not None
             self._call(table.default.action, self._scope.state)
@@ -188,6 +190,7 @@ class _Search:
         )
         builder.branch(probe)
         scope.start(probe)
+        # The number of slots is a power of two, at least twice the entries, so an empty slot ends every search.
         slot = builder.phi(I64)
         slot.add_incoming(first, before)
         record = builder.sub(scope.load(self._slots, slot), word(1))

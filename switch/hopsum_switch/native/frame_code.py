@@ -69,6 +69,7 @@ class HeaderAccess:
                 spare = ir.Constant(I64, WORD_BITS - count)
                 value = builder.ashr(builder.shl(value, spare), spare)
             scope.store(value, pointer, low // WORD_BITS)
+        # A signed field has one bit more than the frame carries, so its layout may have one word more.
         above = -(-field.bits // WORD_BITS)
         if place.words > above:
             fill = builder.ashr(value, ir.Constant(I64, WORD_BITS - 1)) if field.signed else ir.Constant(I64, 0)
@@ -78,6 +79,8 @@ class HeaderAccess:
     def _extract_pieces(self, source: Value, target: Value, bits: int) -> None:
         builder, count = self._scope.builder, bits // (8 * PIECE_BYTES)
         for index in range(count):
+            # The first byte of a frame is the most significant: bytes are reversed within a vector, and vectors in
+            # their order.
             raw = builder.load(self._scope.byte(source, (count - 1 - index) * PIECE_BYTES), typ=_BYTES, align=1)
             value = builder.bitcast(builder.shuffle_vector(raw, raw, _REVERSED), VECTOR)
             builder.store(value, self._scope.at(target, index * PIECE_WORDS), align=PIECE_BYTES)
@@ -123,6 +126,7 @@ class HeaderAccess:
         builder = self._scope.builder
         if bits == 8:
             return value
+        # LLVM swaps whole 16-bit units only.
         even = ir.IntType(round_up(bits, 16))
         swap = self._scope.unit.intrinsic(f"llvm.bswap.i{even.width}", even, [even])
         if even.width == bits:

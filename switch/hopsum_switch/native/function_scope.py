@@ -57,6 +57,8 @@ class Unit:
         function.attributes.add("nounwind")
         for argument in function.args:
             if argument.type == PTR:
+                # State, control block and action arguments are separate arrays, so LLVM may keep fields in registers
+                # across stores.
                 argument.add_attribute("noalias")
         self.functions[name] = function
         return function
@@ -139,6 +141,7 @@ class FunctionScope:
         """Set a header's validity. The caller sets or clears the fields of a header that becomes valid."""
         self.store(word(flag), self.state, self.layout.valid(header))
         region = self.layout.header_region(header)
+        # All fields of a header that becomes valid are set or cleared by the caller, so its region is in memory.
         if flag and region is not None:
             self.store(word(1), self.state, region.flag)
 
@@ -168,6 +171,7 @@ class FunctionScope:
 
     def _bring(self, region: Region) -> None:
         """Clear a region unless it is in memory."""
+        # Within one block a region is brought once. What another block knows does not hold here.
         known = self._in_memory.get(self.builder.block, set())
         if region.flag in known:
             return
@@ -215,6 +219,7 @@ class FunctionScope:
     def variable(self, value: Value) -> Value:
         """Return the address of a new local word."""
         with self.builder.goto_entry_block():
+            # In the entry block: LLVM promotes such words to registers, and a loop does not allocate again.
             pointer = self.builder.alloca(I64)
         self.builder.store(value, pointer)
         return pointer

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiler of expressions to machine integers.
+"""Expressions as machine code: integers of any width, wide values piece by piece, selections lane by lane.
 
-`low(expr, width)` yields the value modulo 2**width in two's complement. Where the width covers the expression's
+`Integers.low(expr, width)` yields the value modulo 2**width in two's complement. Where the width covers the expression's
 type that is the value itself. Otherwise most operators need only the low bits of their operands. So a machine type is
 only as wide as the use of the result.
 """
@@ -124,6 +124,7 @@ class Integers:
             amount = expr.right.value
             if amount >= full and not signed:
                 return ir.Constant(ir.IntType(width), 0)
+            # The bits above do not reach the result of a shift by a constant.
             near = round_up(amount + width, WORD_BITS)
             value = self.low(expr.left, min(full, near))
             amount = min(amount, value.type.width - 1) if signed else amount
@@ -153,6 +154,7 @@ class Integers:
         if expr.op is ex.CastOp.WRAP:
             width = round_up(expr.bits, WORD_BITS)
             narrow = self.low(expr.operand, width)
+            # Shift left, then arithmetically right: the sign bit of the narrow type fills the word.
             spare = ir.Constant(narrow.type, width - expr.bits)
             return builder.ashr(builder.shl(narrow, spare), spare)
         low = 0 if expr.op is ex.CastOp.SATURATE else -(1 << (expr.bits - 1))
@@ -185,6 +187,7 @@ class Integers:
             return ir.Constant(I1, 0)
         both = builder.and_(scope.is_valid(expr.left), scope.is_valid(expr.right))
         (first, words), (second, _) = scope.layout.span(expr.left), scope.layout.span(expr.right)
+        # Words above a field are zero or the sign, so equal fields have equal bytes.
         memcmp = scope.unit.intrinsic("memcmp", ir.IntType(32), [PTR, PTR, I64])
         pointers = [scope.at(scope.state, first), scope.at(scope.state, second)]
         result = builder.call(memcmp, [*pointers, ir.Constant(I64, 8 * words)])
@@ -287,6 +290,7 @@ class MaskedSelections:
         """Return `yes` in the lanes where `bit` is 1, and `no` in the others."""
         builder = self._pieces.builder
         kind = lanes_type(mask.lane_bits)
+        # The bit of each lane moves to its sign: a comparison with 0 then is the mask, one instruction.
         top = ir.Constant(bit.type, [mask.lane_bits - 1] * (_PIECE_BITS // WORD_BITS))
         sign = builder.bitcast(builder.shl(bit, top), kind)
         chosen = builder.icmp_signed("<", sign, ir.Constant(kind, None))
@@ -559,6 +563,7 @@ class Pieces:
         if offset == 0:
             return low
         high = self.piece(expr, piece + 1, bits) if piece + 1 >= 0 else vector(0, 0)
+        # Eight neighbouring words out of two vectors: one shuffle.
         indices = ir.Constant(_SPLAT.type, [offset + i for i in range(PIECE_WORDS)])
         return self._scope.builder.shuffle_vector(low, high, indices)
 

@@ -48,6 +48,7 @@ class LoopCode:
         `ready` is called by another thread. It is not called on a machine without 64-bit Linux, or where numba or LLVM
         fail. Then a warning gives the reason.
         """
+        # The kernel writes structures of 64-bit Linux into the arrays, and the loop reads them as little-endian words.
         if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
             return None
         with self._lock:
@@ -57,6 +58,7 @@ class LoopCode:
                 self._compiler = threading.Thread(target=self._compile, name="loop-code", daemon=True)
                 self._compiler.start()
             if self._serve is None and ready is not None:
+                # Under the lock, so `_compile` either finds this function in the list or the caller finds the result.
                 self._waiting.append(ready)
             return self._serve
 
@@ -79,6 +81,7 @@ class LoopCode:
         with self._lock:
             self._serve, waiting = serve, self._waiting
             self._waiting = []
+        # Without the lock: `ready` takes the gate of a data plane, whose holder may wait for this lock.
         for ready in waiting:
             ready(serve)
 
@@ -88,6 +91,7 @@ LOOP_CODE: Final = LoopCode()
 
 def main() -> None:
     """Compile, and write the machine code to standard output. End with the parent process."""
+    # The child ends with its parent, which may be killed while numba compiles.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     initialise()
     sys.stdout.buffer.write(compile_loop())
@@ -140,6 +144,7 @@ def _callable(code: bytes) -> Serve:
     # A function of numba takes two places before its arguments, for a result and for an exception.
     places: Any = ctypes.create_string_buffer(16)
     first = ctypes.addressof(places)
+    # A function of CFUNCTYPE gives the interpreter lock away for the time of the call.
     function = ctypes.CFUNCTYPE(ctypes.c_int)(linker.get_function_address(_NAME))
 
     def serve(*addresses: int) -> None:

@@ -98,6 +98,7 @@ class TableWord(IntEnum):
     SIZE = 8
 
 
+# An action number needs one word. The arguments begin a vector, so that wide arguments are aligned.
 RECORD_HEADER = PIECE_WORDS
 NO_ACTION = -1
 
@@ -183,6 +184,7 @@ class MemoryLayout:
         late_headers = [h for h in program.headers.values() if not h.metadata and any(map(_is_wide, h.fields))]
         late_fields = self._late_fields(program)
         late = {field.slot for field in late_fields} | self.temporaries
+        # A flag for each lazy region follows the validity of the headers.
         flags = len(Word) + len(program.headers)
         cursor = _Cursor(flags + len(late_headers) + len(late_fields))
         for header in program.headers.values():
@@ -209,6 +211,7 @@ class MemoryLayout:
     def _find_changing(self, program: ProgramIR) -> None:
         changed = changed_by_egress(program)
         named = changed | reads((program.egress, program.checksums))
+        # Egress changes these words itself, whatever the program does.
         words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)}
         words |= {region.flag for slot, region in self._regions.items() if slot in named}
         if egress_changes_validity(program):
@@ -243,6 +246,7 @@ class MemoryLayout:
             cursor.at += register.size * words_for(register.bits)
         self.register_words = cursor.align()
         counters = [c for c in program.counters.values() if c.table is None]
+        # A counter has packets first, then bytes: two arrays side by side.
         starts = [2 * sum(c.size for c in counters[:i]) for i in range(len(counters) + 1)]
         self.counters = {c.name: start for c, start in zip(counters, starts, strict=False)}
         self.counter_words = starts[-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that native code and Python share: aligned word arrays, and sequences of integers over them."""
+"""The engine that runs a program as machine code, and the arrays that Python and machine code share."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from .control_code import HASH_FACTOR, HASH_SHIFT
 from .memory_layout import NO_ACTION, RECORD_HEADER, ControlWord, TableWord, key_words, params, record_words, words_for
 from .program_code import MAX_GROUPS, MAX_PORTS
 
+__all__ = ["Batch", "NativeEngine", "Outputs"]
+
 ALIGNMENT = 64
 
 Words = NDArray[np.uint64]
@@ -36,6 +38,7 @@ Words = NDArray[np.uint64]
 def words(count: int) -> Words:
     """Return that many zero words (at least one), aligned to 64 bytes."""
     assert sys.byteorder == "little"
+    # numpy aligns to 16 bytes, and a load of a whole vector wants 64.
     raw = np.zeros(8 * max(count, 1) + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + 8 * max(count, 1)].view(np.uint64)
@@ -118,6 +121,7 @@ class NativeTable:
         """Build the arrays anew and put their addresses into the table's words of the control block."""
         self._entries = self._ordered()
         count, stride = len(self._entries), self._record_words
+        # One record more than entries: the default action has the last.
         records, self._hits = words((count + 1) * stride), words(2 * count)
         for number, entry in enumerate(self._entries):
             _write_record(records, number * stride, entry.call)
@@ -227,9 +231,7 @@ def _pair(match: Match, bits: int) -> tuple[int, int]:
     return match.value, (1 << bits) - 1
 
 
-# The engine that runs a program as machine code. Stores and results are those of the interpreter's engine.
-
-__all__ = ["Batch", "NativeEngine", "Outputs"]
+# The engine. Stores and results are those of the interpreter's engine.
 
 _MIN_FRAME_BYTES = 2048
 
@@ -258,6 +260,7 @@ class NativeEngine(Engine):
         self.dropped, self.faults = Counter(), Counter()
         self.counters = CounterStore(program, self.tables, self._counter_cells(program))
         self.registers = RegisterStore(program, self._register_cells(program))
+        # Two states: the packet, and what replication keeps of it for the next replica.
         self._control, self._state = words(layout.control_words), words(2 * layout.state_words)
         self._tables = {name: NativeTable(state) for name, state in self.tables.items()}
         self._counted = [self._tables[table.name] for table in program.tables.values() if table.with_counters]
@@ -297,6 +300,7 @@ class NativeEngine(Engine):
         self.enter(batch, outputs, first=first, now_us=now_us, longest_bytes=int(batch.lengths.max(initial=0)))
         self._code.run(*self._arguments)
         done = self.leave(outputs)
+        # No frame ran although some are left: the buffers cannot hold the copies of one.
         if done == first < count:
             raise ValueError(
                 f"frame {first} of {int(batch.lengths[first])} bytes may cause "
@@ -309,6 +313,7 @@ class NativeEngine(Engine):
         """Prepare calls of the machine code for a batch from frame `first` on, with frames of at most so many bytes."""
         self._prepare(longest_bytes)
         outputs.count = 0
+        # In the order of ControlWord: one assignment for 18 words, since this runs for each batch.
         self._control[ControlWord.FRAMES : ControlWord.OUT_OF_RANGE + 1] = [
             address(batch.data),
             address(batch.offsets),
@@ -388,6 +393,7 @@ class NativeEngine(Engine):
             self._control[ControlWord.SCRATCH] = self._scratch.ctypes.data
 
     def _take_groups(self) -> None:
+        # Groups change rarely, and their arrays are built anew when they did.
         if self._groups_version != self.multicast.version:
             self._groups_version = self.multicast.version
             self._kept = write_groups(self.multicast, self._control)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of steps of a frame (`program.steps`). A program without loops has no code for it."""
+"""Operations of actions and of the parser as machine code: assignments, jumps, stacks, random(), the budget of steps.
+
+A program without loops has no code for the budget (`program.frame_budget`).
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
     scope.store(builder.sub(left, word(1)), scope.control, ControlWord.STEPS)
     builder.branch(onward)
     scope.start(spent)
+    # All ones marks a frame without steps. The callers test it after each block that may loop.
     scope.store(word(_SPENT), scope.control, ControlWord.STEPS)
     scope.store(builder.add(scope.shared(ControlWord.OUT_OF_STEPS), word(1)), scope.control, ControlWord.OUT_OF_STEPS)
     scope.set(Word.EXITED, 1)
@@ -78,6 +82,8 @@ def draw(scope: FunctionScope, low: Value, high: Value) -> Value:
     again, end = scope.block("draw"), scope.block("drawn")
     builder.branch(again)
     scope.start(again)
+    # Rejection: the mask is the next power of two, so fewer than two draws are needed on average, and no value is
+    # preferred.
     value = builder.and_(_next(scope), mask)
     builder.cbranch(builder.icmp_unsigned("<=", value, span), end, again)
     scope.start(end)
@@ -93,7 +99,7 @@ def _next(scope: FunctionScope) -> Value:
     return builder.xor(value, builder.lshr(value, word(LAST_SHIFT)))
 
 
-# The methods push_front() and pop_front(), see `interp.operations.OperationWriter.shift_stack`.
+# The methods push_front() and pop_front(), see `interp.primitives.OperationWriter.shift_stack`.
 
 
 def shift_stack(scope: FunctionScope, op: p4.ShiftStack) -> None:
@@ -251,6 +257,7 @@ class Operations:
 
     def _assign_element(self, op: p4.AssignElement) -> None:
         inside, index = self._index(op.index, len(op.targets))
+        # The index is computed once, before any store: it may name one of the fields.
         choice = self._scope.variable(self._scope.builder.select(inside, index, word(len(op.targets))))
         for number, field in enumerate(op.targets):
             chosen = self._scope.builder.load(choice, typ=I64)
@@ -284,6 +291,7 @@ class Operations:
 
     def _overwritten(self, op: p4.AddHeader) -> bool:
         """Return whether the rest of this body sets every field before any read."""
+        # p4c writes setValid and then every field. Then the zeros would be overwritten at once.
         left = {field.slot for field in op.header.fields}
         position = next(i for i, other in enumerate(self._body) if other is op)
         for following in self._body[position + 1 :]:

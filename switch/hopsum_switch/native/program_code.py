@@ -21,11 +21,15 @@ from .only_interpreted import refuse
 from .operation_code import DROP_PORT, Operations, is_spent, may_go_on, renew
 from .parser_code import write_parser
 
+# instance_type as bmv2 numbers it. Clones, resubmits and recirculations run in the interpreter only.
 INSTANCE_NORMAL = 0
 INSTANCE_REPLICATION = 5
+# No frame is longer. The word stays positive when a length is subtracted from it.
 NO_LIMIT = 1 << 62
+# The filter of existing ports has a bit for each of these, 8 KiB.
 MAX_PORTS = 1 << 16
 MAX_GROUPS = 1 << 16
+# On x86-64 and arm64. A wrong value would cost speed, not correctness.
 CACHE_LINE_BYTES = 64
 
 _QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
@@ -99,6 +103,7 @@ def _write_verify(unit: Unit) -> None:
             integers = Operations(scope).integers
             place = scope.layout.field(checksum.target)
             stored = CellRef(scope.readable(checksum.target), place)
+            # One bit more than the field: a signed field may hold values up to 2**bits - 1.
             value = integers.low(stored, 64 * words_for(place.bits + 1))
             computed = integers.resize(compute(scope, checksum.calculation), value.type.width, signed=False)
             differs = builder.zext(builder.icmp_unsigned("!=", computed, value), I64)
@@ -121,6 +126,7 @@ def _write_deparser(unit: Unit) -> None:
             fields = [(scope.field_pointer(field), field.bits) for field in header.fields]
             HeaderAccess(scope).emit(fields, scope.byte(target, at))
             builder.store(builder.add(at, word(header.bits // 8)), length)
+    # The unparsed rest follows the headers. truncate() cuts the frame, so the copy takes what is left below the limit.
     at, data = builder.load(length, typ=I64), scope.get(Word.DATA)
     rest = builder.sub(scope.get(Word.RECEIVED), data)
     limit = scope.get(Word.LIMIT)
@@ -141,6 +147,7 @@ def _write_emit(unit: Unit) -> None:
     meta.set_queueing(now)
     meta.set("egress_global_timestamp", now, "intrinsic_metadata")
     meta.set("egress_port", port)
+    # Anything but the drop port: a program that drops in egress sets that itself.
     meta.set("egress_spec", DROP_PORT + 1)
     meta.set("packet_length", scope.get(Word.LENGTH))
     builder.call(unit.functions["egress"], [scope.state, scope.control])
@@ -149,6 +156,7 @@ def _write_emit(unit: Unit) -> None:
     used, number = scope.shared(ControlWord.OUT_USED), scope.shared(ControlWord.OUTPUTS)
     target = scope.byte(scope.address(ControlWord.OUT), used)
     length = builder.call(unit.functions["deparse"], [scope.state, scope.control, target])
+    # The port is tested last: egress of a copy for a port that does not exist counts and writes registers as any other.
     _leave_if(scope, builder.not_(_exists(scope, port)), leave)
     values = {
         ControlWord.OUT_PORTS: port,
@@ -195,6 +203,7 @@ def _write_process(unit: Unit) -> None:
     scope = FunctionScope(unit, unit.declare("process", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, layout = scope.builder, _Metadata(scope), scope.layout
     both, leave = [scope.state, scope.control], scope.block("leave")
+    # The words before are set by `run` for each frame. Lazy regions are cleared by their first access.
     scope.clear_state(len(Word), layout.cleared_words)
     for header in unit.program.headers.values():
         if header.metadata:
@@ -211,6 +220,7 @@ def _write_process(unit: Unit) -> None:
     builder.call(unit.functions["ingress"], both)
     _leave_if_spent(scope, leave, loops=control_loops(unit.program.ingress))
     scope.set(Word.EXITED, 0)
+    # Replication has precedence over egress_spec, also over a drop in ingress, as in bmv2.
     group = meta.get("mcast_grp", "intrinsic_metadata")
     several, single = scope.block("several"), scope.block("single")
     builder.cbranch(builder.icmp_unsigned("!=", group, word(0)), several, single)
@@ -245,6 +255,8 @@ def _replicate(unit: Unit, scope: FunctionScope, meta: _Metadata, group: Value) 
     packed = scope.load(scope.address(ControlWord.GROUPS), group)
     first_replica, count = builder.lshr(packed, word(32)), builder.and_(packed, word(0xFFFFFFFF))
     kept = scope.address(ControlWord.REPLICA)
+    # Egress may change the state, and each replica begins with the state of the end of ingress. Only words that some
+    # egress writes are kept and restored.
     _copy_changing(scope, kept, scope.state)
     rid = meta.find("egress_rid", "intrinsic_metadata")
     with scope.repeat(count) as index:
@@ -275,6 +287,7 @@ def _prefetch(scope: FunctionScope, number: Value) -> None:
         length = scope.load(scope.address(ControlWord.LENGTHS), number)
         most = sum(header.bits // 8 for header in scope.unit.program.headers.values() if not header.metadata)
         wanted = scope.minimum(length, word(most))
+        # The headers of the next frame arrive in the cache while this frame runs.
         lines = builder.lshr(builder.add(wanted, word(CACHE_LINE_BYTES - 1)), word(6))
         prefetch = scope.unit.intrinsic("llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
         with scope.repeat(lines) as index:

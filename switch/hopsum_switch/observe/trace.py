@@ -1,44 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: one record per packet, written as text or as JSON.
-
-A record is a dictionary of JSON values. Numbers of the program are hexadecimal strings in full width, since they can
-have thousands of bits::
-
-  packet, port, bytes, now_us, frame     number from 1, where and what came in (frame in hexadecimal)
-  steps      in the order of time, told apart by "step":
-             parser   "path": [states], "error": name, "headers": [valid ones], "wrong_checksums": [names], "events"
-             ingress  "events", and "multicast": {"group": number, "replicas": [[port, instance], ...]} or "dropped"
-             copy     "port", "instance", "events" (of egress), and "sent": bytes with "frame", or "dropped";
-                      "not_emitted": [valid headers that the deparser leaves out], if there are any
-             "dropped" is {"by": control, "action": name, "source": place}: where the control's last mark_to_drop
-             stood (null: the program set the drop port otherwise, or "by" is "priority")
-  failed     true if the engine failed on the packet
-
-Events, told apart by their first key::
-
-  {"condition": name, "source": place, "holds": bool, "values": {field or "h.isValid()": value}}
-  {"call": action, "source": place}
-  {"table": name, "key": {field: value}, "hit": bool, "entry": handle, "action": name or null, "params": {name: value}}
-  {"statements": name, "source": place, "action": name}    a table that p4c has made for statements between tables
-  {"read": register, "index": number, "value": value}
-  {"write": register, "index": number, "old": value, "new": value}
-  {"count": counter, "index": number, "packets": [old, new], "bytes": [old, new]}
-  {"outside": array, "access": read, write, count or execute, "index": number, "size": cells, "source": place}
-  {"invalid_read": field, "value": value, "source": place}    an expression or a key has a field of an invalid header
-  {"mark_to_drop": action, "source": place}
-  {"log": text of log_msg()}
-  {"clone": session, "replicas": [[port, instance], ...]}
-  {"digest": name, "values": [value, ...]}    also where nobody has configured it
-  {"again": kind}    resubmitted or recirculated: a parser step follows
-  {"too_many_turns": true}    what was to start again, or a clone in egress, was dropped
-  {"out_of_steps": true}      the frame went round loops too often, and was dropped
-
-With `values` there are also "values" of conditions, which otherwise are missing, and these::
-
-  {"branch": action, "source": place, "holds": bool, "values": {...}}    an if inside of an action
-  {"assign": field, "old": value, "new": value, "source": place}    copies of whole headers: the fields that differ
-  {"validity": header, "valid": bool, "source": place}
-"""
+"""The trace: what a program did with each packet, as JSON lines and as text for people."""
 
 from __future__ import annotations
 

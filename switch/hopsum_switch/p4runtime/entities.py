@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write and Read of all kinds of entities, alone and in batches."""
+"""Write and Read of all kinds of entities but those of tables: counters, meters, registers, groups, sessions, digests."""
 
 from __future__ import annotations
 

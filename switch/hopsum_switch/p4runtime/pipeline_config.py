@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packet-in and packet-out: the controller header in front of a frame <-> metadata values.
+"""The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs.
 
-A program declares the header with @controller_header. P4Info lists its fields. On the CPU port every frame
-starts with that header: its fields in order of declaration, most significant bit first, without gaps. As
-bmv2 requires, a header is a whole number of bytes. A program without such headers exchanges bare frames
-with the controller.
+action              needs a config   effect
+------------------------------------------------------------------------------------------------------------
+VERIFY              yes              none
+VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program, packets not yet
+COMMIT              no               packets go to the saved program with what has been written since
+VERIFY_AND_COMMIT   yes              both at once, with empty state, a saved program is forgotten
+RECONCILE...        -                refused by the service: state is never carried from program to program
 """
 
 from __future__ import annotations
@@ -216,6 +219,7 @@ class PipelineManager:
         if self._saved is None:
             raise P4RuntimeError(RpcCode.NOT_FOUND, "no saved config: use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT")
         with self._dataplane.gate.control():
+            # Under the gate: no packet meets half of a change. The counts of the data plane continue across programs.
             self._running, self._saved = self._saved, None
             self._running.engine.dropped = self._dataplane.dropped
             self._running.engine.faults = self._dataplane.faults
@@ -230,6 +234,7 @@ def mismatches(info: P4InfoIndex, program: ProgramIR) -> list[str]:
     """
     problems: list[str] = []
     declared = {table.name for table in info.tables.values()}
+    # p4c writes tables into P4Info that it then removes as unreachable, so a missing table alone proves nothing.
     foreign = any(ir.keys and not ir.const_entries and name not in declared for name, ir in program.tables.items())
     for table in info.tables.values():
         ir = program.tables.get(table.name)

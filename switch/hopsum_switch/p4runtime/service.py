@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The P4Runtime gRPC service of one device.
-
-Locks: `_lock` serialises all requests, so other requests see a write batch whole or not at all. Inside
-`_lock`, the data plane's gate is taken for one entity at a time and keeps packets out. The thread that carries packets
-holds the gate and must never wait for `_lock`. So the delivery of packet-ins only reads two references.
-"""
+"""The P4Runtime service: arbitration of clients, pipelines, writes and reads, packet-ins, packet-outs and digests."""
 
 from __future__ import annotations
 
@@ -194,6 +189,7 @@ class Arbitration:
             )
 
     def _tell_all(self) -> list[Notice]:
+        # The primary comes last: when it hears that it may write, all others know that they may not.
         others = [client for client in self._election_ids if client != self._primary]
         return [self._notice(client) for client in (*others, *([self._primary] if self._primary is not None else ()))]
 
@@ -250,6 +246,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._dataplane = dataplane
         self._device_id = device_id
         self._cpu_port = cpu_port
+        # Order of locks: this one, then the gate of the data plane. `_deliver` and `_deliver_digest` run with the gate
+        # held, so they must not take this one.
         self._lock = threading.Lock()
         self._arbitration = Arbitration(device_id)
         self._pipelines = PipelineManager(dataplane, make_engine)
@@ -342,6 +340,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 raise P4RuntimeError(RpcCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open, which is the limit")
             self._streams.add(stream)
         context.add_callback(stream.end)  # called when the RPC is over, however it ended
+        # gRPC gives a stream one thread, which sends. Another one has to wait for the requests.
         threading.Thread(target=self._listen, args=(stream, requests), name="p4runtime-stream", daemon=True).start()
         try:
             yield from stream.messages()
@@ -421,6 +420,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def _close(self, stream: _Stream) -> None:
         with self._lock:
+            # A late arbitration message of the listening thread finds the stream closed and changes nothing.
             stream.closed = True
             self._streams.discard(stream)
             self._tell(self._arbitration.disconnect(stream))
@@ -456,6 +456,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             request = StreamMessageRequest(packet=packet)
             stream.put_if_room(_stream_error(error.code, str(error), request))
             return
+        # Without this service's lock: `inject` takes the gate.
         self._dataplane.inject(self._cpu_port, header + packet.payload)
 
     def _acknowledge(self, stream: _Stream, request: StreamMessageRequest) -> None:
@@ -507,6 +508,7 @@ def _answering(context: grpc.ServicerContext) -> Iterator[None]:
 def _abort_batch(context: grpc.ServicerContext, errors: list[P4RuntimeError | None], what: str) -> None:
     """End an RPC with one p4.v1.Error for each element of its batch, shortened so that clients take it."""
     summary = f"{what}: {sum(error is not None for error in errors)} of {len(errors)} failed"
+    # A batch of thousands of updates would exceed the metadata that clients accept: messages are cut, codes stay.
     for limit in (1000, 200, 60, 0):
         status = status_pb2.Status(code=int(RpcCode.UNKNOWN), message=summary)
         for message in error_messages(errors):

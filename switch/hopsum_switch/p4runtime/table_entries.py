@@ -138,6 +138,7 @@ def write_table_entry(target: RunningPipeline, update: int, message: TableEntry)
         handle = table.handle(message)
         with store_refusals():
             table.state.delete(handle)
+        # Handles are not used again, but the notes of deleted entries would pile up.
         target.table_notes.pop((table.info.name, handle), None)
 
 

@@ -57,6 +57,7 @@ class FrameBuffer:
         self.port = 0
         self.count = 0
         self._used = 0
+        # Twice a batch: one call of the kernel may bring a joined datagram on top of BATCH_FRAMES - 1 frames.
         self._ports: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
         self._lengths: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
         self._set_data(np.zeros(_DATA_BYTES, np.uint8))
@@ -92,6 +93,7 @@ class FrameBuffer:
     def _extend(self, count: int, frame_bytes: int) -> None:
         first, self.count, self._used = self.count, self.count + count, self._used + count * frame_bytes
         if self.count > len(self._lengths):
+            # np.resize repeats the contents into the new part, which is written below or by the next call.
             self._ports, self._lengths = (np.resize(array, 2 * self.count) for array in (self._ports, self._lengths))
         if self._used > len(self._data):
             self._set_data(np.resize(self._data, 2 * self._used))

@@ -49,6 +49,7 @@ class CaptureFolder:
     def around(self, number: int, port: Port) -> CapturedPort:
         """Return `port` with a capture. A port that is opened again continues its file. Raises PortError."""
         path = self._folder / f"port{number}.pcapng"
+        # Frames of the CPU port begin with the controller header, so Wireshark must not read them as Ethernet.
         link_type = _USER0 if port.describe()["kind"] == "cpu" else _ETHERNET
         try:
             file = CaptureFile(path, f"port {number}", link_type, append=path in self._written)
@@ -164,6 +165,7 @@ class CapturedPort:
         return {**self._port.describe(), "capture": str(self._file.path)}
 
     def _send(self, frame: bytes) -> None:
+        # Only the counter tells whether the port dropped the frame: `send` returns nothing.
         before = self.counters.sent
         self._port.send(frame)
         if self.counters.sent > before:

@@ -32,8 +32,10 @@ from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, Re
 from hopsum_switch.state.digest_store import DigestList, DigestStore
 
 _log = logging.getLogger("hopsum_switch.dataplane")
+# First sizes of the output buffers. They grow with the largest multicast group.
 _OUTPUT_FRAMES = 1024
 _OUTPUT_BYTES = 2 << 20
+# The interval at which `answers` looks whether the loop has come by.
 _LOOK_S = 0.005
 
 DeliverDigest = Callable[[DigestList], str | None]
@@ -52,6 +54,8 @@ class DataplaneGate:
     @contextlib.contextmanager
     def control(self) -> Iterator[None]:
         """Hold the gate for a control operation."""
+        # The turnstile stays taken while this thread waits for the inside, so the next batch of packets cannot overtake
+        # it.
         with self._turnstile, self._inside:
             yield
 
@@ -59,6 +63,7 @@ class DataplaneGate:
     def packets(self) -> Iterator[None]:
         """Hold the gate for a batch of packets."""
         with self._turnstile:
+            # Packets leave the turnstile before they run: a control operation may queue there during the batch.
             self._inside.acquire()
         try:
             yield
@@ -90,6 +95,7 @@ class Dataplane:
         self._compiled_engine: CompiledEngine | None = None  # the engine, if it is machine code
         self._udp_loop: UdpLoop | None = None  # with such an engine, for ports over UDP
         self._selector = selectors.DefaultSelector()
+        # A socket pair: it wakes the selector, and `signal.set_wakeup_fd` takes its descriptor.
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
             end.setblocking(False)
@@ -112,6 +118,7 @@ class Dataplane:
         if self._compiled_engine is not None and is_wanted():
             from hopsum_switch.native.loop_code import LOOP_CODE  # needs llvmlite, as such an engine does
 
+            # None: another process compiles, and `_loop_is_compiled` is called by a thread of `LoopCode` when it has.
             serve = LOOP_CODE.get(self._loop_is_compiled)
             if serve is not None:
                 self._set_udp_loop(serve)
@@ -172,6 +179,7 @@ class Dataplane:
             port = self._ports.get(number)
             if port is not None:
                 port.counters.count_received(frame)
+            # A packet-out was not received by the port, so the port would not record it.
             if isinstance(port, CapturedPort):
                 port.inject(frame)
             self._process(Batch.of([number], [frame]), 0)
@@ -189,6 +197,7 @@ class Dataplane:
 
     def answers(self, within_s: float) -> bool:
         """Say whether the loop comes by within some seconds. Any thread but the loop's own."""
+        # No lock: the count is written by the loop alone, and any change of it is an answer.
         turns, until = self._turns, time.monotonic() + within_s
         self.wake()
         while self._turns == turns and time.monotonic() < until:
@@ -205,6 +214,7 @@ class Dataplane:
                     self._drain_wake()
                 else:
                     ready.append(key.data)
+            # Ports without a descriptor are asked at each turn: nothing else says that a frame waits.
             ready += [(number, port) for number, port in list(self._ports.items()) if port.fileno() is None]
             self._serve(ready)
             if self._digests is not None:
@@ -245,6 +255,7 @@ class Dataplane:
 
     def _loop_is_compiled(self, serve: Serve) -> None:
         with self.gate.control():
+            # The engine may have been replaced while the loop was compiled.
             if self._compiled_engine is not None and self._udp_loop is None:
                 self._set_udp_loop(serve)
 
@@ -254,6 +265,7 @@ class Dataplane:
             self._add_to_udp_loop(number, port)
 
     def _add_to_udp_loop(self, number: int, port: Port) -> None:
+        # The type itself: a captured port is none, since its frames have to pass Python.
         if self._udp_loop is not None and type(port) is UdpPort:
             self._udp_loop.add(number, port)
 
@@ -281,6 +293,8 @@ class Dataplane:
                 self._received.port = number
                 self._batch_ports[number].receive_batch(self._received)
             more |= port.fileno() is None and self._received.count > before
+            # Frames of several ports share a batch, and a full one goes through the engine before the next port is
+            # asked.
             if self._received.full:
                 self._process_received()
         self._process_received()
@@ -303,9 +317,12 @@ class Dataplane:
         assert engine is not None
         assert self._batch_engine is not None
         outputs.make_room(*self._batch_engine.room_for(LONGEST_FRAME_BYTES))
+        # Lingering would keep other ports waiting, so it is for a switch with one port.
         trip = loop.serve(number, engine, outputs, self._now_us(), linger=len(self._ports) == 1)
         self.packets += trip.frames
         self.busy_s += trip.busy_s
+        # These outputs are not plain for the loop. They leave first, since later outputs to the same destination follow
+        # them.
         if trip.rest is not None and trip.rest.output < outputs.count:
             started = time.perf_counter()
             self._send(outputs, trip.rest.output, trip.rest.output_at)
@@ -320,6 +337,7 @@ class Dataplane:
         self._process_batch(batch, 0)
 
     def _process_batch(self, batch: Batch, done: int) -> None:
+        # The gate is given back between two calls, so that writes fall between packets.
         while done < len(batch.ports) and not self._stopping:
             with self.gate.packets():
                 done = self._process(batch, done)
@@ -377,6 +395,7 @@ class Dataplane:
         lengths = outputs.lengths[first : outputs.count].astype(np.int64)
         ports = outputs.ports[first : outputs.count]
         frames = Frames(outputs.data, start + np.cumsum(lengths) - lengths, lengths)
+        # One egress port is the common case, and needs no copy of the lengths and offsets.
         alone = bool((ports == ports[0]).all())
         for egress in ports[:1].tolist() if alone else dict.fromkeys(ports.tolist()):
             leaving = frames if alone else frames.take(np.flatnonzero(ports == egress))

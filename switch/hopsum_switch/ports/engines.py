@@ -49,6 +49,7 @@ class FrameByFrame:
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
         """Run at most RECEIVE_BATCH frames, and none after LONGEST_S: the control plane waits for no more of them."""
         ports, frames, sources = list[int](), list[bytes](), list[int]()
+        # At least one frame runs, however long the engine takes for it: else the batch would never end.
         end, last, started = first, min(len(batch.ports), first + RECEIVE_BATCH), time.monotonic()
         while end < last and (end == first or time.monotonic() - started < LONGEST_S):
             number, end = end, end + 1

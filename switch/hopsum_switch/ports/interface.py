@@ -94,6 +94,7 @@ class InterfacePort:
                 received = self._sock.recvmsg_into([self._buffer], socket.CMSG_SPACE(_AUXDATA.size))
             except OSError as error:
                 if error.errno == errno.EINVAL:  # a kind of segmentation that virtio_net_hdr has no number for
+                    # The length of such a frame is unknown.
                     self._refuse_segments(0)
                     continue
                 break  # nothing waits, or the interface has gone down: it may come back
@@ -136,6 +137,7 @@ class InterfacePort:
         if flags & socket.MSG_TRUNC:
             self.counters.dropped["too_long"] += 1
             return None
+        # A copy: the buffer receives the next frame.
         frame = self._buffer[_VNET.size : size]
         if todo & _VNET_NEEDS_CSUM:
             finish_checksum(frame, start, offset)

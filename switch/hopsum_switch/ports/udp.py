@@ -95,6 +95,7 @@ def split_at_irregular(frames: Frames) -> Iterator[tuple[int, int]]:
     Those are frames that end within the headers and frames with IPv4 options.
     """
     count = len(frames.lengths)
+    # The common case in two array operations: all frames have whole headers without options.
     if frames.lengths.min() >= HEADERS_BYTES and (frames.data[frames.offsets + ETHERNET_BYTES] == _PLAIN).all():
         yield 0, count
         return
@@ -177,6 +178,7 @@ def _wrong_udp_checksums(frames: Frames, fields: NDArray[np.void], words: NDArra
         even = np.zeros((len(which), size + size % 2), np.uint8)
         even[:, :size] = _windows(frames.data, size)[frames.offsets[which] + ETHERNET_BYTES + IPV4_BYTES]
         sums = even.view(np.uint16).sum(axis=1, dtype=np.uint32) + _sums(words[which, _ADDRESS_WORDS])
+        # The words are in network order, so protocol and length of the pseudo header are added in that order too.
         sums += np.uint32(socket.htons(PROTO_UDP) + socket.htons(size))
         wrong[which] = sums % 0xFFFF != 0
     return wrong
@@ -193,6 +195,7 @@ def _runs(frames: Frames, destinations: Integers, sizes: Integers) -> Iterator[R
     if not len(sizes):
         return
     if (destinations != destinations[0]).any():
+        # A stable sort keeps the order of the frames of each destination, which is all that UDP promises here.
         order = np.argsort(destinations, kind="stable")
         frames, destinations, sizes = frames.take(order), destinations[order], sizes[order]
     changes = (destinations[1:] != destinations[:-1]) | (sizes[1:] != sizes[:-1])
@@ -211,6 +214,7 @@ def _cut(frames: Frames, first: int, end: int, destination: int, size: int, foll
     """Yield the runs of frames of one size, the last with the frame of `following` bytes after them where it fits."""
     windows, starts = _windows(frames.data, size), frames.offsets + HEADERS_BYTES
     address = (socket.inet_ntoa((destination >> 16).to_bytes(4, "big")), destination & 0xFFFF)
+    # One call takes as many datagrams as the kernel cuts, and as many bytes as one UDP datagram has.
     step = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // size) if size else 1
     for at in range(first, end, step):
         stop = min(at + step, end)
@@ -259,9 +263,11 @@ class UdpPort:
         self._sock = sock
         self.address = UdpAddress(*sock.getsockname())
         self.shown_as = shown_as or self.address
+        # A UDP socket shows no MAC addresses. Programs that need some get fixed ones, by port and side.
         self._ethernet = mac(number, peer=False) + mac(number, peer=True) + struct.pack("!H", ETHERTYPE_IPV4)
         self.joins = joined and _takes(sock, _UDP_GRO, 1)
         self.cuts = joined and _takes(sock, UDP_SEGMENT, 0)
+        # Without UDP_GRO no control message is asked for, which makes the call cheaper.
         self._control_bytes = _CONTROL_BYTES if self.joins else 0
         self._datagram = page_aligned(_MAX_DATAGRAM_BYTES).data
         self._into = [self._datagram]
@@ -317,6 +323,7 @@ class UdpPort:
                 self.counters.received += 1
                 self.counters.received_bytes += HEADERS_BYTES + size
                 continue
+            # UDP_GRO: the kernel joined datagrams of this size. The last one may be shorter.
             segment = _integer(control[0][2])
             whole = size - size % segment
             self._append(frames, peer, np.frombuffer(self._datagram[:whole], np.uint8).reshape(-1, segment))
@@ -380,6 +387,7 @@ class UdpPort:
         if count == 1 or not self.cuts:
             self._send_singly(run)
             return
+        # UDP_SEGMENT: the kernel, or the network card, cuts one buffer into datagrams of this size.
         control = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", run.segment_bytes))]
         try:
             self._sock.sendmsg([part.data for part in run.parts], control, 0, run.address)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """IPv4/UDP frames one at a time: the headers that are put on, and the checks before they are taken off.
 
-`udp_batch` does the same for many frames at once and must agree.
+`udp` does the same for many frames at once and must agree.
 """
 
 from __future__ import annotations

@@ -28,10 +28,12 @@ from hopsum_switch.ports.udp_frames import (
     UDP_BYTES,
 )
 
+# numba and llvmlite come without types, and `import_module` keeps mypy from looking into them.
 _numba: Any = import_module("numba")
 _ir: Any = import_module("llvmlite.ir")
 _types: Any = _numba.types
 
+# Numbers of the Linux ABI, the same on x86-64 and arm64.
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _POLLIN = select.POLLIN
 _EAGAIN, _ENOBUFS, _EMSGSIZE, _EIO, _EINVAL = errno.EAGAIN, errno.ENOBUFS, errno.EMSGSIZE, errno.EIO, errno.EINVAL
@@ -39,6 +41,7 @@ _IP, _UDP = ETHERNET_BYTES, ETHERNET_BYTES + IPV4_BYTES
 _FRAMES_TO_RUN, _DONE, _STEPS_TAKEN = int(ControlWord.COUNT), int(ControlWord.DONE), int(ControlWord.STEPS_TAKEN)
 _OUTPUTS, _OUT_USED = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED)
 
+# Symbols of the C library, which LLVM finds in the process. `intp` stands for every pointer and every size.
 _recvmsg = _types.ExternalFunction("recvmsg", _types.intp(_types.intc, _types.intp, _types.intc))
 _sendmsg = _types.ExternalFunction("sendmsg", _types.intp(_types.intc, _types.intp, _types.intc))
 _memcpy = _types.ExternalFunction("memcpy", _types.intp(_types.intp, _types.intp, _types.intp))
@@ -51,7 +54,7 @@ class Memory(NamedTuple):
     """Pointers to the arrays of `udp_layout`, of the engine, and of the frames of one train."""
 
     loop: Any
-    control: Any  # of the engine, see `native.layout`
+    control: Any  # of the engine, see `native.memory_layout`
     socket: Any
     socket_bytes: Any  # the same memory
     egress: Any
@@ -134,13 +137,16 @@ def _write_headers(m: Any, payload_bytes: int) -> None:
 def _receive(m: Any) -> Any:
     """Make frames, one after the other, of the datagrams of one system call. Return their number, 0 if none waits."""
     loop, socket, data = m.loop, m.socket, m.socket_bytes
+    # The kernel replaces msg_namelen and msg_controllen by the lengths that it used, so both are set before each call.
     socket[at.RX + 1] = 16
     socket[at.RX + 5] = 24 if loop[at.JOINED] else 0
     size = _recvmsg(loop[at.FD], loop[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
     if size < 0:
         return 0
     joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
+    # UDP_GRO says in an int how long each joined datagram is. The last one may be shorter.
     segment = max(socket[at.RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else size
+    # The sender, in network order already: in a sockaddr_in the address is at offset 4 and the port at offset 2.
     for byte in range(4):
         data[8 * at.HEAD + _IP + 12 + byte] = data[8 * at.RX_NAME + 4 + byte]
     for byte in range(2):
@@ -148,6 +154,7 @@ def _receive(m: Any) -> Any:
     count, used, taken, written = 0, 0, 0, -1
     while count == 0 or taken < size:
         payload = min(segment, size - taken)
+        # Headers of equal payloads are equal: a train computes the IPv4 checksum once or twice.
         if payload != written:
             _write_headers(m, payload)
             written = payload
@@ -164,6 +171,7 @@ def _receive(m: Any) -> Any:
 def _is_plain(out: Any, first: int, length: int) -> Any:
     """Return whether `udp_frames.strip` takes a frame, and it has neither IPv4 options nor a UDP checksum."""
     ip, udp = first + _IP, first + _UDP
+    # These tests are those of `udp_frames.strip`, so that both ways send and count the same frames.
     if length < HEADERS_BYTES or out[first + 12] != 8 or out[first + 13] != 0:
         return False
     if out[ip] != 0x45 or out[ip + 9] != PROTO_UDP or _get(out, ip + 6) & MORE_OR_OFFSET != 0:
@@ -174,6 +182,7 @@ def _is_plain(out: Any, first: int, length: int) -> Any:
     address = _get(out, ip + 16) << 16 | _get(out, ip + 18)
     if address < FIRST_UNICAST or address >= END_UNICAST or _get(out, udp + 2) == 0:
         return False
+    # The words of a header that holds its own checksum add up to 0 modulo 2^16 - 1 (RFC 1071).
     return _get(out, udp + 6) == 0 and _sum(out, ip) % 0xFFFF == 0
 
 
@@ -182,11 +191,14 @@ def _send_parts(m: Any, group: int, first: int, count: int) -> Any:
     """Send datagrams of a group in one call of the kernel. Return 0 or the number of the error."""
     row, name = group * at.GROUP_WORDS, 8 * at.TX_NAME
     address = m.groups[row + at.ADDRESS]
+    # The sockaddr_in of the receiver. `address` is IPv4 address << 16 | UDP port.
     _put(m.socket_bytes, name + 2, address & 0xFFFF)
     _put(m.socket_bytes, name + 4, (address >> 32) & 0xFFFF)
     _put(m.socket_bytes, name + 6, (address >> 16) & 0xFFFF)
+    # msg_iov and msg_iovlen: the payloads lie apart in the outputs, and the kernel gathers them.
     m.socket[at.TX + 2] = m.loop[at.PARTS_AT] + 16 * (group * at.MAX_SEGMENTS + first)
     m.socket[at.TX + 3] = count
+    # msg_controllen: UDP_SEGMENT is given for several datagrams only.
     m.socket[at.TX + 5] = 24 if count > 1 else 0
     m.socket[at.TX_CONTROL + 2] = m.groups[row + at.SIZE]
     fd = m.egress[m.groups[row + at.PORT] * at.EGRESS_WORDS + at.EGRESS_FD]
@@ -215,6 +227,7 @@ def _send_group(m: Any, group: int) -> None:
     if count == 0:
         return
     wrong = _send_parts(m, group, 0, count)
+    # A path without checksum offload or with a small MTU refuses segments. It may take the datagrams one by one.
     if count > 1 and wrong in (_EMSGSIZE, _EIO, _EINVAL):
         for part in range(count):
             _count(m, row, _send_parts(m, group, part, 1), 1, m.sizes[group * at.MAX_SEGMENTS + part])
@@ -235,11 +248,14 @@ def _send_all(m: Any) -> None:
 def _find_group(m: Any, port: int, address: int, guess: int) -> Any:
     """Return the group of a destination, a new one if it has none. Try `guess` first."""
     count = m.loop[at.GROUPS]
+    # The search begins at `guess`: the copies of one multicast go to the same destinations in the same order.
     for step in range(count):
         group = guess + step if guess + step < count else guess + step - count
         row = group * at.GROUP_WORDS
         if m.groups[row + at.ADDRESS] == address and m.groups[row + at.PORT] == port:
             return group
+    # All groups leave, not the fullest alone: then the numbers of groups stay dense, and each destination keeps its
+    # order.
     if count == at.DESTINATIONS:
         _send_all(m)
         count = 0
@@ -261,6 +277,7 @@ def _queue(m: Any, port: int, first: int, length: int, guess: int) -> Any:
     group = _find_group(m, port, address, guess)
     row, most = group * at.GROUP_WORDS, m.egress[port * at.EGRESS_WORDS + at.MOST]
     count, common = m.groups[row + at.COUNT], m.groups[row + at.SIZE]
+    # The kernel cuts at one size, and only the last piece may be shorter. An empty datagram cannot be a segment.
     if count > 0 and (size > common or count == most or (count + 1) * common > at.MAX_PAYLOAD_BYTES or size == 0):
         _send_group(m, group)
         count = 0
@@ -302,6 +319,7 @@ def _send_outputs(m: Any) -> None:
 @_part
 def _run_train(m: Any, count: int) -> Any:
     """Run the frames of a train and queue their outputs. Return true where all have run and caused plain frames."""
+    # OUTPUTS and OUT_USED are not reset here: outputs of several trains wait together until they are sent.
     m.control[_FRAMES_TO_RUN], m.control[_DONE], m.control[_STEPS_TAKEN] = count, 0, 0
     while True:
         before = m.control[_DONE]
@@ -325,7 +343,9 @@ def _waits_for_more(m: Any) -> Any:
     A train is answered within microseconds, and the next one of another worker is on its way: a return to Python in
     between takes longer than the train.
     """
+    # A pollfd in one word: the descriptor in the low half, the events in the next 16 bits.
     m.socket[at.POLL] = m.loop[at.FD] | _POLLIN << 32
+    # The time-out of ppoll is a timespec, at the place where the clock is read otherwise.
     m.socket[at.CLOCK], m.socket[at.CLOCK + 1] = 0, m.loop[at.LINGER_NS]
     at_socket = m.loop[at.SOCKET_AT]
     return _ppoll(at_socket + 8 * at.POLL, 1, at_socket + 8 * at.CLOCK, 0) > 0
@@ -338,6 +358,7 @@ def _serve(m: Any) -> None:
     loop[at.GROUPS] = 0
     _send_outputs(m)
     called_ns = _now_ns(m)
+    # LIMIT bounds the time without the gate: the control plane waits for one call at most.
     while loop[at.REST] == 0 and loop[at.RECEIVED] < loop[at.LIMIT]:
         count = _receive(m)
         if count == 0:
@@ -345,6 +366,7 @@ def _serve(m: Any) -> None:
             _send_outputs(m)
             now_ns = _now_ns(m)
             loop[at.BUSY_NS] += now_ns - started_ns
+            # Only the age of the call counts: a loop that found a frame each time would never let other threads in.
             if now_ns - called_ns >= loop[at.LAST_LINGER_NS] or not _waits_for_more(m):
                 break
             continue
@@ -352,6 +374,7 @@ def _serve(m: Any) -> None:
         started_ns = _now_ns(m)
         if not _run_train(m, count):
             loop[at.REST] = 1
+        # More outputs than this leave the cache before the kernel copies them.
         elif m.control[_OUT_USED] > loop[at.HELD_BYTES]:
             _send_outputs(m)
         loop[at.BUSY_NS] += _now_ns(m) - started_ns
@@ -383,6 +406,7 @@ def compile_serve() -> tuple[str, str]:
     The function takes a pointer for its result and one for exceptions, which it has not, before its arguments, and
     returns 0: the convention of numba's functions.
     """
+    # No wrappers: the function is called by its address. "numpy" leaves out tests for division by zero, which raise.
     options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     compiled = _numba.njit(SIGNATURE, **options)(serve)
     (text,), (result,) = compiled.inspect_llvm().values(), compiled.overloads.values()

@@ -75,14 +75,19 @@ class UdpLoop:
         self._serve = serve
         self._loop, self._socket = _words(at.LOOP_WORDS), _words(at.SOCKET_WORDS)
         self._egress = _words(at.PORTS * at.EGRESS_WORDS).reshape(at.PORTS, at.EGRESS_WORDS)
+        # No UDP port is bound yet. The loop tests this word before anything else of a port.
         self._egress[:, at.EGRESS_FD] = -1
         self._groups, self._sizes = _words(at.DESTINATIONS * at.GROUP_WORDS), _words(at.DESTINATIONS * at.MAX_SEGMENTS)
         self._parts, self._train = _words(2 * len(self._sizes)), page_aligned(at.MAX_DATAGRAM_BYTES)
         most = at.MAX_DATAGRAM_BYTES  # joined datagrams of one byte; no more pages are used than datagrams need
+        # The loop never grows its arrays, so they hold the worst train: as many datagrams of one byte as one call may
+        # join.
         numbers = [np.zeros(most, np.uint64) for _ in range(3)]
         self._frames = Batch(np.zeros(most * (HEADERS_BYTES + 1), np.uint8), *numbers)
         self._ports: dict[int, UdpPort] = {}
         self._heads: dict[int, Integers] = {}
+        # The order is that of the arguments of `udp_kernel.serve`. The arrays live as long as this object, so addresses
+        # are taken once.
         own = (
             self._socket, self._socket, self._egress, self._groups, self._parts, self._sizes, self._frames.offsets,
             self._frames.lengths, self._frames.ports,
@@ -94,6 +99,7 @@ class UdpLoop:
         """Let frames come in and leave at a port."""
         self._ports[number] = port
         head = np.zeros(8 * at.HEAD_WORDS, np.uint8)
+        # The headers of a port are the same but for sender, lengths and checksum, which the loop writes for each train.
         head[:HEADERS_BYTES] = np.frombuffer(port.headers_of_nobody, np.uint8)
         self._heads[number] = head.view(np.int64)
         self._egress[number, at.EGRESS_FD] = port.descriptor
@@ -114,10 +120,12 @@ class UdpLoop:
             outputs: buffers with room for the outputs of one frame of LONGEST_FRAME_BYTES.
             linger: wait a moment for more frames, LAST_LINGER_S in all. Clear it where other ports need service.
         """
+        # Everything that the loop reads is set under the gate, before the call that gives the interpreter lock away.
         engine.enter(self._frames, outputs, first=0, now_us=now_us, longest_bytes=LONGEST_FRAME_BYTES)
         self._set(number, engine, outputs, linger)
         leaving = address(outputs.ports), address(outputs.lengths), address(outputs.data)
         self._serve(address(self._loop), int(self._loop[at.CONTROL]), *self._addresses, *leaving)
+        # `leave` first: it moves hits and drops into the stores before anybody can read them.
         done, found = engine.leave(outputs), self._loop.tolist()
         self._count(number)
         rest = None
@@ -132,18 +140,21 @@ class UdpLoop:
         loop[at.LINGER_NS] = round(LINGER_S * 1e9)
         loop[at.TRAIN_AT], loop[at.FRAMES_AT] = self._train.ctypes.data, self._frames.data.ctypes.data
         loop[at.SOCKET_AT], loop[at.PARTS_AT] = at_socket, self._parts.ctypes.data
+        # A msghdr is name, namelen, iov, iovlen, control, controllen and flags, a word each with its padding.
         vector, name, control = (at_socket + 8 * place for place in (at.RX_VECTOR, at.RX_NAME, at.RX_CONTROL))
         sock[at.RX : at.RX + 5] = [name, 0, vector, 1, control]
         sock[at.RX_VECTOR : at.RX_VECTOR + 2] = [self._train.ctypes.data, at.MAX_DATAGRAM_BYTES]
         name, control = (at_socket + 8 * place for place in (at.TX_NAME, at.TX_CONTROL))
         sock[at.TX : at.TX + 5] = [name, _NAME_BYTES, 0, 0, control]
         sock[at.TX_NAME] = socket.AF_INET
+        # A cmsghdr: length, then level in the low and type in the high half of one word.
         sock[at.TX_CONTROL : at.TX_CONTROL + 2] = [socket.CMSG_LEN(2), SOL_UDP | UDP_SEGMENT << 32]
 
     def _set(self, number: int, engine: CompiledEngine, outputs: Outputs, linger: bool) -> None:
         port = self._ports[number]
         self._socket[at.HEAD : at.HEAD + at.HEAD_WORDS] = self._heads[number]
         self._loop[at.LAST_LINGER_NS] = round(LAST_LINGER_S * 1e9) if linger else 0
+        # Three neighbouring words: FD, INGRESS and JOINED.
         self._loop[at.FD : at.JOINED + 1] = port.descriptor, number, port.joins
         self._loop[at.RUN : at.CONTROL + 1] = engine.entry()
         self._loop[at.OUT_AT] = address(outputs.data)
@@ -158,6 +169,7 @@ class UdpLoop:
         counters.received += int(self._loop[at.RECEIVED])
         counters.received_bytes += int(self._loop[at.RECEIVED_BYTES])
         for egress, port in self._ports.items():
+            # A view: counts are taken and set to 0 in the memory of the loop.
             counted = self._egress[egress, at.SENT :]
             sent, sent_bytes, queue_full, send_error = counted.tolist()
             if not sent + queue_full + send_error:

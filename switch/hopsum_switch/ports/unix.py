@@ -135,6 +135,8 @@ def _remove_stale(path: str) -> None:
         raise PortError(f"{path} exists and is not a socket: choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
+            # The path of a killed process refuses connections. A living owner accepts, or answers EPERM where it has a
+            # peer.
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)

@@ -18,6 +18,7 @@ def load_program(json_text: str) -> ProgramIR:
     Raises: ProgramError (malformed) or UnsupportedError (see `unsupported.UNSUPPORTED`), naming the construct
     and, where the JSON has it, the P4 source line.
     """
+    # The digest names the program in caches of machine code and in `MemoryLayout`.
     digest = hashlib.sha256(json_text.encode()).hexdigest()
     try:
         program = lower(read_program(json_text), digest)

@@ -317,6 +317,7 @@ def _conjunction(a: IntType, b: IntType) -> IntType:
 
 def _shift(op: BinaryOp, value: IntType, amount: DataExpr) -> IntType:
     if op is BinaryOp.SHL:
+        # 17 bits are more than MAX_SHIFT: a longer amount cannot widen the type further.
         most = amount.value if isinstance(amount, Const) else (1 << min(amount.type.bits, 17)) - 1
         return IntType(value.bits + min(most, MAX_SHIFT), value.signed)
     least = amount.value if isinstance(amount, Const) else 0

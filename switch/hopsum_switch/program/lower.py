@@ -65,6 +65,7 @@ def _table(table: js.TableJson, scope: ProgramScope) -> p4.TableIR:
     keys = tuple(_key(key, scope, table.source) for key in table.key)
     direct = [c.name for c in scope.counters.values() if c.table == table.name]
     default = table.default_entry
+    # p4c writes either __HIT__ and __MISS__ (a table in a condition) or one successor for each action.
     branches = _HIT in table.next_tables or _MISS in table.next_tables
     entries = table.entries
     return p4.TableIR(
@@ -168,6 +169,7 @@ def _entry(
     if len(entry.match_key) != len(keys):
         found = f"{len(entry.match_key)} of {len(keys)} keys"
         raise ProgramError(f"table {table.name}: an entry has {found}{at(table.source)}")
+    # Exact and lpm tables have no priorities. The format writes one for them all the same.
     ordered = table.match_type in (p4.MatchKind.TERNARY.value, p4.MatchKind.RANGE.value)
     priority = PRIORITY_PIVOT - entry.priority if ordered else 0
     source = entry.source or table.source
@@ -307,6 +309,8 @@ def lower(program: js.ProgramJson, digest: str) -> p4.ProgramIR:
     for section, construct in _REFUSED_SECTIONS.items():
         for item in getattr(program, section):
             raise refuse(construct, item.name or section, item.source)
+    # The order is that of the references: headers, what is made of headers, state, actions, then the controls that call
+    # them.
     scope = ProgramScope()
     declare_headers(program, scope)
     declare_stacks(program, scope)

@@ -40,11 +40,13 @@ def _header(header: js.HeaderJson, kind: js.HeaderTypeJson, index: int, first_sl
             raise refuse("saturating field", f"{header.name}.{field.name}", header.source)
         if bits <= 0 or (field.signed and bits < 2):
             raise ProgramError(f"{header.name}.{field.name}: width {bits} is impossible")
+        # Slots are dense over the whole program: a packet is one list of values in the interpreter.
         slot = first_slot + len(fields)
         fields.append(FieldIR(header.name, field.name, bits, field.signed, slot))
     variable = next((field for field, json in zip(fields, kind.fields, strict=True) if json.bits is None), None)
     if variable is None:
         return HeaderIR(header.name, kind.name, index, header.metadata, tuple(fields))
+    # The length is a field like others, so that copies of headers and packets carry it along.
     length = FieldIR(header.name, LENGTH_FIELD, LENGTH_BITS, False, first_slot + len(fields))
     pair = VariableIR(variable, length)
     return HeaderIR(header.name, kind.name, index, header.metadata, (*fields, length), pair)
@@ -116,6 +118,7 @@ def declare_stacks(program: js.ProgramJson, scope: ProgramScope) -> None:
     """Enter header stacks, after all headers. Raises: ProgramError."""
     if not program.header_stacks:
         return
+    # `next` of a stack is metadata: it is 0 at the start of a packet, and copied with it.
     first, by_id = len(scope.fields), {header.id: header.name for header in program.headers}
     fields = tuple(
         FieldIR(p4.STACK_STATE, stack.name, INDEX_BITS, False, first + number)

@@ -128,6 +128,7 @@ def element_field(stack: p4.StackIR, index: ex.DataExpr, position: int, source: 
     if position >= len(stack.headers[0].fields):
         raise ProgramError(f"the elements of {stack.name} have no field {position}{at(source)}")
     kind = ex.field_type(stack.headers[0].fields[position])
+    # A chain of selections from the last element to the first: an index outside reads 0, as in bmv2.
     value: ex.DataExpr = ex.Const(0, ex.IntType(kind.bits, kind.signed))
     for number, header in reversed(list(enumerate(stack.headers))):
         chosen = ex.Compare(ex.CompareOp.EQ, index, _const(number))
@@ -278,6 +279,7 @@ def _binary(op: ex.BinaryOp, expr: js.ExpressionOperand, place: ExpressionContex
     left = ex.Const(0, ex.const_type(0)) if expr.left is None else lower_data(expr.left, place)
     right = lower_data(expr.right, place)
     if op in (ex.BinaryOp.DIV, ex.BinaryOp.MOD):
+        # A positive constant cannot be 0 at run time, and the format says nothing of the rounding of negative values.
         if left.type.signed or not isinstance(right, ex.Const) or right.value <= 0:
             raise refuse("division", f"operator {op.value}", place.source)
     elif op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and right.type.signed:

@@ -83,6 +83,7 @@ class DigestStore:
         gathering = self._gathering.get(name)
         if gathering is None:
             return
+        # Lists that were never acknowledged stop holding back equal samples after ack_timeout.
         self._forget_overdue(gathering, now_us)
         if gathering.config.ack_timeout_ns:
             if sample in gathering.known:

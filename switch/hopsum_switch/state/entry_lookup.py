@@ -219,6 +219,7 @@ class OrderedLookup:
 
     def add(self, entry: Entry) -> None:
         """Add an entry."""
+        # Kept sorted at the write, since packets search far more often than a controller writes.
         insort(self._entries, (_rank(entry), entry), key=lambda item: item[0])
         self._known[entry.match, entry.priority] = entry
 

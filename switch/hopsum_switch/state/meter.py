@@ -48,6 +48,7 @@ class _Bucket:
         self.tokens, self.flowed = burst, 0
 
     def take(self, now_us: int, amount: int) -> bool:
+        # Tokens since the start of the switch, not since the last packet: so rounding does not add up over packets.
         flowed = now_us * self.rate // _MICROSECONDS
         self.tokens = min(self.tokens + flowed - self.flowed, self.burst)
         self.flowed = flowed
@@ -75,6 +76,7 @@ class MeterCell:
         """Meter a packet of `amount` units. Return its colour."""
         if self.config is None:
             return GREEN
+        # A red packet takes tokens of neither bucket, a yellow one of the peak bucket only.
         if not self._peak.take(now_us, amount):
             return RED
         return GREEN if self._committed.take(now_us, amount) else YELLOW

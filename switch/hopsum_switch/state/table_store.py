@@ -13,6 +13,7 @@ from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, Ou
 from ..program.ir import ActionCall, MatchKind, ProgramIR, TableIR
 from .entry_lookup import Entry, Exact, Lookup, Lpm, Match, Range, Ternary, lookup_for, normalise
 
+# P4Runtime has priorities as int32.
 MAX_PRIORITY = 2**31 - 1
 
 
@@ -63,6 +64,7 @@ class TableState:
         """
         self._require_writable()
         entry = self.entry(handle)
+        # The match stays, so the lookup needs no change. Engines in machine code build their arrays anew.
         entry.call = self._call(action, params)
         self._changed.add(self.ir.name)
 
