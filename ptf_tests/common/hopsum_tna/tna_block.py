@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One parser or control: its declarations, and the effects of calls of tables, actions, headers, packets and externs."""
+"""One parser or control: its declarations, and the effects of its calls."""
 
 from __future__ import annotations
 
