@@ -31,8 +31,8 @@ One received frame may cause MAX_TURNS resubmits, recirculations and egress clon
 more is dropped and counted as "turns". Copies of one packet are processed in the order in which they were made.
 
 One received frame may take MAX_STEPS steps in loops of actions and cycles of the parser, all its copies and turns
-together (`program.frame_budget`). The copy that needs one more step is dropped with all unsent copies of the frame, and the
-drop is counted once as "steps". Writes to registers and counters stay.
+together (`program.frame_budget`). The copy that needs one more step is dropped with all unsent copies of the frame,
+and the drop is counted once as "steps". Writes to registers and counters stay.
 
 Queues are empty: time does not pass between ingress and egress. A packet that chooses a priority other than 0 is
 dropped, since there is one queue.

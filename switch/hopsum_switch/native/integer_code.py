@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expressions as machine code: integers of any width, wide values piece by piece, selections lane by lane.
 
-`Integers.low(expr, width)` yields the value modulo 2**width in two's complement. Where the width covers the expression's
-type that is the value itself. Otherwise most operators need only the low bits of their operands. So a machine type is
-only as wide as the use of the result.
+`Integers.low(expr, width)` yields the value modulo 2**width in two's complement. Where the width covers the type of the
+expression that is the value itself. Otherwise most operators need only the low bits of their operands. So a machine
+type is only as wide as the use of the result.
 """
 
 from __future__ import annotations

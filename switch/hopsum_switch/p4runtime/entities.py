@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write and Read of all kinds of entities but those of tables: counters, meters, registers, groups, sessions, digests."""
+"""Write and Read of all kinds of entities. Those of tables are in `table_entries`."""
 
 from __future__ import annotations
 
