@@ -21,7 +21,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum_controlplane import SwitchController
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
-from hopsum_evaluation.demo import command
+from hopsum_evaluation.demo import training_demo
 from hopsum_evaluation.demo.demo_worker import PROBES
 from hopsum_evaluation.demo.training_demo import DemoReport
 from hopsum_topologies.worker_pool import WorkerDiedError
@@ -115,18 +115,18 @@ def test_what_does_not_go_with_a_topology(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        command.main(arguments)
+        training_demo.main(arguments)
     assert message in capsys.readouterr().err
 
 
 def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--topology", "shared"]) == 1
+    assert training_demo.main(["--topology", "shared"]) == 1
     assert "topology 'shared' has 2 jobs: the demo is one" in capsys.readouterr().err
-    assert command.main(["--topology", "tworack"]) == 1
+    assert training_demo.main(["--topology", "tworack"]) == 1
     assert "did you mean two_rack?" in capsys.readouterr().err
-    assert command.main(["--topology", "two_rack", "--workers", "3"]) == 1
+    assert training_demo.main(["--topology", "two_rack", "--workers", "3"]) == 1
     assert "it has a multiple of 2" in capsys.readouterr().err
-    assert command.main(["--topology", "nowhere.json"]) == 1
+    assert training_demo.main(["--topology", "nowhere.json"]) == 1
     assert "nowhere.json cannot be read" in capsys.readouterr().err
 
 
@@ -152,7 +152,7 @@ def test_fixed_point_is_as_good_as_exact() -> None:
 
 def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **more: Any) -> DemoReport:
     report = DemoReport("native", "thc", workers, 20, "digits", 1, **more)
-    command.run(command.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
+    training_demo.run(training_demo.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
     return report
 
 
@@ -180,7 +180,7 @@ def test_without_the_job_table_nothing_is_summed(tmp_path: Path, monkeypatch: py
 def test_gloo_in_place_of_the_switch_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import impostors
 
-    monkeypatch.setattr(command, "work", impostors.quiet_gloo)
+    monkeypatch.setattr(training_demo, "work", impostors.quiet_gloo)
     report = in_process(tmp_path)
     assert report.replicas_equal
     assert report.interfaces.bytes_up == 0
@@ -193,7 +193,7 @@ def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
 ) -> None:
     import impostors
 
-    monkeypatch.setattr(command, "work", impostors.crash)
+    monkeypatch.setattr(training_demo, "work", impostors.crash)
     with pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:\nTraceback.*the third bucket was too much"):
         in_process(tmp_path)
 
@@ -204,7 +204,7 @@ def test_a_killed_demo_leaves_nothing_behind() -> None:
 
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsum_evaluation.demo.digits_network.FASHION", Path("/nonexistent"))
-    assert command.main(["--data", "fashion"]) == 1
+    assert training_demo.main(["--data", "fashion"]) == 1
     assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err
 
 
@@ -219,12 +219,12 @@ class ScriptedPool:
 @pytest.mark.parametrize("early", [False, True])
 def test_a_worker_may_finish_before_the_others_but_not_before_its_last_word(tmp_path: Path, early: bool) -> None:
     report = DemoReport("native", "thc", 2, 20, "digits", 1)
-    plan = command.make_plan(report, tmp_path)
+    plan = training_demo.make_plan(report, tmp_path)
     last_words = [(0, ("baseline", 0.5)), (0, ("finished",)), (1, ("step", "fp32", 19, 0.1)), (1, ("baseline", 0.6))]
     pool: Any = ScriptedPool(last_words[1:] if early else last_words)
-    with command._progress(Console(stderr=True)) as progress:
+    with training_demo._progress(Console(stderr=True)) as progress:
         if early:
             with pytest.raises(WorkerDiedError, match="worker 0 sent 'finished' during fp32"):
-                command.follow(pool, progress, plan, "fp32", "baseline")
+                training_demo.follow(pool, progress, plan, "fp32", "baseline")
         else:
-            assert command.follow(pool, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]
+            assert training_demo.follow(pool, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]

@@ -55,7 +55,7 @@ def bmv2_versions() -> dict[str, str]:
 
 @cache
 def has_notifications() -> bool:
-    """Say whether simple_switch_grpc sends notifications: built without nanomsg it has no option for them."""
+    """Check that simple_switch_grpc sends notifications. A build without nanomsg has no option for them."""
     if shutil.which(_PROGRAM) is None:
         # Its start will fail, and say why.
         return True

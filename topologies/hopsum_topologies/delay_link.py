@@ -55,7 +55,7 @@ class DelayLink:
     """
 
     def __init__(self, namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             namespace: name of the network namespace that has the interfaces.
@@ -83,7 +83,7 @@ class DelayLink:
         return self._process.pid
 
     def counts(self) -> DelayCounts:
-        """Return what it has done so far. Raises TopologyError where it has ended."""
+        """Return the counts so far. Raises TopologyError where the process has ended."""
         try:
             self._pipe.send("counts")
         except OSError as error:

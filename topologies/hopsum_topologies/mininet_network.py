@@ -72,7 +72,7 @@ class MininetNetwork:
     """A Mininet whose switches are bmv2. Its files are written to `folder`.
 
     Raises TopologyError without root, Mininet, bmv2 or netem for a delay, and for a rate above Mininet's largest rate.
-    Nothing is left behind then.
+    Nothing is left then.
     """
 
     driver = "bmv2"

@@ -176,7 +176,7 @@ class NetworkControl:
     def _workers(
         self, plan: JobPlan, switch: str, hosts: Sequence[str], places: Places | None
     ) -> tuple[WorkerEndpoint, ...]:
-        """Build the endpoints of `hosts`, each behind the port that leads to it from `switch`."""
+        """Build the endpoints of `hosts`, each with the port of `switch` that leads to it."""
         ports, topology = routes(self.topology, switch), self.topology
         places = places or {rank: (topology.ip(host), WORKER_UDP_PORT + rank) for rank, host in enumerate(plan.workers)}
         return tuple(

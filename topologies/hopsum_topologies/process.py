@@ -65,7 +65,7 @@ class ManagedProcess:
         return self._child.pid
 
     def running(self) -> bool:
-        """Say whether it has not ended."""
+        """Return True until the process has ended."""
         return self._child.poll() is None
 
     def log_text(self) -> str:
@@ -75,7 +75,7 @@ class ManagedProcess:
     def wait_for(self, condition: Callable[[], bool], what: str, deadline_s: float) -> None:
         """Wait until `condition` holds.
 
-        Raises TopologyError, the process stopped, when the process ends or `deadline_s` is over.
+        Raises TopologyError, the process stopped, when the process ends, or after `deadline_s`.
         """
         give_up = time.monotonic() + deadline_s
         while not condition():

@@ -56,7 +56,7 @@ def _request(identifier: int) -> bytes:
 
 
 def _is_reply(packet: bytes, request: bytes) -> bool:
-    """Say whether an IPv4 packet answers our request: same identifier and number."""
+    """Check that an IPv4 packet answers our request: same identifier and number."""
     # A raw socket receives the IPv4 header too, and all ICMP of the namespace.
     icmp = packet[(packet[0] & 15) * 4 :]
     return icmp[:1] == bytes([_ECHO_REPLY]) and icmp[4:8] == request[4:8]

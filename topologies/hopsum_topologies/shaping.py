@@ -60,7 +60,7 @@ def shape(namespace: Namespace, interface: str, link: Link) -> None:
     if link.delay_s:
         delay = ("netem", "limit", str(DELAYED_FRAMES), "delay", f"{link.delay_s * 1e6:.0f}us")
         tc(namespace, "qdisc", "add", "dev", interface, *parent, "handle", "1:", *delay)
-        # tbf becomes the child of netem, which hands a frame on when the delay is over.
+        # tbf becomes the child of netem, which hands a frame on after the delay.
         parent = ["parent", "1:1"]
     if link.rate_bps is not None:
         rate = ("tbf", "rate", f"{link.rate_bps:.0f}bit", "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))

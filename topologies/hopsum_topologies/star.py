@@ -46,7 +46,7 @@ class Star:
     Host k has address 10.0.0.(k + 1), the middle `middle_ip`, all in one /24.
 
     Raises:
-        TopologyError: not root, no iproute2, or a kernel without bridges. Nothing is left behind.
+        TopologyError: not root, no iproute2, or a kernel without bridges. Nothing is left then.
     """
 
     middle_ip: Final = "10.0.0.254"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network whose switches run somebody's own program: push it, let the control command write entries, run the workers.
+"""A network whose switches run a user's program: push it, let the control command write entries, run the workers.
 
 The control command and the workers read the network from the JSON file that HOPSUM_NETWORK names::
 
@@ -30,7 +30,7 @@ from hopsum_topologies.process import launched
 from hopsum_topologies.running_network import Network
 
 PUSH_ELECTION_ID: Final = (0, 1)
-"""The lowest: a control command with any election id takes the switches over."""
+"""The lowest election id, so that a control command with any other one takes the switches over."""
 
 
 def run_program(
@@ -58,7 +58,7 @@ def run_program(
 
 
 def describe(network: Network, program: tuple[Path, Path]) -> dict[str, Any]:
-    """Return what control command and workers are told, for JSON."""
+    """Build the JSON object that control command and workers read."""
     topology = network.topology
     switches = {
         switch: {

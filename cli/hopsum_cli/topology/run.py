@@ -36,12 +36,13 @@ from hopsum_topologies.running_network import LinkTraffic, Network, carried, req
 from hopsum_topologies.tempdirs import temporary_directory
 
 REACH_S: Final = 20.0
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Request(NamedTuple):
     """A run. `aggregate_at` is the switch for jobs whose workers are at several. `output` is a file for the counts.
 
-    `program` is somebody's own, JSON and P4Info, and `control` the command that writes its entries. `cli` asks for
+    `program` is the user's own, JSON and P4Info, and `control` the command that writes its entries. `cli` asks for
     Mininet's prompt.
     """
 
@@ -57,8 +58,36 @@ class Request(NamedTuple):
     cli: bool = False
 
 
+class Stopped(BaseException):
+    """The arrival of a signal that ends the command, so that all context managers take down what they made.
+
+    `number` is the signal's. Later signals are ignored, since the end is under way.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Let the first of SIGNALS raise Stopped in the main thread, which must be the caller, during the block."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run(request: Request) -> int:
-    """Do all of it. Return the worst exit status of the workers, or 1 when the network cannot be had."""
+    """Run a network. Return the worst exit status of the workers, or 1 when the network can not be brought up."""
     try:
         with stopping():
             return _run(request)
@@ -87,7 +116,7 @@ def _run(request: Request) -> int:
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory())
         network: Network = stack.enter_context(bring_up(topology, request.target, folder))
-        # A controller's threads live where they are started, and bmv2 listens on the loopback there.
+        # gRPC's threads stay in the namespace in which they start, and bmv2 listens on the loopback of the home.
         stack.enter_context(network.home.inside())
         if request.program is not None:
             before = traffic(network)
@@ -103,7 +132,8 @@ def _run(request: Request) -> int:
         memberships = _write_memberships(topology, placed, folder)
         status = 0
         if request.command:
-            before = traffic(network)  # without the questions
+            # From here on, so that the echo requests of require_reach are not counted.
+            before = traffic(network)
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(network.run(commands)) as events:
                 status = follow(events)
@@ -154,7 +184,7 @@ def _write_memberships(topology: Topology, placed: Mapping[str, Placed], folder:
 def _no_spine(topology: Topology, job: JobPlan) -> str:
     switches = " and ".join(topology.switches_of(job))
     return (
-        f"job {job.name} is not installed and HOPSUM_URL not set: its workers stand at {switches}, and no other switch "
+        f"job {job.name} is not installed and HOPSUM_URL not set: its workers are at {switches}, and no other switch "
         f"is next to all of them, to complete partial sums; "
         f"--aggregate-at {topology.switches[-1]} sums all at that one switch"
     )
@@ -187,7 +217,7 @@ def _report(
 
 
 def _report_uplinks(job: str, uplinks: Sequence[Uplink]) -> None:
-    """Print what racks and spine sent each other: first, again, and what is sent first where the spine sums for all."""
+    """Print the packets between racks and spine: sent first, sent again, and first where the spine sums for all."""
     table = Table(box=None, header_style="")
     for heading in (f"job {job}", "way"):
         table.add_column(heading, no_wrap=True)

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...] | None]:
-    """Return what stands before the first `--`, and what stands after it, None without one."""
+    """Split arguments at the first `--`. The second part is None without one."""
     if "--" not in arguments:
         return arguments, None
     place = list(arguments).index("--")

@@ -35,8 +35,8 @@ class Uplink(NamedTuple):
     up: Way
     down: Way
     contributions: int
-    """The contributions of the workers below: what it carries up, and as many results down, where nothing is summed
-    before the spine."""
+    """The contributions of the workers below. Without sums before the spine the link carries as many, and as many
+    results down."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -51,7 +51,7 @@ class Uplink(NamedTuple):
 def uplinks_of(
     job: JobPlan, placed: Placed, control: NetworkControl, carried: Mapping[Link, LinkTraffic], flat: str | None
 ) -> list[Uplink]:
-    """Return what the links to a job's spine carried, or nothing where it has none, or is summed at another switch.
+    """Count the packets of a job on the links to its spine. No links where the job has no spine or is summed elsewhere.
 
     `flat` is the one switch that sums for all, None in a tree. Raises ControlPlaneError when a switch does not answer.
     """

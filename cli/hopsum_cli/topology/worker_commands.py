@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of a network's workers, and what they say."""
+"""The commands of a network's workers, and their output."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ def _environment(topology: Topology, job: JobPlan, rank: int, membership: Path |
     }
     if membership is not None:
         settings |= {"HOPSUM_URL": f"file://{membership}", "HOPSUM_RANK": str(rank), "HOPSUM_CODEC": codec}
+    # Settings of the terminal's user must not reach workers whose job was not made.
     ours = ("HOPSUM_URL", "HOPSUM_RANK", "HOPSUM_CODEC")
     return {name: value for name, value in os.environ.items() if name not in ours} | settings
 
 
 def follow(events: Iterable[Event]) -> int:
-    """Print what workers say, the rank in front, and who fails. Return the worst exit status."""
+    """Print the output of workers with the rank in front, and failures. Return the worst exit status."""
     worst = 0
     for event in events:
         if isinstance(event, Ended):

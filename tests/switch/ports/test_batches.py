@@ -21,8 +21,9 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.state.copies import PortCopy
 
+from ...support.processes import await_that
 from ..core.builder import assign, build, expression, field, hexstr, primitive
-from .test_dataplane import Cross, running, wait_for
+from .test_dataplane import Cross, running
 
 GROUP, PORT = field("standard_metadata", "mcast_grp"), field("standard_metadata", "egress_spec")
 REGISTERS = {"type": "register_array", "value": "r"}
@@ -138,7 +139,7 @@ def test_one_batch_through_a_data_plane_is_its_frames_one_by_one(engine: Callabl
                     ports[0].inject(frame)
             for number in (1, 2, 0):
                 dataplane.bind(number, ports[number])
-            wait_for(lambda dataplane=dataplane: dataplane.stats()["packets"] == len(frames))
+            await_that(lambda dataplane=dataplane: dataplane.stats()["packets"] == len(frames))
             results.append((ports[1].take(), ports[2].take(), dataplane.stats()["dropped"]))
     single, burst = results
     assert burst == single
@@ -166,12 +167,12 @@ def test_a_batch_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptu
         with dataplane.gate.control():
             for frame in (b"good", b"bad", b"good"):
                 source.inject(frame)
-        wait_for(lambda: dataplane.stats()["packets"] == 3)
+        await_that(lambda: dataplane.stats()["packets"] == 3)
         assert dataplane.stats()["dropped"] == {"engine_error": 3}
         with dataplane.gate.control():
             source.inject(b"x")
             source.inject(b"y")
-        wait_for(lambda: dataplane.stats()["packets"] == 5)
+        await_that(lambda: dataplane.stats()["packets"] == 5)
         assert out.take() == [b"x", b"y"]
     assert "failed on 3 frames" in caplog.text
     assert "a bug" in caplog.text
@@ -199,7 +200,7 @@ def test_control_operations_get_in_while_one_batch_is_processed() -> None:
             for _ in range(10 * RECEIVE_BATCH):
                 port.inject(b"x")
         dataplane.bind(0, port)
-        wait_for(lambda: dataplane.stats()["packets"] == 10 * RECEIVE_BATCH)
+        await_that(lambda: dataplane.stats()["packets"] == 10 * RECEIVE_BATCH)
     steps = [later - earlier for earlier, later in pairwise(waits)]
     assert max(steps) == RECEIVE_BATCH
     assert len(waits) > 10
@@ -229,7 +230,7 @@ def test_ports_that_wait_together_share_a_batch() -> None:
     for number in (3, 3, 5):
         ports[number].inject(b"x")
     with running(dataplane):
-        wait_for(lambda: dataplane.stats()["packets"] == 3)
+        await_that(lambda: dataplane.stats()["packets"] == 3)
     assert engine.batches == [[3, 3, 5]]
 
 
@@ -243,6 +244,6 @@ def test_a_port_that_fills_batches_does_not_keep_the_others_out() -> None:
             for _ in range(BATCH_FRAMES + 10):
                 peer.sendto(b"x", port.address)
         with running(dataplane):
-            wait_for(lambda: {port for batch in engine.batches for port in batch} == {1, 2})
+            await_that(lambda: {port for batch in engine.batches for port in batch} == {1, 2})
     assert set(engine.batches[0]) != set(engine.batches[1])
     assert len(engine.batches[0]) == BATCH_FRAMES

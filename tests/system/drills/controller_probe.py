@@ -64,7 +64,7 @@ def beats(testbed: DrillTestbed, training: TrainingJob) -> None:
 
 
 def refusal(ask: Callable[[], object], words: str) -> str:
-    """Return how the controller refuses. Raises DrillError when it does not, or without these words."""
+    """Return the text of the controller's refusal. Raises DrillError without one, or without these words in it."""
     try:
         ask()
     except ControllerError as error:

@@ -115,7 +115,7 @@ class TrainingJob:
         write_at_once(self.plan.order(rank), order)
 
     def steps(self, rank: int) -> int:
-        """Return how many steps a rank has behind it, those of the state that it may have come with included."""
+        """Return the number of steps in a rank's model, those before it joined as a newcomer included."""
         done = self.journal(rank, "step")
         return int(done[-1]["step"]) + 1 if done else 0
 

@@ -29,7 +29,7 @@ class RunnerError(RuntimeError):
 
 
 def ptf_command() -> list[str]:
-    """Return how ptf is started here. Raises RunnerError when it is not installed."""
+    """Return the command of ptf. Raises RunnerError when ptf is not installed."""
     script = shutil.which("ptf", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     if script is None or importlib.util.find_spec("ptf") is None:
         raise RunnerError(f"ptf is not installed for {sys.executable}; pip install 'hopsum[ptf]'")
