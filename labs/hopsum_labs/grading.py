@@ -81,6 +81,7 @@ def grade(cases: Sequence[Case], compiled: Compiled, start: StartSwitch = start_
     """
     for case in cases:
         try:
+            # A switch for each case: registers that one rule left would decide the next one.
             switch = Testbed(compiled.program, compiled.p4info, start)
         except ProgramError as error:
             raise LabError(str(error)) from error
@@ -90,6 +91,7 @@ def grade(cases: Sequence[Case], compiled: Compiled, start: StartSwitch = start_
 
 def grade_worker(level: Level, worker: Path) -> Iterator[Verdict]:
     """Try a worker on embedded switches with the solution, so that its verdict is not about the student's switch."""
+    # Points for the worker must not depend on the student's switch.
     solution = compiled_solution(level)
     for case in level.worker_cases():
         with Testbed(solution.program, solution.p4info) as switch:

@@ -55,6 +55,7 @@ class InterfacePort:
             left = None if give_up is None else max(0.0, give_up - time.monotonic())
             if not select.select([self._socket], [], [], left)[0]:
                 return None
+            # select wakes for our own frames too, for which scapy returns None: then the wait continues.
             packet = self._socket.recv()  # None for what we sent ourselves
             if packet is not None:
                 return packet

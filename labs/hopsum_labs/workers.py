@@ -121,10 +121,12 @@ def outcomes_of(
         except Exception as error:
             outcomes[rank] = error
 
+    # Daemons: a worker that never returns must not keep the grader from ending.
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(vectors))]
     for thread in threads:
         thread.start()
     _await(threads, outcomes)
+    # Closed ports wake the workers that still wait, with PortClosed.
     network.close()
     for rank, outcome in enumerate(outcomes):
         error = f"{type(outcome).__name__}: {outcome}"

@@ -43,6 +43,8 @@ class Batch:
         if len({array.shape for array in numbers}) != 1 or self.ports.ndim != 1:
             raise ValueError(f"{[array.shape for array in numbers]} are not the shapes of parallel lists")
         size = np.uint64(self.data.size)
+        # Unsigned arithmetic: the second test would wrap for a length beyond the buffer, so the first one comes before
+        # it.
         if np.any(self.lengths > size) or np.any(self.offsets > size - self.lengths):
             raise ValueError(f"a frame lies outside the buffer of {self.data.size} bytes")
 
@@ -51,6 +53,7 @@ class Batch:
         """Return a batch that holds copies of frames."""
         lengths = np.array([len(frame) for frame in frames], np.uint64)
         offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])[:-1]
+        # An array over no bytes has no address, and machine code gets an address in any case.
         data = np.frombuffer(b"".join(frames) or b"\0", np.uint8)
         return cls(data, np.array(list(ports), np.uint64), offsets, lengths)
 
@@ -88,6 +91,7 @@ class Outputs:
     def make_room(self, frames: int, data_bytes: int) -> None:
         """Empty the buffers, and enlarge them where they hold less than this."""
         self.count = 0
+        # Buffers only grow, so a switch allocates none while it runs.
         if len(self.ports) < frames or len(self.data) < data_bytes:
             self._allocate(max(frames, len(self.ports)), max(data_bytes, len(self.data)))
 

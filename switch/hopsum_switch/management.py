@@ -125,6 +125,7 @@ class Management:
         if not all(isinstance(name, str) for name in names):
             raise BadRequestError(f"names must be strings, not {names!r}")
         with self._dataplane.gate.control():
+            # Only the copy is made under the gate. Packets continue while it is turned into JSON.
             frozen = freeze(self._engine())
         return frozen.select(names, request.get("first", 0), request.get("count")).as_json()
 
@@ -183,6 +184,7 @@ class ManagementClient:
 
         `credentials`: of TLS; None: without.
         """
+        # A proxy of the environment is for the world outside, not for a switch on this machine.
         options = [("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
         if credentials is None:
             self._channel = grpc.insecure_channel(address, options)

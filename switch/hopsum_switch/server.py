@@ -33,6 +33,7 @@ from hopsum_switch.ports.port import check_port_number
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
 DEFAULT_DEVICE_ID = 0  # as bmv2
+# Streams hold a thread each for as long as they live. These threads are left for Read, Write and the like.
 _UNARY_THREADS = 8
 _MAX_MESSAGE_BYTES = 64 << 20  # a compiled program can have many megabytes
 _GRACE_S = 0.5  # for requests that are being answered when the server stops
@@ -98,6 +99,7 @@ class SwitchServer:
         """
         server = grpc.server(
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
+            # Without so_reuseport a second switch at the address fails, instead of sharing its connections.
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
             interceptors=[] if self.tls is None else [self.tls.interceptor()],
         )
@@ -127,6 +129,7 @@ class SwitchServer:
     def close(self) -> None:
         """End all requests and streams, then close all ports. `run` must have returned."""
         if self._server is not None:
+            # First no new requests, then the end of the streams, which otherwise outlast the grace period.
             stopped = self._server.stop(_GRACE_S)
             self._service.end_streams()
             stopped.wait()

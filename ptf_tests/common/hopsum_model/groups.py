@@ -34,6 +34,7 @@ _PORTS: Final = 64
 
 def memory_block(address: int, rows: Sequence[int]) -> bytes:
     """Return a block in the assembler's binary form that writes rows of 128 bits, from an address of the chip on."""
+    # "d": a block of memory, with address, bits of a row and number of rows.
     head = struct.pack("<IQII", ord("d") << 24, address, 8 * _ROW_BYTES, len(rows))
     return head + b"".join(row.to_bytes(_ROW_BYTES, "little") for row in rows)
 
@@ -53,6 +54,7 @@ def group_rows(group: int, replicas: Iterable[tuple[int, int]]) -> list[int]:
         if port >= _PORTS:
             raise ModelError(f"group {group} has port {port}, the adapter knows those below {_PORTS}")
         here = _first_row(group) + 2 * number
+        # Addresses count half rows. 0 ends the chain.
         following = 2 * (here + 2) if number + 1 < len(told) else 0
         rows.append(_INSTANCE_NODE | following << 4 | 2 * (here + 1) << 24 | instance << 48)
         rows.append(_PORTS_NODE | 1 << 7 | 1 << 8 + port)

@@ -62,6 +62,7 @@ class Harness:
         self._marks = itertools.count(1)
         self._process = subprocess.Popen(
             [*command[:1], "--observation-log", str(self._observed_path), *command[1:], "-"],
+            # One pipe for both outputs keeps the order of complaints and answers.
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder,
         )  # fmt: skip
         self._said = _pipe(self._process.stdout)
@@ -91,6 +92,7 @@ class Harness:
             self._commands.flush()
         for line in iter(self._said.readline, b""):
             text = line.decode(errors="replace").rstrip("\n")
+            # The complaint about the mark: everything before it has been read and done.
             if text.endswith(f"Unknown command {mark}"):
                 return said
             said.append(text)

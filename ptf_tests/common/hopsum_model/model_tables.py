@@ -44,6 +44,8 @@ class _Exact:
             free = [each for each in slots if each not in self._at]
             slot = self._last[moved] if self._last.get(moved) in free else next(iter(free), None)
             if slot is None:
+                # Another slot each time: an entry that always took the same place could push one other entry back and
+                # forth for ever.
                 self._turn += 1
                 slot = slots[self._turn % len(slots)]
                 waiting.append((self._at[slot], self._commands[self._at[slot]]))

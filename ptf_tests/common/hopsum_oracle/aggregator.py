@@ -134,6 +134,7 @@ class Aggregator:
         copy = self.registers.copies[index]
         base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
         if copy.generation == asked.generation:
+            # Every other ctr is a number of contributions.
             state = {FINAL: State.FINAL, CLOSED: State.CLOSED}.get(copy.ctr, State.COLLECTING)
             op = self.registers.ops[index]
             base = replace(base, op=op, held=copy.round, contributors=copy.contributors, count=state)
@@ -145,11 +146,15 @@ class Aggregator:
         header, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy, update = self.registers.copies[index], _update(header)
         if header.kind != Kind.STALE:
+            # S3: a new round brings its operation. A packet of another operation in the same round is refused
+            # (OP_MISMATCH).
             if is_new(copy, update):
                 self.registers.ops[index] = header.op
             elif header.round == copy.round and header.op != self.registers.ops[index]:
                 return self._dropped(Drop.OP_MISMATCH)
         decision = _decide(header.kind, job, copy, update)
+        # Tag before values, as in the P4 program: both happen in one packet, so no other packet sees the state in
+        # between.
         self.registers.copies[index] = decision.copy
         self.registers.apply(index, header.op, decision.lanes, _lanes(admitted))
         self.job_events.update((job.job_index, event) for event in decision.events)
@@ -175,6 +180,7 @@ class Aggregator:
             base = replace(base, kind=Kind.PARTIAL, flags=packet.flags, length=values.size)
         else:
             receivers = admitted.job.children if reply is Reply.RESULT_TO_ALL else (admitted.worker,)
+            # Slots and PARTIAL keep whole lanes. Only a RESULT of LOOKUP_ADD6 travels packed.
             values = pack_sums(values) if packet.op == Op.LOOKUP_ADD6 else values
             base = replace(base, kind=Kind.RESULT, length=values.size)
         payload = values.tobytes()
@@ -184,6 +190,7 @@ class Aggregator:
 def _update(header: Header) -> Update:
     """Return the facts about a packet that the tables need."""
     bit = 1 << header.worker if header.kind in (Kind.UPDATE, Kind.PARTIAL) else 0
+    # An UPDATE stands for its own worker. PARTIAL and RESULT name the workers in their sum (T1, T4).
     inside = 0 if header.kind == Kind.UPDATE else header.contributors
     return Update(header.generation, header.round, bit, bool(header.flags & Flag.FLUSH), inside)
 
@@ -209,4 +216,5 @@ def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
 def _index(admitted: Admitted) -> int:
     """Return which copy a packet means."""
     header = admitted.packet.header
+    # Two copies for each slot: rounds of one parity meet in one copy, so the round before stays answerable.
     return (admitted.job.slot_base + header.slot) * 2 + (header.round & 1)

@@ -69,6 +69,7 @@ class FrameAggregator(Aggregator):
             if ipv4_checksum(frame[ETHERNET_BYTES:_ICMP_AT]):
                 return self._dropped(Drop.BAD_CHECKSUM), []
             return PacketOutcome(), [(port, self._echo_reply(frame, lower))]
+        # Only here do packets reach admission: all tests before belong to the network, and count no drop of a job.
         outcome = self._service(port, lower.ipv4, lower.udp, frame)
         return outcome, [(output.worker.port, self._reply_frame(output)) for output in outcome.outputs]
 
@@ -122,6 +123,7 @@ class FrameAggregator(Aggregator):
         ipv4 = {**lower.ipv4, "src": self.switch.ip, "dst": lower.ipv4["src"], "ttl": REPLY_TTL, "checksum": 0}
         ipv4["checksum"] = ipv4_checksum(pack_fields(IPV4_FIELDS, ipv4))
         icmp = unpack_fields(ICMP_FIELDS, frame[_ICMP_AT:])
+        # The reply differs from the request in the type alone, so the checksum is adjusted, not computed again.
         total = icmp["checksum"] + (_ECHO_REQUEST << 8)  # RFC 1624
         icmp = {**icmp, "type": _ECHO_REPLY, "checksum": (total + (total >> 16)) & 0xFFFF}
         rest = frame[_ICMP_AT + ICMP_BYTES :]
@@ -145,6 +147,7 @@ class _Lower(NamedTuple):
         if len(frame) < _ICMP_AT or unpack_fields(ETHERNET_FIELDS, frame)["ethertype"] != ETHERTYPE_IPV4:
             return None
         ipv4 = unpack_fields(IPV4_FIELDS, frame[ETHERNET_BYTES:])
+        # A fragment has no whole UDP datagram, so it is none for the service and is forwarded.
         whole = not ipv4["flags"] & 1 and ipv4["fragment_offset"] == 0
         if not whole or (ipv4["version"], ipv4["ihl"]) != (4, IPV4_BYTES // 4):
             return None

@@ -61,6 +61,7 @@ def take_result(copy: Copy, result: Update) -> Decision:
 
 
 def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
+    # T1: children that come after the final result are late, whichever they are.
     seen = SEEN_ALL if which is ParentResultClass.NEW else copy.seen
     return Copy(result.generation, result.round, seen, FINAL, result.contributors)
 

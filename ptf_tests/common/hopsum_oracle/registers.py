@@ -22,6 +22,7 @@ class Registers:
     """All copies of a switch. They outlive jobs: nothing here is ever cleared."""
 
     def __init__(self) -> None:
+        # As registers of a switch start: all 0. S2 makes such a copy empty for every other generation.
         self.copies: list[Copy] = [Copy()] * COPIES
         self.ops: list[int] = [0] * COPIES
         self.values: NDArray[np.uint8] = np.zeros((COPIES, LANES_BYTES), np.uint8)
@@ -41,6 +42,7 @@ def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
     elif op == Op.OR:
         np.bitwise_or(held, arrived, out=held)
     else:
+        # numpy wraps unsigned lanes as the P4 program does. The controller proves that tables do not reach that.
         np.add(held, arrived, out=held)
 
 

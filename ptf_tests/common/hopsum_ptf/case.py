@@ -68,6 +68,7 @@ class SwitchCase(ReportedTest):
         self.device = _device()
         if testutils.test_param_get("record"):
             self.device = control.RecordingDevice(_device(), self._recording)
+        # A push gives empty tables and registers, so no case sees what the one before left.
         self.device.set_pipeline_config(_pipeline())
         self.controller = SwitchController(self.device, SWITCH, clock=lambda: control.CLOCK_S)
         self.links = Links(ptf.dataplane_instance, PORTS)
@@ -75,6 +76,7 @@ class SwitchCase(ReportedTest):
 
     def tearDown(self) -> None:
         """Compare the switch's counters with the oracle's. No packet may be left on a link."""
+        # A frame that nothing explains would be taken as an answer by the next case.
         self.links.check_empty()
         counters = control.read_counters(self.device)
         self._recording.counters = counters
@@ -88,6 +90,7 @@ class SwitchCase(ReportedTest):
     def operations(self) -> tuple[Op, ...]:
         """Return the operations of this target: bmv2 has no room for the result of LOOKUP_ADD16."""
         can = self.device.capabilities
+        # LOOKUP_ADD16 grows from codes to lanes by more than bmv2's buffer has in front of a frame.
         limit = can.max_growth_bytes
         return tuple(op for op in Op if op in can.ops and (limit is None or down_bytes(op) - up_bytes(op) <= limit))
 
@@ -111,6 +114,8 @@ class SwitchCase(ReportedTest):
             if op not in self.operations:
                 options.pop(table, None)
         if isinstance(workers, int):
+            # Every job has addresses of its own: S1 separates jobs by generation, and a shared address would hide a
+            # fault.
             workers = make_workers(workers, job=self._jobs_made)
         spec = JobSpec(f"job {self._jobs_made}", tuple(workers), slots, **options)
         self._jobs_made += 1
@@ -141,6 +146,7 @@ class SwitchCase(ReportedTest):
 
     def send(self, port: int, frame: bytes) -> list[OutputFrame]:
         """Send a frame to the switch and to the oracle, compare, and return the frames that came out, by port."""
+        # The oracle goes first: its prediction says at which ports to wait for frames.
         self.outcome, predicted = self.oracle.explain_frame(port, frame)
         expected = [OutputFrame(*output) for output in predicted]
         outputs = self.links.exchange(port, frame, [output.port for output in expected])

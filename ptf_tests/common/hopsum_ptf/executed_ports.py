@@ -24,8 +24,10 @@ class ExecutedPort:
 
     def __init__(self, _: str, device_number: int, port_number: int, config: dict[str, Any]) -> None:
         self._id = (device_number, port_number)
+        # ptf selects on descriptors, so a queue in memory would not do.
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (self._near, self._far):
+            # Room for all replicas of a large multicast: `send` must not block in ptf's only sending thread.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self.ends[port_number] = self._far.send
 

@@ -174,6 +174,7 @@ class ModelDevice(FakeDevice):
 
     def _on_chip(self, params: Mapping[str, int]) -> dict[str, int]:
         """Return an action's parameters with the chip's port in place of the testbed's."""
+        # The first ports of Tofino 2 are no front ports, so the testbed's port 0 is another one on the chip.
         if "port" not in params:
             return dict(params)
         return {**params, "port": params["port"] + self._chip.first_port}

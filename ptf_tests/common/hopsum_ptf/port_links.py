@@ -47,6 +47,7 @@ class Links:
         socket queues do not overflow behind a large multicast. Raises LinkError when the switch is dead.
         """
         self.send(port, frame)
+        # The frames that are due are taken before the barriers: a queue of a socket holds a few large frames only.
         outputs = [output for output_port in sorted(expected) for output in self.take(output_port)]
         outputs += self._barrier(port)
         return sorted(outputs, key=lambda output: output.port)
@@ -74,6 +75,7 @@ class Links:
 
     def barrier_frame(self, port: int, output_port: int, number: int) -> bytes:
         """Return the frame from `port` that the switch forwards to `output_port`."""
+        # The number tells a barrier from those of the exchange before, should one of them come late.
         body = number.to_bytes(8, "big") + bytes(40)
         source, destination = mac_to_int(station_mac(port)), mac_to_int(barrier_mac(output_port))
         return plain(destination, source, body, _BARRIER_ETHERTYPE)
@@ -81,6 +83,7 @@ class Links:
     def _barrier(self, port: int) -> Iterator[OutputFrame]:
         number = next(self._numbers)
         barriers = {output_port: self.barrier_frame(port, output_port, number) for output_port in self._ports}
+        # Through the same port as the frame: a switch keeps order from one port to one port, not between ports.
         for barrier in barriers.values():
             self.send(port, barrier)
         for output_port, barrier in barriers.items():

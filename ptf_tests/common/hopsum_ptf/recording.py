@@ -64,6 +64,7 @@ class Recording:
             },
         }
         path = folder / f"{self.case}{_SUFFIX}"
+        # mtime 0: the same recording has the same bytes, so git sees a change only where there is one.
         path.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 9, mtime=0))
         return path
 

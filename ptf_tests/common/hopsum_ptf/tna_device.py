@@ -102,6 +102,7 @@ class EngineDevice(FakeDevice):
 
 def _program_of(switch: Switch) -> Program:
     """Return the P4Info data for builders, of a program without a checked-in P4Info."""
+    # The small program has no P4Info. Its tables are known by their keys and by the one parameter of their actions.
     half_words = [
         HalfWord(name, label)
         for name, table in switch.state.tables.items()
@@ -129,6 +130,7 @@ class SwitchHere(Protocol):
         """Take a frame into the idle switch. Return the frames that leave because of it."""
 
 
+# ptf loads the platform module by itself and cannot hand it an object, so the switch waits here.
 _running: list[SwitchHere] = []
 
 
@@ -165,11 +167,13 @@ def running() -> SwitchHere:
 def regroup(frame: bytes, group: int) -> bytes:
     """Return a frame whose codes, if it is an UPDATE with codes in groups of 512, are in other groups."""
     at = frames.PAYLOAD_AT
+    # Without an admitted shape a frame is left as it is: the switch itself must refuse it.
     if len(frame) < at + CODES8_BYTES or frame[36:38] != HOPSUM_UDP_PORT.to_bytes(2, "big"):
         return frame
     header = frames.hopsum_header(frame)
     if (header.kind, header.op, header.length) != (Kind.UPDATE, Op.LOOKUP_ADD8, CODES8_BYTES):
         return frame
+    # Codes of two halves of a group share a byte: the first half has the upper four bits.
     codes = unpack_codes(np.frombuffer(frame, np.uint8)[at : at + CODES8_BYTES]).reshape(-1, 2, group // 2)
     regrouped = bytes((codes[:, 0] << 4 | codes[:, 1]).astype(np.uint8).tobytes())
     return frame[:at] + regrouped + frame[at + CODES8_BYTES :]

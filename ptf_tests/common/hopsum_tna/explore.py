@@ -122,6 +122,7 @@ class Explorer:
         while todo:
             reached = todo.popleft()
             snapshot = reached.snapshot
+            # The order of steps is no part of the key: ways that lead to one state are followed once.
             key = (reached.seen, reached.stored, reached.drops, _frozen(snapshot))
             if key in seen:
                 continue
@@ -163,6 +164,7 @@ class Explorer:
 
     def _serve(self, port: int, queue: int) -> None:
         """Take the first frame out of a queue that yields through egress, and over the wire into ingress."""
+        # Frames that are on the wire already stay behind: the frame of the queue that yields enters ingress first here.
         wires, behind = self._switch.traffic.wires, self._switch.traffic.wires.pop(port, None)
         self._switch.serve(port, queue)
         if port in wires:
@@ -195,6 +197,7 @@ class Explorer:
             return None
         loops = self._switch.chip.recirculation_ports
         queues = self._switch.traffic.queues
+        # At once: egress of front ports, which touches no register, and of queue 0 of a recirculation port.
         while at_once := [(port, min(of)) for port, of in queues.items() if port not in loops or FIRST in of]:
             for port, queue in at_once:
                 before = None if port in loops else [register.cells.copy() for register in self._registers]

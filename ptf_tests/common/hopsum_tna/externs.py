@@ -47,6 +47,7 @@ class Register:
 
     def touch(self, index: int, fields: Fields) -> tuple[int, ...]:
         """Return a cell. Raises TnaError when this packet was here before in this half, or there is no such cell."""
+        # The hardware has one stateful unit for a register, which a packet passes once in each half of a pass.
         if self._last is fields:
             raise TnaError(f"register {self.name} is touched twice by one packet in one half of a pass")
         if not 0 <= index < self.size:
@@ -92,6 +93,7 @@ class HashExtern:
 
     def get(self, data: bytes) -> int:
         """Return the hash: IDENTITY the lowest bits, CRC32 that of Ethernet."""
+        # zlib.crc32 is the CRC of Ethernet: reflected, with start and end complemented.
         value = int.from_bytes(data, "big") if self.algorithm == "IDENTITY" else zlib.crc32(data)
         return self.kind.wrap(value)
 

@@ -29,6 +29,7 @@ from hopsum_tna.record_layout import Types
 from hopsum_tna.tna_block import BlockState
 from hopsum_tna.tna_tables import Bound, Key, Match, TnaTable
 
+# Number of a port: pipe in the upper bits, port of the pipe in the lower seven, on both chips.
 _PIPE_BITS = 7
 """Bits of a port below the number of its pipe."""
 T = TypeVar("T")
@@ -147,6 +148,7 @@ class Switch:
             for number, (out, rid) in enumerate(self._replicas(fields))
         ]
         if fields["tm.ucast_egress_port"] is not None:
+            # The traffic manager copies for the group first. A unicast port beside a group gets a frame of its own.
             replicas.append(_Storing(fields["tm.ucast_egress_port"], queue, _Queued(passed.frame, 0, False, bypass)))
         if replicas:
             self.traffic.storing[port] = tuple(replicas)
@@ -203,6 +205,7 @@ class Switch:
         return replicas
 
     def _leave(self, port: int, frame: bytes) -> None:
+        # A frame there does not leave: it comes back into ingress of the same pipe.
         if port in self.chip.recirculation_ports:
             self.traffic.wires.setdefault(port, deque()).append(frame)
         else:

@@ -38,6 +38,7 @@ def compile_operations(
     """Return a function that runs operations, jumps included. `action` is their action, for an observer."""
     observer = environment.observer
     writer = OperationWriter(environment) if observer is None else ObservedWriter(environment, observer, action)
+    # A local name: the generated code reads it for every field.
     writer.lines.append("v = p.values")
     if any(isinstance(op, Jump | JumpIfZero) for op in body):
         writer.namespace["take_step"] = environment.steps.take
@@ -56,6 +57,7 @@ def _write_blocks(body: tuple[Operation, ...], writer: OperationWriter) -> None:
     for number, start in enumerate(starts[:-1]):
         first = len(outer)
         _write_block(body[start : starts[number + 1]], number, block_of, writer)
+        # Lines of the block are indented afterwards, since writing them adds lines for temporaries.
         outer[first:] = [f"    if b == {number}:", *(f"        {line}" for line in outer[first:])]
     outer.append(f"    if b == {len(starts) - 1}: break")
 
@@ -68,6 +70,7 @@ def _write_block(
     for operation in operations:
         if isinstance(operation, Jump | JumpIfZero):
             target = block_of[operation.to]
+            # A jump within its own block leads to the start of it, so it goes back as well.
             goes_back = target <= number
             if isinstance(operation, JumpIfZero):
                 following = f"{following} if {writer.jumps(operation)} else {target}"

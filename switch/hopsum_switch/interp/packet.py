@@ -22,6 +22,7 @@ class ValueLayout:
     def __init__(self, program: ProgramIR) -> None:
         self._program = program
         self._fields = len(program.fields)
+        # Copied for each packet: one list operation sets all fields to 0 and all metadata valid.
         self._template = [0] * (self._fields + len(program.headers))
         self._metadata: list[int] = []
         self._spans: list[tuple[int, int, int]] = []  # (validity slot, first field, past last field)
@@ -68,6 +69,7 @@ class ValueLayout:
         copy = values.copy()
         for valid, first, end in self._spans:
             if not copy[valid]:
+                # bmv2 clears the fields of invalid headers when it copies a packet, and a program can read them.
                 copy[first:end] = [0] * (end - first)
         return copy
 
@@ -122,6 +124,7 @@ class PacketState:
 
 def wrap_signed(value: int, bits: int) -> int:
     """Return the value of a signed field after a store: unchanged in [-2**(bits-1), 2**bits), else wrapped."""
+    # The format wraps only what leaves the range. A value of 2**(bits - 1) and more stays unsigned, as in bmv2.
     half = 1 << (bits - 1)
     if -half <= value < 2 * half:
         return value

@@ -59,6 +59,7 @@ class Parser:
                 name = self._states[name].run(packet)
         except ParserError as stop:
             error = stop.code
+        # Also after an error: what was not read follows the headers that were extracted before it.
         packet.data = packet.data[packet.position :]
         return error
 
@@ -67,6 +68,7 @@ def error_number(program: p4.ProgramIR, name: str) -> int:
     """Return the number of a core error, or one past the program's errors if the program does not list the error."""
     if name in program.errors:
         return program.errors[name]
+    # A number that no error of the program has: it compares equal to none.
     return max(program.errors.values(), default=0) + 1 if name != "NoError" else 0
 
 
@@ -153,6 +155,7 @@ class _StateBuilder:
 
     def _extract(self, header: HeaderIR) -> Step:
         size, valid, too_short = header.bits // 8, self._layout.valid(header), self._too_short
+        # The header is read as one integer: one conversion, then a shift and a mask for each field.
         shift, places = header.bits, []
         for field in header.fields:
             shift -= field.bits
@@ -184,6 +187,7 @@ class _StateBuilder:
         def extract_variable(packet: PacketState) -> None:
             values = packet.values
             bits = amount(values)
+            # In the order of bmv2: argument, end of the frame, capacity of the field.
             if bits % 8 or bits < 0:
                 raise ParserError(self._invalid_argument)
             start, end = packet.position, packet.position + (fixed + bits) // 8
@@ -229,6 +233,7 @@ class _StateBuilder:
         decode = target.signed and target.bits == op.value.bits
 
         def set_lookahead(packet: PacketState) -> None:
+            # Lookahead into a signed field of the same width reads two's complement. Otherwise the bits are a number.
             value = peek(packet)
             store(packet.values, target, decode_signed(value, target.bits) if decode else value)
 

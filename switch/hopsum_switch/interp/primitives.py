@@ -245,6 +245,7 @@ class OperationWriter:
         """Field = base + hash % size, in 64 bits."""
         index = self._environment.calculations.number(op.calculation)
         compute = self._bind(f"hash_{index}", self._environment.calculations.function(op.calculation))
+        # Values are unbounded integers here, and hash() works in 64 bits. A size of 0 acts as 1, as in bmv2.
         size = f"(min({self.data(op.size)}, {UINT64}) or 1)"
         total = f"({compute}(p) % {size} + min({self.data(op.base)}, {UINT64})) & {UINT64}"
         self.lines.append(f"h = {total}")
@@ -253,6 +254,7 @@ class OperationWriter:
     def random_uniform(self, op: p4.RandomUniform) -> None:
         """Store a random number in [low, high] into a field. Store nothing if low > high."""
         draw = self._bind("draw", self._environment.rng.draw)
+        # The bounds are 64-bit words, as in machine code: both back ends draw the same numbers.
         self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
         self.lines.append(f"high = min({self.data(op.high)}, {UINT64})")
         value = self._wrap_word(f"{draw}(low, high)", op.target)
@@ -274,6 +276,7 @@ class OperationWriter:
 
     def _indexed(self, index: DataExpr, access: str, array: p4.CellArray, statement: str) -> None:
         self.lines.append(f"i = {self.data(index)}")
+        # p4c checks no index, so the test is left out only for a constant inside the array.
         if isinstance(index, Const) and 0 <= index.value < array.size:
             self.lines.append(statement)
         else:

@@ -269,6 +269,7 @@ class Interpreter:
 
     def _parsed_again(self, packet: PacketState, frame: bytes, preserved: Slots) -> PacketState:
         """Return a copy of a packet as the parser leaves it."""
+        # The clone of ingress is the frame as received: it is parsed again, without what ingress changed.
         copy = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
         self._metadata.set_ingress_port(copy.values, packet.port)
         self._parser.run(copy)
@@ -291,6 +292,7 @@ class Interpreter:
         self._metadata.set_instance_type(packet.values, kind)
 
     def _may_turn(self, work: _Work) -> bool:
+        # Turns are counted for the received frame with all its copies, so copies cannot multiply them.
         if work.turns == MAX_TURNS:
             self._count_drop(TOO_MANY_TURNS)
             self._tell_drop(TOO_MANY_TURNS)

@@ -88,6 +88,7 @@ def _actions(pipeline: p4.PipelineIR) -> Iterator[p4.ActionIR]:
 
 def _exposed(action: p4.ActionIR) -> set[int]:
     """Return the fields that an action may read before it writes them."""
+    # With jumps the order of operations is not that of the body, so every read may come first.
     if any(isinstance(op, p4.Jump | p4.JumpIfZero) for op in action.body):
         return reads(action.body)
     exposed: set[int] = set()

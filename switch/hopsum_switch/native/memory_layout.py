@@ -34,6 +34,7 @@ from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validi
 WORD_BITS = 64
 PIECE_WORDS = 8
 PIECE_BITS = WORD_BITS * PIECE_WORDS
+# LLVM turns longer integers into long sequences of single words, where vectors take eight at a time.
 WHOLE_BITS = 256  # wider values are worked on piece by piece
 
 
@@ -183,6 +184,7 @@ class MemoryLayout:
         self._regions: dict[int, Region] = {}
         late_headers = [h for h in program.headers.values() if not h.metadata and any(map(_is_wide, h.fields))]
         late_fields = self._late_fields(program)
+        # Temporaries have places of their own behind everything that is cleared or copied.
         late = {field.slot for field in late_fields} | self.temporaries
         # A flag for each lazy region follows the validity of the headers.
         flags = len(Word) + len(program.headers)

@@ -139,6 +139,7 @@ class NativeTable:
 
     def collect_hits(self) -> None:
         """Move the counts of native code into the entries."""
+        # Most tables count nothing between two batches.
         if not self._hits.any():
             return
         for number, entry in enumerate(self._entries):
@@ -157,6 +158,7 @@ class NativeTable:
 
     def _exact_arrays(self) -> tuple[Words, Words]:
         total, size = sum(self._key_words), 2
+        # At most half full: searches for absent keys end soon, and at an empty slot in any case.
         while size < 2 * len(self._entries):
             size *= 2
         keys, slots = words(total * len(self._entries)), words(size)

@@ -53,6 +53,7 @@ PATH = "/metrics"
 HEALTH_PATHS = ("/healthz", "/readyz")
 ANSWER_S = 2.0  # that the packet loop has to come by
 MAX_CELLS = 256  # shown of one counter
+# Each client has a thread. A client that sends nothing must not keep others out.
 MAX_CLIENTS = 16
 CLIENT_S = 10.0
 _encode, CONTENT_TYPE = choose_encoder("")
@@ -91,6 +92,7 @@ def collect(dataplane: Dataplane) -> list[Metric]:
     """Return all metrics at about this moment."""
     stats = dataplane.stats()
     families = [*_switch_families(stats), *_port_families(dataplane.ports(), stats["dropped"])]
+    # Ports and counts were read before, so these values are of about the same moment, not of one.
     with dataplane.gate.control():
         engine = dataplane.engine
         if isinstance(engine, Engine):

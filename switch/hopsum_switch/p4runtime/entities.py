@@ -90,6 +90,7 @@ def digest_message(target: RunningPipeline, complete: DigestList) -> StreamMessa
 
 
 def _data(digest: DigestInfo, sample: Sample) -> P4Data:
+    # P4Info says whether the digest is a struct, a tuple or a single value.
     members = [P4Data(bitstring=encode(value)) for value in sample]
     if digest.shape is DigestShape.BITSTRING:
         return members[0]
@@ -348,6 +349,7 @@ _KINDS = {
 def write_update(target: RunningPipeline, update: p4runtime_pb2.Update) -> None:
     """Apply one Update message. The caller holds the gate. Raises P4RuntimeError: nothing changed."""
     name, kind = _kind(update.entity)
+    # The first value of the enumeration: a client that sets no type would otherwise insert.
     if update.type == p4runtime_pb2.Update.UNSPECIFIED:
         raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the update's type is not set: INSERT, MODIFY or DELETE")
     kind.write(target, update.type, getattr(update.entity, name))

@@ -36,6 +36,7 @@ class PacketHeader:
         self._name = name
         self._fields = fields
         self._bits = sum(field.width for field in fields)
+        # As bmv2 requires: the frame begins on a byte.
         if self._bits % 8:
             raise P4RuntimeError(
                 RpcCode.INVALID_ARGUMENT,
@@ -270,6 +271,7 @@ def _table_problems(info: P4InfoIndex, table: TableInfo, ir: TableIR) -> list[st
         return [f"table {table.name} has {len(ir.keys)} key fields, not {len(table.fields)}"]
     problems = [f"table {table.name} uses {what}, which is not supported" for what in table.unsupported]
     for field_info, key in zip(table.fields, ir.keys, strict=True):
+        # p4c writes optional keys as ternary into the JSON, and as optional into P4Info.
         kind = P4InfoMatchKind.TERNARY if field_info.kind is P4InfoMatchKind.OPTIONAL else field_info.kind
         if kind.value != key.kind.value or (field_info.width != key.bits and not field_info.translated):
             problems.append(

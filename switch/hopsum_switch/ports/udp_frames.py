@@ -66,6 +66,7 @@ def strip(frame: bytes) -> tuple[bytes, tuple[str, int]]:
         raise FrameError("truncated")
     if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
         raise FrameError("not_ipv4")
+    # The order of the tests is that of `udp` and `udp_kernel`: the first fault names the counter.
     packet = frame[ETHERNET_BYTES:]
     if len(packet) < IPV4_BYTES:
         raise FrameError("truncated")
@@ -94,6 +95,7 @@ def _strip_udp(datagram: bytes, source: bytes, destination: bytes) -> tuple[byte
     _, port, udp_bytes, udp_checksum = _UDP.unpack_from(datagram)
     if not UDP_BYTES <= udp_bytes <= len(datagram):
         raise FrameError("truncated")
+    # Bytes after the datagram, such as Ethernet padding, belong to nobody.
     datagram = datagram[:udp_bytes]
     pseudo = source + destination + struct.pack("!HH", PROTO_UDP, udp_bytes)
     if udp_checksum and checksum(pseudo + datagram):

@@ -130,6 +130,7 @@ def _key(key: js.KeyJson, scope: ProgramScope, source: SourceInfo | None) -> p4.
     name = key.name or f"{key.target.header}.{key.target.field}"
     target = lower_data(key.target, place)
     header = scope.header(key.target.header, source)
+    # Validity can always be read. A field of an invalid header reads 0 in a key, as in bmv2.
     always = header.metadata or key.target.field == VALIDITY_FIELD
     bits = 1 if key.target.field == VALIDITY_FIELD else scope.field(key.target, source).bits
     return p4.KeyIR(name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
@@ -207,6 +208,7 @@ def _cases(state: js.ParseStateJson, key_bits: int) -> Iterator[p4.TransitionCas
 def _case(transition: js.TransitionJson, state: js.ParseStateJson, key_bits: int) -> p4.TransitionCase:
     if transition.type != "hexstr":
         raise refuse("parser operation", f"transition {transition.type} of state {state.name}", state.source)
+    # Each piece of a key is padded to whole bytes at the left, so values and masks are wider than the fields.
     everything = (1 << key_bits) - 1
     mask = everything if transition.mask is None else transition.mask
     try:

@@ -25,6 +25,7 @@ def declare_headers(program: js.ProgramJson, scope: ProgramScope) -> None:
         ir = _header(header, types[header.header_type], index, len(scope.fields))
         scope.headers[ir.name] = ir
         scope.fields.update({(f.header, f.name): f for f in ir.fields})
+    # Both spellings lead to a field: standard_metadata.x, and the aliases that p4c writes (intrinsic_metadata.x).
     if "standard_metadata" in scope.headers:
         for field in scope.headers["standard_metadata"].fields:
             scope.standard[field.qualified] = field

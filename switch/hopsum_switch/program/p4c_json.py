@@ -465,8 +465,10 @@ def read_operand(data: Any) -> Operand:
     """Read an operand from parsed JSON. Raises: ValueError (wrong shape)."""
     if isinstance(data, list):
         return _convert(data, FieldOperand)
+    # The target of a key with match type valid is the name of the header alone.
     if isinstance(data, str):
         return NamedOperand("header", data)
+    # Plain numbers: the member of access_field, and the bytes of shift, which is refused.
     if isinstance(data, int) and not isinstance(data, bool):
         return HexOperand(data, max(1, data.bit_length()))
     if not isinstance(data, dict):
@@ -482,6 +484,7 @@ def read_operand(data: Any) -> Operand:
         return _expression(_convert(value, dict))
     if kind == "hexstr":
         text, bits = _convert(value, str), data.get("bitwidth")
+        # A literal has the width of its digits as written: leading zeros count in hashes and concatenations.
         digits = text.lstrip("-").removeprefix("0x")
         return HexOperand(_hex(text), 4 * len(digits) if bits is None else _convert(bits, int))
     if kind == "bool":

@@ -153,6 +153,7 @@ def _entries(table: p4.TableIR) -> Iterator[str]:
         yield f"table {table.name}: the default action {table.default.action.name} is foreign{at(table.source)}"
     for entry in table.const_entries:
         for key, (first, second) in zip(table.keys, entry.values, strict=True):
+            # The second number is a prefix length for lpm, else a value of the key's width.
             bound = key.bits + 1 if key.kind is p4.MatchKind.LPM else 1 << key.bits
             empty = key.kind is p4.MatchKind.RANGE and first > second
             if empty or not 0 <= first < 1 << key.bits or not 0 <= second < bound:

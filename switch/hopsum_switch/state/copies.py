@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
+# mcast_grp has 16 bits, and 0 means no group.
 MAX_GROUP_ID = 2**16 - 1
 MAX_INSTANCE = 2**16 - 1
 
