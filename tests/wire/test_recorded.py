@@ -10,6 +10,8 @@ import pytest
 
 from .recorded import as_dict, messages, recorded
 
+GONE = {"CreateJobRequest": {"digits"}}
+"""Fields that later versions do not have: their numbers are reserved, and their values are not read."""
 VERSIONS = sorted((Path(__file__).parent / "data").glob("messages-*.json"))
 
 
@@ -20,7 +22,8 @@ def test_every_message_of_a_version_is_read(version: Path) -> None:
         assert name in kinds, f"{name} of {version.stem} is no message any more"
         read = kinds[name]()
         read.ParseFromString(bytes.fromhex(sent["bytes"]))
-        assert as_dict(read) == sent["fields"], f"{name} of {version.stem} is read as something else"
+        kept = {field: value for field, value in sent["fields"].items() if field not in GONE.get(name, ())}
+        assert as_dict(read) == kept, f"{name} of {version.stem} is read as something else"
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.stem)
@@ -29,7 +32,7 @@ def test_an_earlier_version_finds_what_it_knows(version: Path) -> None:
     now = recorded()
     for name, sent in json.loads(version.read_text()).items():
         known = {field: value for field, value in now[name]["fields"].items() if field in sent["fields"]}
-        assert set(known) == set(sent["fields"]), name
+        assert set(known) == set(sent["fields"]) - GONE.get(name, set()), name
         assert bytes.fromhex(sent["bytes"])[:1] == bytes.fromhex(now[name]["bytes"])[:1], name
 
 
