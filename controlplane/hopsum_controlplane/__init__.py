@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control plane: jobs on switches that run the aggregation program.
 
-    switch_controller  one call makes a job, one ends it      jobs         what a job is asked for, and given
-    audit        what stands, held against what should  adoption     jobs that a new controller found running
-    membership   what a worker has to know of its job   shell        p4runtime-shell's prompt
-    tables       what a job puts on a switch            plan         all of it, in the order of writing
-    entries      changes to a switch as plain values    entry_transaction  written and removed with a memory of both
-    resource_allocator, slots, generations, lanes   what is allocated and checked
-    devices      one driver file per target             drop_simulator  losses on purpose at a switch
-    trees        one job over a spine and its leaves
+    cluster            several switches, jobs with members and leases, and the database that outlives the controller
+    service, web       the cluster as a gRPC service, and its page and metrics over HTTP
+    switch_controller  one switch: one call makes a job, one ends it; losses on purpose
+    job_spec           a job's specification, and the job as it is on a switch     trees   jobs over a spine and leaves
+    entry_plan, tables the entries of a job, in the steps in which they are written
+    entry_transaction  entries written and removed with a memory of both           entries as plain values
+    audit              the entries of a switch compared with those that should be there
+    resource_allocator job indices, slots and generations                          lanes   the proof of no overflow
+    membership_file    a job's membership for its workers, as a file
+    devices            one driver file for each target                             bfruntime   of a Tofino switch
+    shell_prompt       p4runtime-shell's prompt
 
 Importing this package imports neither grpc nor protobuf. Opening a device does.
 """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of the control plane: what went wrong, where, with which numbers, and what to do next."""
+"""The errors of the control plane: what went wrong, where, with which numbers, and the remedy.
+
+The cluster has a class for each status that its service answers with.
+"""
 
 from __future__ import annotations
 

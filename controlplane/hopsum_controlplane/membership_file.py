@@ -28,7 +28,16 @@ from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint, format
 
 Address = tuple[str, int]
 SideChannels = Mapping[int, Address] | bool | Literal["auto"]
-"""(IPv4 address, TCP port) by rank. True: those of the UDP port. "auto": that if quorum < workers. False: none."""
+"""The membership of a job, made from what the control plane knows, and its file (format: `hopsum_wire.membership`).
+
+With a quorum of all workers the switch has every result until all workers have it. So the workers of a job have side
+channels by default where its quorum is smaller: all of them, each at its own address and the TCP port with the number
+of its UDP port, which no other worker there has. `side_channels` overrides that, for example where that port is taken,
+or where peers talk over another network. Workers whose timing has `flush_after_s` want side channels at any quorum:
+FLUSH closes a sum at `min_quorum`.
+
+The key of the side channels, 32 random bytes, is made for each generation. Files are written with mode 0600.
+"""
 _MAX_TCP_PORT = MAX_UDP_PORT
 
 

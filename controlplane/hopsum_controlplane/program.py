@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts for builders and audits about the program that a switch runs. `program_reader` reads them from P4Info.
+"""Facts for builders and audits about the program that a switch runs. `p4info.read_program` reads them from P4Info.
 
 The programs have the same controls, tables and keys, but for two things:
 

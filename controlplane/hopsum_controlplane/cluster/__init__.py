@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several switches, their jobs, the members of these, and the database that outlive the controller.
+"""Jobs on several switches, their members, and the database that outlives the controller.
 
-    cluster_controller  what is asked for and answered    config     the TOML file
-    lifecycle           the states of a job, pure         records    what the database holds of a job
-    decision            how its stream goes on, pure      state_store, job_state_cache  the database on disk, in memory
-    switch_reconciler   one switch: brings what is installed there to what the database says
+    cluster_controller  the requests of workers and operators     answers      the messages and values that they get
+    cluster_config      the TOML file                             requests     requests, checked
+    lifecycle           the states of a job, pure                 records      a job in the database
+    decision            how its stream continues, pure            state_store, job_state_cache   on disk, in memory
+    placement           the switches of a job, pure               membership_builder   the parts of a generation
+    job_status          the status of a job, pure                 job_history  the events that led to it
+    leases, settings_agreement, tokens   of members               job_mover    jobs that go to another switch
+    switch_reconciler   brings one switch to the state of the database; switch_reconcilers all of them
+    switch_registry     switches that register by themselves      forwarding   layer-2 forwarding on a switch
 
 Importing this package imports protobuf and no grpc.
 """

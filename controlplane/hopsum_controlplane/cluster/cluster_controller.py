@@ -54,7 +54,10 @@ _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
 GRACE_S = 2.0
-"""The time that a member has to be heard again whose connection ended."""
+"""The requests to a cluster: they change the database, and are answered from it.
+
+The switches follow the database, at once or at the next `tick`.
+"""
 
 
 class ClusterController:
@@ -226,7 +229,7 @@ class ClusterController:
         Another incarnation takes the rank of the one before, which ends the generation that it was in. A member
         of the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
         UnauthenticatedError, ResourceExhaustedError or StoreError. Then nothing has changed, but for settings that
-        differ before the first generation: they evict all waiting members, see `agreement`.
+        differ before the first generation: they evict all waiting members, see `settings_agreement`.
         """
         try:
             return self._join(request)

@@ -66,7 +66,13 @@ class _Begun(NamedTuple):
 
 
 class Pace:
-    """The last generations of the jobs of one switch, by name. `monotonic` gives seconds. Not thread-safe."""
+    """The pace of the generations of one switch's jobs, by name: at once, unless the last ones were short.
+
+    A job whose workers come and go keeps its switch busy, and uses up generations, which must not run ahead of the
+    clock. After FREE short generations in a row the next one begins 1 s after the last one began, then 2 s, at most
+    LONGEST_S. A generation that lasts SHORT_S ends the row. Only in memory, and not thread-safe. `monotonic` gives
+    seconds.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -112,7 +118,11 @@ class _Failure(NamedTuple):
 
 
 class Backoff:
-    """The last failures of a switch, by job; None is the switch itself. `monotonic` gives seconds."""
+    """The last failures of a switch, by job; None is the switch itself. `monotonic` gives seconds.
+
+    The wait before another try is 1 s, then twice as long each time, at most 30 s. A switch that does not answer is
+    asked every second: its workers wait, and the question costs little.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -164,7 +174,22 @@ PROBE_S = 1.0
 _PASSES = 4
 """The number of passes through all jobs before the next question to the switch."""
 _PATIENCE_S = 1.0
-"""The longest time that a read waits for the work on a switch."""
+"""One switch of the cluster: brings it to the state that the database wants.
+
+    no controller   compare the program, adopt the jobs of the database; a switch that restarted has lost its jobs
+    ready           allot a generation, write it into the database, then on the switch; then the job runs
+    in turn         one thing for each job that wants something, then again, for a bounded number of passes
+    over, deleted   remove the entries, confirm, then the database
+    trees           a reconciler does its part of a job over several switches when the database says that it is next
+    audit           entries that others changed are repaired; a job that lost entries is over first (rule E1)
+    probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
+    forward         layer-2 forwarding for its workers' other frames, see `forwarding`
+
+Every step can be interrupted: the database says which entries may be on the switch, and the next attempt continues
+from there. After an error that leaves an unknown part, the switch's controller is forgotten, and made anew from the
+database. Where a switch does not run the program, its jobs are over before the program is pushed: their workers need
+not wait for the push.
+"""
 
 
 MayRemove = Callable[[str, Sequence[str]], bool]

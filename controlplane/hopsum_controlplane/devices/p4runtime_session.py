@@ -7,6 +7,13 @@ P4Runtime 1.4, chapter 5, has the rules of arbitration. This module adds three o
   then is in another controller's database.
 - `check` reads what the server sent, since no call of P4Runtime tells that another client became primary.
 - the channel obeys no proxy variables: no switch is behind a proxy, least of all on a loopback address.
+
+The low word of an election id counts the sessions of one controller, so that its newer session has the switch. A
+controller asks with (its configured id, 0). A switch without a primary accepts that id, which is raised at once to
+(configured id, count << 32 | owner) with the count 1. Where a session of the same configured id is primary, the switch
+answers with that one's id. If its owner is ours, it is our own session of before, perhaps on a dead connection, and the
+next count wins against it. If it is another's, two controllers have the same configured id, and the second is refused.
+An id without a primary is passed as well: P4Runtime never lets the highest id sink.
 """
 
 from __future__ import annotations
@@ -167,7 +174,7 @@ class Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
 
         `role` names a role on the server, none for full access. `owner` is whose sessions the low word of the election
-        id counts, see `election`, or 0 for a session without an owner. Without `tls` the session is in
+        id counts, see `next_id`, or 0 for a session without an owner. Without `tls` the session is in
         the clear.
 
         Raises ControlPlaneError when the server does not answer or another client is primary. Nothing is left running

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The running controller, and the services of control.proto that hosts and operators reach.
 
-server     gRPC: sockets, threads, TLS       refusals   errors of the control plane as status codes
-loop       the event loop, on its thread     bell       news of jobs for coroutines that wait for them
-gate       which calls may be in progress    access     bearer tokens, administrators
-handlers   token -> message -> answer        messages   messages <-> values of `cluster`
-workers    locate, join, wait, beat, leave   jobs       create, list, show, delete, switches
-running    database, controller, page, metrics, service: begun and ended in order
-pulse      threads that keep the cluster controller going
-reloading  the configuration, read again     credentials files that hold secrets, certificates
-vitals     whether all that goes on          audit_log who changed what
-logs       the log on stderr                 descriptors how many files the process may have open
+controller_process  database, controller, page, metrics, service: begun and ended in order; threads that keep the
+                    cluster going; health checks; the configuration read again
+grpc_service        the gRPC server: sockets, threads, TLS
+handlers            token -> message -> answer; the calls that may be in progress; errors as status codes
+member_service      locate, join, wait, heartbeat, leave
+operator_service    create, list, show, delete, move, backup; and switches that register
+event_loop          the event loop on its thread, and news of jobs for the coroutines that wait there
+access              bearer tokens, administrators            credentials   the certificates of the service
+audit_log           the calls that changed something         log_format    the log on stderr
 
-Only this folder imports gRPC and messages. The cluster controller behind it knows neither.
+Only this folder imports gRPC. The cluster controller does not know it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop on a thread of its own."""
+"""The event loop of the service on a thread of its own, and news of jobs for the coroutines that wait on it."""
 
 from __future__ import annotations
 
