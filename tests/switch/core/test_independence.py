@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's core knows nothing of the programs it runs and needs nothing but the standard library."""
+"""The engine's core knows nothing of the programs it runs and needs the standard library and msgspec only."""
 
 from __future__ import annotations
 

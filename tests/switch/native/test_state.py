@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What native code does not clear or copy: programs over wide headers and metadata, single packets and replicas."""
+"""Lazy regions of machine code, neither cleared nor copied: wide headers and metadata, single packets and replicas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller says to a random program: its P4Info, table entries and multicast groups."""
+"""The controller's side of a random program: its P4Info, table entries and multicast groups."""
 
 from __future__ import annotations
 

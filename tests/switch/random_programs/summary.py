@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frames of all cases met in their programs, added up by kind of part."""
+"""Parts of programs that the frames of all cases met, added up by kind."""
 
 from __future__ import annotations
 

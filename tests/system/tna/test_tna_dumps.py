@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is executed is what the front end makes of the sources as they are; and what executes it knows no protocol."""
+"""The checked-in dumps are those of the sources, and their interpreter knows no protocol."""
 
 from __future__ import annotations
 
