@@ -55,7 +55,7 @@ class Series:
 
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[float, ...]]) -> Series:
-        """Return the line through points (x, y) or (x, y, reach), in order of x. Raises ValueError without any."""
+        """Make the line through points (x, y) or (x, y, reach), in order of x. Raises ValueError without any."""
         x, y, *reach = zip(*sorted(points), strict=True)
         return cls(name, x, y, reach[0] if reach else ())
 
@@ -112,7 +112,7 @@ def write_chart(chart: Plot | BarChart, folder: Path) -> list[Path]:
 
 
 def draw_lines(plot: Plot) -> Figure:
-    """Return a plot as a figure. Points whose y is not positive are left out where y is logarithmic."""
+    """Draw a plot. Points whose y is not positive are left out where y is logarithmic."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     made, axes = _figure(plot.title)
@@ -141,7 +141,7 @@ def draw_lines(plot: Plot) -> Figure:
 
 
 def draw_bars(chart: BarChart) -> Figure:
-    """Return a chart of bars as a figure: each bar has its height above it, and its interval where it has one."""
+    """Draw a chart of bars: each bar has its height above it, and its interval where it has one."""
     made, axes = _figure(chart.title)
     width = _GROUP / max(len(chart.series), 1)
     for number, series in enumerate(chart.series):

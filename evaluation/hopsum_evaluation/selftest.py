@@ -179,16 +179,16 @@ class Exercise:
 
     @property
     def lane_bits(self) -> int:
-        """Return the width of a lane of the sum."""
+        """Bits of a lane of the sum."""
         return SHAPES[self.op].lane_bits
 
     @property
     def chunk_elements(self) -> int:
-        """Return how many elements one packet carries: one for each lane of its sum."""
+        """Elements that one packet carries: one for each lane of its sum."""
         return LANES_BYTES * 8 // self.lane_bits
 
     def values(self, rank: int, elements: int, seed: int) -> NDArray[np.uint32]:
-        """Return this rank's vector, uint32[elements]: lanes, or codes for the lookups."""
+        """Draw a rank's vector, uint32[elements]: lanes, or codes for the lookups."""
         rng = np.random.default_rng([seed, rank, self.op])
         if SHAPES[self.op].has_codes:
             return rng.integers(0, 16, elements, dtype=np.uint32)
@@ -201,7 +201,7 @@ class Exercise:
         return rng.integers(0, 1 << self.lane_bits, elements, dtype=np.uint32)
 
     def payloads(self, values: NDArray[np.uint32]) -> NDArray[np.uint8]:
-        """Return the UPDATE payloads of a vector, uint8[chunks, bytes], the last chunk padded with zeros."""
+        """Pack a vector into UPDATE payloads, uint8[chunks, bytes], the last chunk padded with zeros."""
         shape = SHAPES[self.op]
         chunks = -(-len(values) // self.chunk_elements)
         padded = np.zeros(chunks * self.chunk_elements, np.uint32)
@@ -211,11 +211,11 @@ class Exercise:
         return padded.astype(shape.lane_dtype).view(np.uint8).reshape(chunks, shape.up_bytes)
 
     def sums(self, results: NDArray[np.uint8], elements: int) -> NDArray[np.uint32]:
-        """Return the lanes of RESULT payloads, uint32[elements]."""
+        """Unpack the lanes of RESULT payloads, uint32[elements]."""
         return lanes(self.op, results).reshape(-1)[:elements].astype(np.uint32)
 
     def expected(self, vectors: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
-        """Return what numpy makes of all ranks' vectors."""
+        """Sum all ranks' vectors by numpy, as the switch has to."""
         stacked = np.stack(vectors)
         if self.op == Op.MAX32:
             return np.asarray(stacked.max(axis=0), np.uint32)
@@ -239,7 +239,7 @@ EXERCISES = (
 
 
 def exercises_for(max_growth_bytes: int | None) -> tuple[Exercise, ...]:
-    """Return the exercises of a switch in which frames grow by at most so many bytes (None: by any number)."""
+    """Choose the exercises of a switch in which frames grow by at most so many bytes. None: by any number."""
     growth = {exercise: SHAPES[exercise.op].down_bytes - SHAPES[exercise.op].up_bytes for exercise in EXERCISES}
     return tuple(e for e, more in growth.items() if max_growth_bytes is None or more <= max_growth_bytes)
 
@@ -282,17 +282,17 @@ class SelftestReport:
 
     @property
     def equal(self) -> bool:
-        """Whether every sum is numpy's."""
+        """True if every sum is numpy's."""
         return bool(self.sums) and all(result.equal for result in self.sums)
 
     @property
     def replicas_equal(self) -> bool:
-        """Whether all workers hold the same bytes."""
+        """True if all workers hold the same bytes."""
         return bool(self.sums) and all(result.replicas_equal for result in self.sums)
 
     @property
     def counters_agree(self) -> bool:
-        """Whether the switch counted what the workers did: every chunk once, every packet somewhere."""
+        """True if the switch counted every chunk once, and every packet of a worker under one event or drop."""
         chunks = sum(result.chunks for result in self.sums)
         arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale", "probed"))
         return (
@@ -304,11 +304,11 @@ class SelftestReport:
 
     @property
     def good(self) -> bool:
-        """Whether all of it is as it should be."""
+        """True if every check holds."""
         return self.equal and self.replicas_equal and self.counters_agree
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that --json prints."""
+        """Make the object of --json."""
         return {
             "target": self.target,
             "workers": self.workers,
@@ -403,7 +403,7 @@ def _yes(value: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the controller allotted, and what to sum."""
+    """The job of a worker, as the controller made it, and the vectors to sum."""
 
     generation: int
     workers: int

@@ -28,21 +28,22 @@ _HALF: Final = BLOCK // 2
 
 
 def block_bytes(bits: int) -> int:
-    """Return the bytes of a block on the wire. Raises CodecError for bits that are not in BITS."""
+    """Count the bytes of a block on the wire. Raises CodecError for bits that are not in BITS."""
     if bits not in BITS:
         raise CodecError(f"two-shot with codes of {bits} bits: {' or '.join(map(str, BITS))}")
     return _SCALE_BYTES + BLOCK * bits // 8
 
 
 def quantise(x: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
-    """Return the blocks of a vector as they travel, uint8[blocks, block_bytes(bits)], a new array.
+    """Quantise a vector into blocks as they travel, uint8[blocks, block_bytes(bits)], a new array.
 
     Args:
         x: float32[blocks * BLOCK], finite.
     """
     rows = x.reshape(-1, BLOCK)
     most = (1 << bits - 1) - 1
-    scales = np.abs(np.maximum(rows.max(axis=1), -rows.min(axis=1))) / np.float32(most)  # abs: of zeros, +0
+    # np.abs turns the -0 of a block of zeros into +0: equal blocks are equal bytes.
+    scales = np.abs(np.maximum(rows.max(axis=1), -rows.min(axis=1))) / np.float32(most)
     per_scale = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > np.finfo(np.float32).tiny)
     scaled = rows * per_scale[:, None]
     codes = np.rint(scaled, out=scaled).astype(np.int8)
@@ -56,12 +57,13 @@ def quantise(x: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
 
 
 def dequantise(blocks: NDArray[np.uint8], bits: int) -> NDArray[np.float32]:
-    """Return the vector of `quantise`'s blocks, uint8[blocks, block_bytes(bits)], float32[blocks * BLOCK], new."""
+    """Decode `quantise`'s blocks, uint8[blocks, block_bytes(bits)], into a vector, float32[blocks * BLOCK], new."""
     scales = np.ascontiguousarray(blocks[:, :_SCALE_BYTES]).view("<f4")
     codes = blocks[:, _SCALE_BYTES:].view(np.int8)
     rows = np.empty((len(blocks), BLOCK), np.float32)
     if bits == BITS[0]:
-        np.multiply(codes >> 4, scales, out=rows[:, :_HALF])  # an arithmetic shift keeps the sign
+        # Codes are signed: an arithmetic shift to the right fills the upper half with the sign.
+        np.multiply(codes >> 4, scales, out=rows[:, :_HALF])
         np.multiply((codes << 4) >> 4, scales, out=rows[:, _HALF:])
     else:
         np.multiply(codes, scales, out=rows)
@@ -69,7 +71,7 @@ def dequantise(blocks: NDArray[np.uint8], bits: int) -> NDArray[np.float32]:
 
 
 def padded(x: NDArray[np.float32], workers: int = 1) -> NDArray[np.float32]:
-    """Return a copy of x, filled up with zeros to as many whole blocks for each of `workers`."""
+    """Copy x, filled up with zeros to an equal number of whole blocks for each worker."""
     each = -(-x.size // (BLOCK * workers))
     made = np.zeros(each * workers * BLOCK, np.float32)
     made[: x.size] = x

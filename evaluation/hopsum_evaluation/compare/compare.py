@@ -116,7 +116,7 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Compa
 
 
 def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[MethodCandidate, ...]:
-    """Return the methods that a comma-separated list of labels and families names, in their usual order."""
+    """Find the methods that a comma-separated list of labels and families names, in their usual order."""
     wanted = {name.strip() for name in text.split(",")} - {""}
     unknown = wanted - {each.label for each in CANDIDATES} - {each.family for each in CANDIDATES}
     if unknown:
@@ -178,7 +178,7 @@ def _against_workers(cells: Sequence[dict[str, Any]], kind: str, title: str) -> 
 
 
 def _list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
-    """Return a reader of comma-separated items, each once."""
+    """Make a reader of comma-separated items for argparse. Items that are there twice count once."""
     return lambda text: tuple(dict.fromkeys(read(item.strip()) for item in text.split(",")))
 
 
@@ -207,7 +207,7 @@ _EMPTY = "-"
 
 
 def as_json(cells: Sequence[Cell], plan: ComparisonPlan, plots: Sequence[Path], seconds: float) -> dict[str, Any]:
-    """Return what --json prints."""
+    """Make the object of --json."""
     return {
         "cells": [_cell(cell) for cell in cells],
         "methods": [candidate.label for candidate in plan.candidates],
@@ -296,7 +296,7 @@ def _nmse(cell: Cell, wide: bool) -> str:
 
 
 def short(value: float) -> str:
-    """Return two digits of a value that is not negative: 2.8e-3, or 0 for 0."""
+    """Write two digits of a value that is not negative: 2.8e-3, or 0 for 0."""
     if value == 0.0:
         return "0"
     digits, _, exponent = f"{value:.1e}".partition("e")
@@ -306,7 +306,7 @@ def short(value: float) -> str:
 
 
 def with_error(value: float, se: float) -> str:
-    """Return a positive value with its standard error in units of its last digit: 2.84(3)e-3, or 1.41e-19 without."""
+    """Write a positive value with its standard error in units of its last digit: 2.84(3)e-3, or 1.41e-19 without."""
     exponent = floor(log10(value))
     scaled, error = value / 10.0**exponent, se / 10.0**exponent
     if error < 1e-3:
@@ -318,7 +318,7 @@ def with_error(value: float, se: float) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    """Return the least and the greatest of some bits, or one figure where they look the same."""
+    """Write the least and the greatest of some bits, or one figure where both round alike."""
     if not values:
         return _EMPTY
     low, high = f"{min(values):.2g}", f"{max(values):.2g}"
@@ -326,7 +326,7 @@ def _span(values: Sequence[float]) -> str:
 
 
 def _verdict(row: Sequence[Cell]) -> str:
-    """Return whether theory holds for all numbers of workers, or nothing where there is no theory."""
+    """Write whether theory holds for all numbers of workers. Empty where no theory is known."""
     wrong = [str(cell.workers) for cell in row if cell.agrees is False]
     if wrong:
         return f"[red]NO: n = {', '.join(wrong)}[/]"
@@ -334,7 +334,7 @@ def _verdict(row: Sequence[Cell]) -> str:
 
 
 def _reasons(cells: Sequence[Cell]) -> list[str]:
-    """Return a line per reason, with the methods, workers and vectors that it holds for."""
+    """Write a line for each reason, with the methods, workers and vectors that it holds for."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.reason is not None:

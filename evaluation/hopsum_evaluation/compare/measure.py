@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of a method on some vectors: many all-reduces, each with its own randomness, and what theory says.
+"""The error of a method on some vectors, beside theory: many all-reduces, each with randomness of its own.
 
-NMSE is ||mean' - mean||^2 / ||mean||^2 in float64, mean' being what the workers end with and mean that of their
-float32 vectors, averaged over the all-reduces, with the standard error of that average.
+NMSE is ||mean' - mean||^2 / ||mean||^2 in float64: mean' is what the workers end with, mean that of their float32
+vectors. NMSE is averaged over the all-reduces, and has the standard error of that average.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGREEMENT_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """What is compared."""
+    """Methods, vectors and numbers of workers of a comparison."""
 
     candidates: Sequence[MethodCandidate]
     vectors: Sequence[str]
@@ -45,7 +45,7 @@ class ComparisonPlan:
 
     @property
     def cells(self) -> int:
-        """How many cells `measure_all` yields."""
+        """Number of cells that `measure_all` yields."""
         return len(self.candidates) * len(self.vectors) * len(self.workers)
 
 
@@ -106,7 +106,7 @@ def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers
 
 
 def _vectors(plan: ComparisonPlan, kind: str, workers: int) -> Vectors:
-    """Return one vector for each worker. Raises ValueError where there are not so many."""
+    """Make or take one vector for each worker. Raises ValueError where fewer are given."""
     if kind not in plan.given:
         return make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)
     rows = plan.given[kind]
@@ -116,7 +116,7 @@ def _vectors(plan: ComparisonPlan, kind: str, workers: int) -> Vectors:
 
 
 def _errors(method: MeanMethod, vectors: Vectors, plan: ComparisonPlan) -> tuple[NDArray[np.float64], Bits]:
-    """Return the error of each all-reduce, and their bits on average."""
+    """Do the all-reduces of a cell. Return the error of each, and their mean bits."""
     mean: NDArray[np.float64] = np.mean(vectors, axis=0, dtype=np.float64)
     energy = float(mean @ mean)
     if energy == 0.0:

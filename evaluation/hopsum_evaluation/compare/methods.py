@@ -41,27 +41,27 @@ class Bits(NamedTuple):
 
 
 class MethodResult(NamedTuple):
-    """What one all-reduce came to."""
+    """Mean and bits of one all-reduce."""
 
     mean: NDArray[np.float32]
     bits: Bits
 
 
 class Theory(NamedTuple):
-    """What a formula says of the error when all workers have the same vector, and how sure its figure is."""
+    """Expected NMSE where all workers have the same vector, by a formula, and the standard error of that figure."""
 
     nmse: float
     se: float
 
 
 class MeanMethod(Protocol):
-    """One way to the mean of n vectors."""
+    """A method that computes the mean of n vectors: a codec with a switch, an estimator, or endpoints alone."""
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
-        """Return the mean of float32[elements] vectors. Seed and step decide everything random."""
+        """Compute the mean of float32[elements] vectors. All randomness follows from seed and step."""
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """Return what to expect when all workers have x, or None where no formula is known."""
+        """Compute the expected error where all workers have x. None: no formula is known."""
 
 
 class MethodCandidate(NamedTuple):
@@ -69,7 +69,7 @@ class MethodCandidate(NamedTuple):
 
     label: str
     make: Callable[[int], MeanMethod]
-    """Raises HopsumError or ModuleNotFoundError: the method cannot be had for so many workers, and why."""
+    """Makes the method for a number of workers. Raises HopsumError or ModuleNotFoundError where that cannot be."""
     family: str = ""
     """Methods of a family differ in a parameter. A line joins them in the plots of error against bits."""
 
@@ -141,7 +141,7 @@ class EstimatorMethod:
 
 
 def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
-    """Return what phases send, for so many elements."""
+    """Count the bits that phases send, per element."""
     up = down = whole = 0.0
     for phase in phases:
         shape = SHAPES[phase.op]

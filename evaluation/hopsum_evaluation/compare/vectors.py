@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vectors that methods are compared on: one per worker, or one that all workers have.
 
-Gradients are those that `hopsum codec capture` recorded: 32 minibatches at the same parameters, one per worker.
+Gradients were recorded from the demo's model: 32 minibatches at the same parameters, one per worker, early and late in
+a training. The file says from which seed. The tag `full-0.1` has the command that recorded them.
 Random vectors are drawn anew for each worker, so that their mean is smaller than they are. The same seed draws the
 same ones, and fewer workers have the first of those that more have.
 """
@@ -80,7 +81,7 @@ def make_vectors(kind: str, workers: int, elements: int, seed: int, *, identical
 
 
 def recorded_origin() -> dict[str, Any]:
-    """Return how the gradients came about: model, seed, batch, steps_before, versions."""
+    """Read how the gradients were recorded: model, seed, batch, steps_before, versions."""
     origin: dict[str, Any] = json.loads(str(_recorded()["origin"]))
     return origin
 

@@ -63,7 +63,7 @@ class DemoCounts:
     """Frames that programs dropped, by reason."""
 
     def since(self, earlier: DemoCounts) -> DemoCounts:
-        """Return what was counted after `earlier`. Reasons of drops that did not occur are left out."""
+        """Subtract the counts of an earlier moment. Reasons of drops that did not occur are left out."""
         drops = {name: count - earlier.drops.get(name, 0) for name, count in self.drops.items()}
         return DemoCounts(
             self.interfaces - earlier.interfaces,
@@ -75,12 +75,12 @@ class DemoCounts:
 
     @property
     def arrived(self) -> int:
-        """Return how many frames of workers the programs took in or dropped."""
+        """Number of frames of workers that the programs processed or dropped."""
         return sum(self.events[name] for name in ARRIVED) + sum(self.drops.values())
 
 
 class Counting(Protocol):
-    """Whatever can be read for a `DemoCounts`."""
+    """Place whose counters can be read: a testbed."""
 
     def read_counts(self) -> DemoCounts:
         """Read interfaces and programs, one after the other."""
@@ -103,7 +103,7 @@ def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> DemoCounts:
 
 
 def lost_between(agents: InterfaceCounters, counts: DemoCounts) -> LostFrames:
-    """Return what was lost, given what the workers counted at their sockets."""
+    """Compute the losses between places, given the counts of the workers' sockets."""
     interfaces = counts.interfaces
     return LostFrames(
         agents.packets_up - interfaces.packets_up,
@@ -114,7 +114,7 @@ def lost_between(agents: InterfaceCounters, counts: DemoCounts) -> LostFrames:
 
 
 def is_possible(lost: LostFrames, agents: InterfaceCounters, counts: DemoCounts) -> bool:
-    """Return whether no place counted a frame that the one before it did not have, in frames and in bytes."""
+    """Check that no place counted a frame, or bytes, that the place before it did not have."""
     up = agents.bytes_up - counts.interfaces.bytes_up
     down = counts.interfaces.bytes_down - agents.bytes_down
     missing = ((lost.before_interfaces, up), (lost.before_workers, down))
@@ -167,7 +167,7 @@ def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Itera
 
 
 def network_of(name: str, workers: int | None) -> Topology:
-    """Return a network of the catalogue for so many workers, or a file's. Raises DescriptionError: not one job."""
+    """Find a network of the catalogue for so many workers, or read a file's. Raises DescriptionError: not one job."""
     described = find_topology(name, workers)
     if len(described.jobs) != 1:
         raise DescriptionError(f"topology {name!r} has {len(described.jobs)} jobs: the demo is one")
@@ -249,7 +249,7 @@ class NetworkTestbed:
         return InterfaceCounters(*total)
 
     def _upwards(self, carried: Mapping[Link, LinkTraffic]) -> dict[str, int]:
-        """Return what leaves have sent up, by link."""
+        """Count the frames that leaves have sent up, by link."""
         described = self._network.topology
         spine = described.spine_of(self._plan)
         leaves = described.switches_of(self._plan) if spine is not None else ()
@@ -279,7 +279,10 @@ class NetworkTestbed:
 
 
 def _replies(events: Mapping[str, int], workers: int) -> int:
-    """Return how many frames a program sent to the workers at its switch: to all of them, or to one."""
+    """Count the frames that a program sent to the workers at its switch, from its events.
+
+    A completed round is sent to all of them, an answer to one.
+    """
     to_all = sum(events[name] for name in ("completed", "taken", "relayed"))
     return workers * to_all + sum(events[name] for name in ("answered", "stale", "probed"))
 

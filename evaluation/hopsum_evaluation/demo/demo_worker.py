@@ -44,7 +44,7 @@ PROBES = 16
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What all workers do."""
+    """Settings of all workers of a demo."""
 
     workers: int
     steps: int
@@ -70,7 +70,7 @@ class DemoPlan:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What a worker has after the training through the switch."""
+    """Figures of a worker after the training through the switch."""
 
     loss_first: float
     loss_last: float
@@ -98,7 +98,8 @@ def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     membership: str = pipe.recv()
     torch.set_num_threads(1)
     if not plan.show:
-        os.dup2(2, 1)  # Gloo of torch 2.8 prints on stdout, which belongs to the report
+        # Gloo of torch 2.8 prints on stdout, which belongs to the report.
+        os.dup2(2, 1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers

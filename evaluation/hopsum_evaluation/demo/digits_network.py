@@ -77,7 +77,7 @@ def _images(train_x: NDArray[Any], train_y: NDArray[Any], test_x: NDArray[Any], 
 
 
 def make_network(images: Images, seed: int, channels: int = 16, hidden: int = 64) -> nn.Module:
-    """Return a convolutional network for these images, the same for the same seed.
+    """Make a convolutional network for these images. Its parameters follow from the seed.
 
     Its first layer has so many channels, the second twice as many, the hidden one so many units.
     """
@@ -97,6 +97,6 @@ def make_network(images: Images, seed: int, channels: int = 16, hidden: int = 64
 
 
 def accuracy(network: nn.Module, images: Images) -> float:
-    """Return the share of test images that the network names right."""
+    """Compute the share of test images that the network names right."""
     with torch.no_grad():
         return float((network(images.test_x).argmax(1) == images.test_y).float().mean())

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _network(options: argparse.Namespace) -> Topology | None:
-    """Return the network of --topology, and say how many workers there are. Raises TopologyError."""
+    """Find the network of --topology, and set the number of workers. Raises TopologyError."""
     if options.topology is None:
         options.workers = WORKERS if options.workers is None else options.workers
         return None
@@ -162,7 +162,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) -> DemoPlan:
-    """Return the plan of the run that `report` is about."""
+    """Make the plan of the run that `report` describes."""
     same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
     how = (report.quorum, report.loss, report.peers)
     return DemoPlan(*same, *how, deadline_s=deadline_s, folder=folder)
@@ -171,7 +171,8 @@ def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) 
 def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology | None = None) -> None:
     """Start the switch, or those of a network, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
-    codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
+    # Here, before several processes would compile its kernels at once.
+    codec = make_codec(plan.codec, workers=plan.workers)
     report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
     what = "switch" if network is None else f"switches of {network.name}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
@@ -283,12 +284,12 @@ class DemoReport:
 
     @property
     def interfaces(self) -> InterfaceCounters:
-        """Return what passed the interfaces of the workers' links."""
+        """Frames and bytes at the interfaces of the workers' links."""
         return self.counts.interfaces
 
     @property
     def lost(self) -> LostFrames:
-        """Return what full queues lost, or what came too late for anybody, by place."""
+        """Frames that full queues lost, or that came after a worker's last result, by place."""
         return lost_between(self.agents, self.counts)
 
     @property
@@ -303,7 +304,7 @@ class DemoReport:
         )
 
     def _sent_again(self) -> bool:
-        """Return True if no more was lost than was sent again: all sums are of all workers, and all workers have them.
+        """Check that no more was lost than was sent again: all sums are of all workers, and all workers have them.
 
         A result that came from a peer may have been lost once more than it was asked for.
         """
@@ -319,30 +320,30 @@ class DemoReport:
 
     @property
     def all_through_switch(self) -> bool:
-        """Whether the switch added as many chunks as the gradients have, and a range for each step's first."""
+        """True if the switch added as many chunks as the gradients have, and one chunk of ranges for each step."""
         chunks = (-(-self.parameters // self.chunk_elements) if self.chunk_elements else 1) + 1
         return self.counts.events["added"] >= self.quorum * self.steps * chunks
 
     @property
     def nmse_fits(self) -> bool:
-        """Whether the measured error of the mean is near theory, where there is one."""
+        """True if the measured error of the mean is near theory, or no theory is known."""
         if self.nmse_theory is None or self.nmse_mean is None:
             return True
         return abs(self.nmse_mean / self.nmse_theory - 1) <= NMSE_TOLERANCE
 
     @property
     def good(self) -> bool:
-        """Whether the demo showed what it promises."""
+        """True if every check holds."""
         counted = self.counters_agree and self.all_through_switch
         return self.replicas_equal and counted and self.nmse_fits and self.loss_last < self.loss_first
 
     @property
     def bytes_fp32_allreduce(self) -> int:
-        """Return the payload that a ring all-reduce in fp32 sends for the same gradients, all workers together."""
+        """Payload that a ring all-reduce in fp32 sends for the same gradients, all workers together."""
         return self.steps * 2 * (self.workers - 1) * 4 * self.parameters
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that --json prints."""
+        """Make the object of --json."""
         return {
             "target": self.target,
             "codec": self.codec,

@@ -167,7 +167,7 @@ def run(settings: Settings, tell: Tell) -> Result:
 def _courses(settings: Settings) -> tuple[Course, ...]:
     others = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8")
     strongest = ("fp32", "fp16", "powersgd", "two-shot-4", "thc", PAIRED)  # what the claims on the fastest other need
-    small = ("fp32", "topk", "two-shot-4", "thc", "thc-ps", PAIRED)
+    small = ("fp32", "thc", "thc-ps", PAIRED)
     whole, text_whole = FULL[_CNN], FULL[_TEXT]
     cnn = Course(
         _CNN,

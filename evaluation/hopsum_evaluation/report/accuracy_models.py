@@ -38,7 +38,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """How a model is made, fed and measured."""
+    """Functions that make, feed and measure a model."""
 
     data: str
     """The words for what it learns."""
@@ -52,12 +52,12 @@ class Learning:
 
 
 def load_learning(model: str) -> Learning:
-    """Return what a model of `accuracy_plan.MODELS` needs. Torch's global generator is left seeded by its networks."""
+    """Load a model of `accuracy_plan.MODELS` with its data. Networks leave torch's global generator seeded."""
     return {"cnn": _cnn, "transformer": _transformer}[model]()
 
 
 def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the mean cross entropy, in nats."""
+    """Compute the mean cross entropy of a batch, in nats."""
     return cross_entropy(network(batch[0]), batch[1])
 
 
@@ -90,24 +90,25 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits of what follows each character, seen from it and those before it."""
+        """Compute the logits of the character that follows each one, from that one and those before it."""
         hidden = self.layers(self.symbols(x) + self.places.weight, mask=self.mask, is_causal=True)
         logits: torch.Tensor = self.last(hidden)
         return logits.flatten(0, 1)
 
 
 def make_transformer(seed: int) -> nn.Module:
-    """Return the transformer, the same for the same seed."""
+    """Make the transformer. Its parameters follow from the seed."""
     torch.manual_seed(seed)
     network = Transformer()
-    for each in network.layers.parameters():  # torch gives every layer the first one's
+    # TransformerEncoder copies one layer: all begin with the same parameters unless they are drawn again.
+    for each in network.layers.parameters():
         if each.dim() > 1:
             nn.init.xavier_uniform_(each)
     return network
 
 
 def read_text() -> torch.Tensor:
-    """Return the language reference in the order of its topics' names, int64[characters] below SYMBOLS."""
+    """Read the language reference in the order of its topics' names, int64[characters] below SYMBOLS."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[name] for name in sorted(topics))
@@ -134,7 +135,7 @@ def _transformer() -> Learning:
 
 
 def _windows(text: torch.Tensor, firsts: NDArray[np.int64]) -> Batch:
-    """Return the windows that begin at these characters, and the characters that follow each of theirs, flat."""
+    """Cut the windows that begin at these characters, and the characters that follow each of theirs, flat."""
     places = torch.from_numpy(firsts)[:, None] + torch.arange(CONTEXT + 1)
     found = text[places]
     return found[:, :-1], found[:, 1:].flatten()

@@ -11,25 +11,27 @@ from typing import Final, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class AccuracyModel:
-    """A model and the target of its training. `accuracy_models` has the network and its data."""
+    """A model and the target of its training. `accuracy_models` has the network and its data.
+
+    words: name of the model, for pages.
+    measure: name of the measure, which is taken on data kept for the test.
+    target: value of the measure to reach.
+    rises: True where training raises the measure, False where training lowers it.
+    percent: True where the measure is a share.
+    """
 
     words: str
-    """The words for the page."""
     measure: str
-    """The name of what is measured on what is kept for the test."""
     target: float
-    """The target of the measure."""
     rises: bool
-    """True where training raises the measure, to the target and beyond, False where it lowers it."""
     percent: bool = False
-    """True where the measure is a share."""
 
     def reached(self, value: float) -> bool:
-        """Return whether the measure is at the target or beyond. A measure that is not a number never is."""
+        """Check that the measure is at the target or beyond. A measure that is not a number never is."""
         return value >= self.target if self.rises else value <= self.target
 
     def shown(self, value: float) -> float:
-        """Return the value of the measure in the unit of plots."""
+        """Convert the measure to the unit of plots."""
         return 100 * value if self.percent else value
 
     @property
@@ -46,18 +48,22 @@ MODELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a model is trained."""
+    """Trainings of one model, by rates and schemes.
+
+    steps: of a training.
+    batch: images or windows of a worker in a step.
+    every: steps between two measurements on the test data.
+    rates: number of seeds at each rate, which is in tc's words.
+    paced: number of seeds at rates where only PACE is trained, for the time of a step.
+    """
 
     model: str
     steps: int
     batch: int
     every: int
-    """Steps between looks at the test images, or at the text kept for the test."""
     rates: Mapping[str, int]
-    """The seeds at each rate, which is in `tc`'s words."""
     schemes: Sequence[str]
     paced: Mapping[str, int] = field(default_factory=dict)
-    """The seeds at rates where only PACE is trained, for the time of a step."""
 
 
 class CourseLength(NamedTuple):
@@ -71,13 +77,15 @@ class CourseLength(NamedTuple):
 FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
 """The full courses by model. `every` is as in Course."""
 PACE: Final = (60, 20)
-"""Steps, and steps between looks, of a training that only times steps. PowerSGD compresses from step 10 on: from the
-first look to the last each scheme has the mixture of steps that a long training has."""
+"""Steps, and steps between measurements, of a training that only times steps.
+
+PowerSGD compresses from step 10 on: between the first measurement and the last, all steps are like those of a long
+training."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyPlan:
-    """The settings that all workers of one pool have in common."""
+    """Settings that all workers of one pool have in common."""
 
     workers: int
     models: tuple[str, ...]
@@ -89,7 +97,7 @@ class AccuracyPlan:
 
 
 class TrainingOrder(NamedTuple):
-    """One training."""
+    """Message to the workers: do this training."""
 
     model: str
     scheme: str
@@ -100,7 +108,7 @@ class TrainingOrder(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A model on one rank, before any training."""
+    """Message of a worker: a model is loaded."""
 
     parameters: int
     data: str
@@ -108,7 +116,7 @@ class Ready(NamedTuple):
 
 
 class TrainingRun(NamedTuple):
-    """One training on one rank."""
+    """Figures of one training on one rank."""
 
     points: list[tuple[int, float, float]]
     """Steps, seconds of training so far, the model's measure, of rank 0."""

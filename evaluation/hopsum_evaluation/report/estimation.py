@@ -188,7 +188,7 @@ def _error(case: dict[str, Any], name: str, repeat: int) -> float:
 
 
 def _ratios(cases: Sequence[dict[str, Any]], name: str, repeat: int, kinds: Sequence[str]) -> list[float]:
-    """Return error over bound of the cases of these kinds."""
+    """Divide the errors of the cases of these kinds by their bounds."""
     here = [case for case in cases if case["kind"] in kinds]
     return [_error(case, name, repeat) / error_bound(name, case["d"], case["n"]) for case in here]
 
@@ -201,7 +201,7 @@ def _worst_bits(cases: Sequence[dict[str, Any]], repeat: int) -> float:
 
 
 def _slope(cases: Sequence[dict[str, Any]], kind: str, name: str, key: str, repeat: int) -> float:
-    """Return the slope of ln error over ln of d or n, the other one being the first that was measured."""
+    """Fit the slope of ln error over ln of d or n. The other one is the first that was measured."""
     other = "n" if key == "d" else "d"
     here = [case for case in cases if case["kind"] == kind and case[other] == cases[0][other]]
     x = np.log([case[key] for case in here])
@@ -347,5 +347,8 @@ def _centre_sums(points: Matrix, centres: Matrix) -> tuple[Matrix, NDArray[np.in
 
 
 def _distance(v: Matrix, top: Matrix) -> float:
-    """Return the distance of unit vectors, whichever way they point."""
+    """Compute the distance of two unit vectors, or of one to the other's negative if that is less.
+
+    An eigenvector has no sign.
+    """
     return float(min(np.linalg.norm(v - top), np.linalg.norm(v + top)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sections of a report have in common: their sizes, their randomness, and the form of what they show.
+"""Common parts of a report's sections: sizes, randomness, and the form of tables, plots and samples.
 
 A section is a module with the tuple CLAIMS, `run(settings, tell)`, which measures and returns what JSON can hold, and
 `show(result)`, which makes tables, plots and samples of that alone. `hopsum report --read` shows without measuring.
@@ -54,7 +54,7 @@ class Settings:
     size: Size
 
     def pick(self, small: _T, default: _T, full: _T) -> _T:
-        """Return the argument of the chosen size."""
+        """Choose the argument of this size."""
         return {Size.SMALL: small, Size.DEFAULT: default, Size.FULL: full}[self.size]
 
     def stream(self, *names: str | int) -> int:
@@ -108,7 +108,7 @@ class ShownTable:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a section shows: tables, plots, and the samples of its claims."""
+    """Tables and plots of a section, and the samples of its claims."""
 
     tables: Sequence[ShownTable] = ()
     plots: Sequence[Plot] = ()

@@ -27,7 +27,7 @@ class GlooResiduals:
 
     def __init__(self) -> None:
         self._residuals: dict[torch.Tensor, torch.Tensor] = {}
-        """What a parameter's gradient has lost so far, float32[elements]."""
+        """Sum of the parts of a parameter's gradients that were not delivered, float32[elements]."""
 
     def compensate(self, bucket: GradBucket) -> torch.Tensor:
         """Add the residuals to the bucket's gradients, in place. Return its buffer, float32[elements]."""
@@ -119,7 +119,7 @@ class TwoShotExchange:
     def mean(
         self, x: NDArray[np.float32], left: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the mean over the ranks and what this rank delivered, float32[n], the first equal on all ranks.
+        """All-reduce a vector. Return the mean, equal on all ranks, and this rank's delivered part, float32[n] each.
 
         Args:
             x: float32[n], n the same on all ranks.
