@@ -114,9 +114,34 @@ def _fill(_app: object, _name: str, source: list[str]) -> None:
     source[0] = PART.sub(part, source[0])
 
 
+def _separate_lists(_app: object, _what: str, _name: str, _found: object, _options: object, lines: list[str]) -> None:
+    """Make a list of the lines `name: meaning` of a docstring, with their continuation lines.
+
+    reStructuredText wants a marker and blank lines, and docstrings have none: people read them in the source.
+    """
+    made: list[str] = []
+    item_depth = None
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if re.match(r" {0,4}`?\*{0,2}\w+`?(?:, `?\w+`?)*: \S", line):
+            if item_depth is None:
+                made.append("")
+            item_depth = depth
+            made.append(f"- {line.strip()}")
+        elif item_depth is not None and line.strip() and depth > item_depth:
+            made.append(f"  {line.strip()}")
+        else:
+            if item_depth is not None:
+                made.append("")
+            item_depth = None
+            made.append(line)
+    lines[:] = made
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register with Sphinx."""
     os.environ["COLUMNS"] = "100"  # the width of help texts
     sys.argv[0] = "hopsum"
     app.connect("source-read", _fill)
+    app.connect("autodoc-process-docstring", _separate_lists)
     return {"parallel_read_safe": True}

@@ -51,12 +51,15 @@ def whole_parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="store_true", help="show the version and exit")
     first_words = whole.add_subparsers()
     second_words: dict[str, Any] = {}
+    # Rows of one word come before those of two in COMMANDS, so that a first word which is a command itself
+    # (`plan`, `controller`) exists before its second words are added to it.
     for name, command in COMMANDS.items():
         first, _, second = name.partition(" ")
         if not second:
             _add_command(first_words, first, command)
             continue
         if first not in second_words:
+            # A group (`bench`, `codec`) is no command of its own: its first word is made here.
             known = first_words.choices.get(first)
             parent = known or first_words.add_parser(first, help=GROUPS[first].summary)
             second_words[first] = parent.add_subparsers()
@@ -68,9 +71,11 @@ def _add_command(words: Any, word: str, command: Command) -> None:
     try:
         parents = [import_module(command.module).build_parser()]
     except ModuleNotFoundError as error:
+        # A missing package of ours is a fault of this tree; one of an extra is a command without options.
         if (error.name or "").startswith("hopsum"):
             raise
         parents = []
+    # `-h` comes with the parent; a second one would be refused.
     parser = words.add_parser(word, help=command.summary, parents=parents, add_help=not parents)
     _complete_files(parser)
 
@@ -81,5 +86,6 @@ def _complete_files(parser: argparse.ArgumentParser) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 _complete_files(below)
+        # A path may be a text for argparse, where it is read later: then only its metavar tells.
         elif action.type is Path or action.metavar in ("FILE", "PATH"):
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]

@@ -51,8 +51,10 @@ def complete(options: argparse.Namespace, environment: Mapping[str, str] | None 
     """
     environment = os.environ if environment is None else environment
     made = argparse.Namespace(**vars(options))
+    # A token is not sent to another controller than its own: the file's belongs to the file's controller.
     context = read_context(environment, with_file=not options.controller)
     for key in KEYS:
+        # An empty text is an option that a script filled from an unset variable.
         if getattr(made, key) in (None, ""):
             setattr(made, key, context.get(key))
     made.controller = made.controller or DEFAULT_CONTROLLER
@@ -62,6 +64,7 @@ def complete(options: argparse.Namespace, environment: Mapping[str, str] | None 
 def read_context(environment: Mapping[str, str], *, with_file: bool = True) -> dict[str, Any]:
     """Return the values of the environment and of the file, by key: texts, and `tls` as bool. Raises ContextError."""
     found = _from_file(environment) if with_file else {}
+    # The environment comes after the file, because it has priority.
     for key in KEYS:
         text = environment.get(variable(key), "")
         if text:
@@ -93,6 +96,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _path(environment: Mapping[str, str]) -> Path | None:
     """Return the file, which exists unless HOPSUM_CONFIG names it, or None without one."""
+    # A file that somebody names has to exist; the one at the usual place need not.
     if environment.get(FILE_VARIABLE):
         return Path(environment[FILE_VARIABLE])
     home = environment.get("HOME", "")

@@ -79,8 +79,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.timeout <= 0 or options.stuck_after < 0:
         parser.error("--timeout is more than 0 seconds, --stuck-after 0 or more")
+    # A refusal ('port unreachable') comes at once or never: half of the patience is enough for it.
     patience = Patience(answer_s=options.timeout, refusal_s=options.timeout / 2, settle_s=options.stuck_after)
     try:
+        # A job's URL has no membership file: the controller is asked first, as a worker asks it.
         if options.target.startswith("hopsum://"):
             report = url_report(resolve({"url": options.target, "rank": options.rank}), patience)
         else:
@@ -106,6 +108,7 @@ def url_report(config: Config, patience: Patience) -> DiagnosisReport:
         return not_admitted(
             url, "url", str(error), "a URL of a controller's job is hopsum://HOST:PORT/JOB?token_file=PATH"
         )
+    # Each refusal belongs to the check that it answers, so that its remedy stands beside it.
     with channel:
         try:
             found = _admission(channel, config, job, token)

@@ -186,6 +186,7 @@ def load(command: Command) -> Callable[[Sequence[str]], int]:
     try:
         main: Callable[[Sequence[str]], int] = import_module(command.module).main
     except ModuleNotFoundError as error:
+        # A module of ours that is missing is a fault of the installation, for which no extra is the remedy.
         if (error.name or "").split(".")[0].startswith("hopsum"):
             raise
         wanted = f"'hopsum[{command.extra}]'" if command.extra else "hopsum"
@@ -200,10 +201,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in GROUPS:
         options = build_group_parser(name).parse_args(rest)
         name, rest = f"{name} {options.word}", options.arguments
+    # `plan` and `controller` are commands themselves, and have second words too.
     elif rest and f"{name} {rest[0]}" in COMMANDS:
         name, rest = f"{name} {rest[0]}", rest[1:]
     try:
         status = load(COMMANDS[name])(rest)
+        # A reader that has ended is noticed here, not when the interpreter exits, where it would be a traceback.
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -217,6 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _has_lost_its_reader() -> bool:
     """Say whether nobody reads the output any more, as in `hopsum ... | head`. What is left of it goes nowhere then."""
+    # poll() reports POLLERR for a pipe without a reader whatever is asked for, so nothing is asked for.
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     if not any(event & select.POLLERR for _, event in output.poll(0)):

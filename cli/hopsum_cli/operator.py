@@ -41,6 +41,7 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
     Raises HopsumError when a file cannot be read, when others can read the token's file, or for a context that does
     not fit.
     """
+    # Without a token file the call has no token: a controller on loopback may need none.
     token_file = complete(options).admin_token_file
     try:
         token = "" if not token_file else read_token(Path(token_file), "admin_token_file")
@@ -54,6 +55,7 @@ def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotoni
     """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
     switches = [message_to_dict(switch) for switch in client.switches()]
     jobs = []
+    # The list has no counters of the switches, which only a call for one job reads. Jobs may end in between.
     for listed in client.jobs():
         try:
             jobs.append((clock(), message_to_dict(client.job(listed.name))))
@@ -62,6 +64,7 @@ def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotoni
             if error.code != "NOT_FOUND":
                 raise
     now_s = clock()
+    # Each job was asked at a moment of its own: ages are brought to the moment of the snapshot.
     for at_s, job in jobs:
         for member in job["members"]:
             if member["heartbeat_age_s"] is not None:

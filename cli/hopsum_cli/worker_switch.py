@@ -95,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"{name} {port}: ports are 1 to {MAX_PORT}, or 0 for any free one")
     if options.die_with_parent is not None:
         die_with_parent(options.die_with_parent)
+    # The switch and its registration run in this process: a signal ends both, deregistration first.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: stop.set())
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _own_address(controller: ControllerAddress, ip: str) -> str:
     """Return the address for workers and controller. Raises ConfigError."""
+    # A controller at a unix socket is on this host: workers on it reach the switch by loopback.
     host = "127.0.0.1" if controller.target.startswith(UNIX) else controller.target.rpartition(":")[0].strip("[]")
     return address_towards(host, "the controller", ip, os.environ)
 

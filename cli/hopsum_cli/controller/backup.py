@@ -58,7 +58,9 @@ def write(content: bytes, path: Path) -> int:
         with open(handle, "wb") as file:
             file.write(content)
             file.flush()
+            # The file is on disk before it has its name: a crash leaves the old backup or the new one.
             os.fsync(file.fileno())
+        # A controller of another version may have sent it: opening it finds that before the old file is lost.
         jobs = _jobs_in(Path(temporary))
         os.replace(temporary, path)
     except BaseException:
@@ -74,4 +76,5 @@ def _jobs_in(path: Path) -> int:
     try:
         return len(store.load().records)
     finally:
+        # Closing folds SQLite's log into the file, which is then complete without the two beside it.
         store.close()

@@ -26,6 +26,7 @@ from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# systemd advises to report at half of WatchdogSec; a third leaves room for one report that comes late.
 BEATS_PER_WATCHDOG: Final = 3
 STANDBY_S: Final = 0.5
 """The time between two tries of a standby to have the database."""
@@ -93,10 +94,12 @@ def main(arguments: Sequence[str]) -> int:
         die_with_parent(options.die_with_parent)
     try:
         config = load_config(options.config)
+        # The log is set up before the file is read, for the errors of reading it.
         set_level(options.log_level or config.log_level)
         if options.check:
             print(in_words(config, safeguards(config).admin_tokens))
             return 0
+        # Clients must not be able to take the descriptors that switches and database need.
         raise_limit()
         _serve(config, options)
     except ControlPlaneError as error:
@@ -109,6 +112,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
+    # Signals are taken before anything is started: one that comes during the start ends it in order.
     signals, manager = SignalQueue(_SIGNALS), ServiceManager()
     try:
         with ExitStack() as stack:
@@ -129,6 +133,7 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
                 manager.ready(f"listens at {controller.address}")
             manager.stopping()
             _log.info("%s: ending; jobs continue", "" if number is None else number.name)
+            # From here on a second signal has its default meaning: the end at once, which the database survives.
             signals.close()
     finally:
         signals.close()
@@ -152,8 +157,10 @@ def _enter(
         if not waits:
             waits = True
             _log.info("standby: another controller has database %s", config.database)
+            # A standby that waits is ready for its service manager: it does what it was started for.
             print("standby", flush=True)
             manager.ready("standby: another controller has the database")
+        # The lock of the database cannot be waited for: SQLite's is tried again.
         number = _next_signal(signals, manager, None, STANDBY_S)
         if number is signal.SIGHUP:
             config = _read_again(config, options)
@@ -185,6 +192,7 @@ def removal_question(options: argparse.Namespace) -> MayRemove | None:
         if options.yes:
             _log.warning("switch %s: removes %d of these (--yes)", switch, len(what), extra={"switch": switch})
             return True
+        # A service has no terminal: without an answer nothing is removed.
         if not sys.stdin.isatty():
             what_next = "switch %s: nothing is removed: answer at a terminal, or give --yes"
             _log.error(what_next, switch, extra={"switch": switch})
@@ -205,6 +213,7 @@ def _next_signal(
     beat_s = None if manager.watchdog_s is None else manager.watchdog_s / BEATS_PER_WATCHDOG
     waits_s = [each for each in (beat_s, within_s) if each is not None]
     while (found := signals.wait(min(waits_s, default=None))) is None:
+        # A controller that hangs does not report, so that the watchdog ends it, and its lock with it.
         if vitals is not None and (why := vitals.why_not_healthy()):
             _log.error("not healthy: %s", why)
         else:
@@ -223,6 +232,7 @@ class SignalQueue:
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         self._read, write = socket.socketpair()
+        # The interpreter's handler must not block when nobody reads: a full socket loses repetitions only.
         write.setblocking(False)
         self._write: socket.socket | None = write
         self._handlers: dict[signal.Signals, Any] = {each: signal.signal(each, _nothing) for each in numbers}

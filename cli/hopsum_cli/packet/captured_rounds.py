@@ -95,9 +95,11 @@ def read_capture(path: Path, udp_port: int) -> Capture:
 
 def _frames(reader: Any, capture: Capture) -> Iterator[tuple[bytes, int, float, int]]:
     """Yield (bytes, link type, time, bytes that the capture left out) of every whole record."""
+    # scapy drops a record that the file ends in without a word: the place of the last whole one tells.
     end = reader.f.tell()
     for data, info in reader:
         if isinstance(reader, RawPcapNgReader):
+            # pcapng has times as one number of 64 bits in two halves, in units of its own.
             time_s = ((info.tshigh or 0) << 32 | (info.tslow or 0)) / info.tsresol
             yield data, info.linktype, time_s, info.wirelen - len(data)
             continue
@@ -121,6 +123,7 @@ def _warnings_into(notes: list[str]) -> Iterator[None]:
             notes.append(f"the file is damaged: {record.getMessage()}")
 
     logger, keep = logging.getLogger("scapy.runtime"), Keep(logging.WARNING)
+    # scapy has one logger for all: its handlers are put back when the file is read.
     before, propagate = logger.handlers[:], logger.propagate
     logger.handlers[:], logger.propagate = [keep], False
     try:
@@ -135,6 +138,7 @@ def _take(capture: Capture, frame: bytes, link_type: int, time_s: float, missing
     except ForeignFrameError as error:
         capture.foreign[str(error)] += 1
         return
+    # The port is the destination's of an UPDATE and the source's of a RESULT.
     if udp_port not in ports:
         capture.foreign["UDP of other ports"] += 1
         capture.udp_ports[ports[1]] += 1
@@ -164,12 +168,14 @@ def datagram_of(frame: bytes, link_type: int, missing_bytes: int = 0) -> tuple[t
             raise ForeignFrameError("not IPv4")
         if ip["protocol"] != PROTO_UDP:
             raise ForeignFrameError("ICMP" if ip["protocol"] == PROTO_ICMP else f"IP protocol {ip['protocol']}")
+        # hopsum never fragments (DF), and a fragment's payload begins anywhere.
         if ip["fragment_offset"] or ip["flags"] & 1:
             raise ForeignFrameError("IP fragment")
         udp = unpack_fields(UDP_FIELDS, packet[ip["ihl"] * 4 :])
     except WireError:
         raise ForeignFrameError("cut off before its UDP header ends") from None
     start = ip["ihl"] * 4 + UDP_BYTES
+    # Ethernet pads short frames: UDP's length says where the payload ends.
     end = start - UDP_BYTES + max(udp["length"], UDP_BYTES)
     datagram = packet[start:end]
     return (udp["src_port"], udp["dst_port"]), datagram, min(missing_bytes, end - start - len(datagram))
@@ -181,10 +187,12 @@ def _above_link(frame: bytes, link_type: int) -> tuple[int, bytes]:
         raise ForeignFrameError(f"link type {link_type}")
     if link_type in (101, 228):
         return ETHERTYPE_IPV4, frame
+    # BSD loopback: four bytes of the address family, in the byte order of its machine.
     if link_type == 0:
         return ETHERTYPE_IPV4, frame[4:]
     at, header_bytes = _COOKED.get(link_type, (ETHERNET_BYTES - 2, ETHERNET_BYTES))
     ethertype = int.from_bytes(frame[at : at + 2], "big")
+    # A tag stands before the frame's type, and there may be two (802.1ad).
     while ethertype in _VLAN_TYPES:
         at, header_bytes = header_bytes + 2, header_bytes + _VLAN_BYTES
         ethertype = int.from_bytes(frame[at : at + 2], "big")
@@ -278,6 +286,7 @@ class Generation:
         found = self.rounds.setdefault(key, Round(*key, first_s=packet.time_s))
         found.last_s = packet.time_s
         self.packets[Kind(header.kind).name] += 1
+        # Workers are those that contributed: a PROBE may come from an observer.
         _TAKE[Kind(header.kind)](found, header)
         if header.kind == Kind.UPDATE:
             self.workers.add(header.worker)

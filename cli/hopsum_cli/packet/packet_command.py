@@ -85,6 +85,7 @@ def _generation_line(generation: Generation) -> str:
 def _table(generation: Generation, rounds: Iterable[Round]) -> Iterator[str]:
     """Yield a heading and a line for each round, as wide as the widest needs: a terminal may be narrower."""
     rows = [_HEADING, *(_row(found, generation.workers) for found in rounds)]
+    # No wrapping: a wrapped row of a wide table cannot be read, and `less -S` scrolls.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -348,6 +349,7 @@ def _decode(options: argparse.Namespace) -> int:
         print(json.dumps(capture_values(captures, generations)))
     else:
         print_captures(captures, generations)
+    # Status 1 also with an empty table, for scripts that look for traffic.
     if not any(capture.packets for capture in captures):
         print(f"hopsum packet: {_nothing_found(captures, options.udp_port)}", file=sys.stderr)
         return 1
@@ -363,6 +365,7 @@ def _chosen(generation: Generation, options: argparse.Namespace) -> list[Round]:
 
 
 def _nothing_found(captures: Sequence[Capture], udp_port: int) -> str:
+    # The service is often at another port on loopback: the ports that were seen are the best hint.
     ports: Counter[int] = sum((capture.udp_ports for capture in captures), Counter())
     seen = ", ".join(f"{port} ({count})" for port, count in ports.most_common(_SHOWN_PORTS))
     said = f"no hopsum packet to or from UDP port {udp_port}"

@@ -52,8 +52,10 @@ def search(bits: int, workers: int, lane_bits: int, error_feedback: bool) -> dic
     """Return what --json prints. Raises CodecError as `best_table` does."""
     default = best_table(workers, lane_bits, bits, error_feedback)
     lane_max = (1 << lane_bits) - 1
+    # With error feedback a worker's own error bounds its residual; without it roundings average out over workers.
     counted = 1 if error_feedback else workers
     front = [point.table for point in pareto_front(bits, workers, lane_bits, error_feedback)]
+    # The published table is shown for comparison only where its sum fits the lane.
     fits = bits == PUBLISHED.bits and workers * PUBLISHED.granularity <= lane_max
     return {
         "bits": bits,

@@ -75,6 +75,7 @@ def show(table: LookupTable, console: Console) -> None:
     for code, value in enumerate(table.values):
         point = table.bound * (2 * value / table.granularity - 1)
         error = errors[code - 1] if code else 0.0
+        # A gap with the least error still shows one character.
         bar = "█" * max(round(_BAR * error / errors.max()), 1) if code else ""
         rows.add_row(str(code), str(value), f"{point:+.4f}", f"{error:.3e}" if code else "", bar)
     console.print(rows)

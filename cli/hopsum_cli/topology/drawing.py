@@ -36,6 +36,7 @@ def tree(topology: Topology) -> Tree:
     top = _middle(topology)
     drawn, known = Tree(_label(topology, top, None)), {top: 0}
     branches, waiting = {top: drawn}, [top]
+    # The list grows while it is walked: breadth first, so that nearer nodes are drawn first.
     for node in waiting:
         for child in _children(topology, node, known):
             known[child] = known[node] + 1

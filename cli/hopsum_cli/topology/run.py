@@ -93,6 +93,7 @@ def run(request: Request) -> int:
             return _run(request)
     except Stopped as stop:
         print(f"hopsum topology: {stop}: taken down", file=sys.stderr)
+        # The exit status that shells give to a process that a signal ended.
         return 128 + stop.number
     except (TopologyError, ControlPlaneError) as error:
         print(f"hopsum topology: {error}", file=sys.stderr)
@@ -128,6 +129,7 @@ def _run(request: Request) -> int:
         before = traffic(network)
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
+        # Jobs are made only on a network that works: a lost frame would look like a fault of the job.
         placed = _install(request, control)
         memberships = _write_memberships(topology, placed, folder)
         status = 0
@@ -138,6 +140,7 @@ def _run(request: Request) -> int:
             with closing(network.run(commands)) as events:
                 status = follow(events)
         _prompt(request, network, memberships)
+        # Read before the switches' counters: a frame on its way then counts as lost, never as invented.
         links = carried(network, before)
         jobs = [job for job in topology.jobs if request.command and job.name in placed]
         uplinks = {job.name: uplinks_of(job, placed[job.name], control, links, request.aggregate_at) for job in jobs}
@@ -161,6 +164,7 @@ def _install(request: Request, control: NetworkControl) -> dict[str, Placed]:
     """Make the jobs that can be made, and return them by name."""
     made: dict[str, Placed] = {}
     for job in request.topology.jobs:
+        # The tables are the same for every backend, and numpy compiles nothing.
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
         placed = control.place(job, request.slots, tables, flat=request.aggregate_at)
         if placed is None:

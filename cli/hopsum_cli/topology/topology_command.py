@@ -82,6 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Return its exit status."""
     ours, command = split_command(arguments)
     options = build_parser().parse_args(ours)
+    # The part after `--` belongs to workers and was never parsed: only `run` may have one.
     if command is not None and options.run is not _run:
         options.parser.error(f"-- {' '.join(command)}: only `run` takes a command")
     options.command = command or ()
@@ -97,6 +98,7 @@ def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, .
     """Split arguments at the first `--`. The second part is None without one."""
     if "--" not in arguments:
         return arguments, None
+    # Only the first `--` is ours; the workers' command may have its own.
     place = list(arguments).index("--")
     return arguments[:place], tuple(arguments[place + 1 :])
 
@@ -148,6 +150,7 @@ def _run(options: argparse.Namespace) -> int:
         options.parser.error("--control and --p4info are for a program of your own: give --program X.json")
     if options.program is not None and options.aggregate_at is not None:
         options.parser.error("--aggregate-at is for hopsum's program: --program makes no jobs")
+    # Mininet's prompt reads the terminal, which workers would share.
     if options.cli and (options.target != "mininet" or options.command):
         options.parser.error("--cli gives Mininet's prompt: it needs --target mininet, and no COMMAND")
     program = program_with_p4info(options.program, options.p4info) if options.program else None

@@ -60,12 +60,14 @@ def uplinks_of(
     if spine is None or flat not in (None, spine):
         return []
     parts = {leaf: (topology.link_between(leaf, spine), part) for leaf, part in placed.parts.items()}
+    # In a tree each leaf has counted for itself: `closed` once a round, however often its workers sent.
     if flat is None:
         return [
             _of_leaf(control.counters(leaf, part), str(link), *_frames({leaf: link}, carried))
             for leaf, (link, part) in parts.items()
         ]
     links = {leaf: link for leaf, (link, _) in parts.items()}
+    # One switch has counted for all racks together, so their links are one row.
     events = control.counters(spine, next(iter(placed.parts.values())))
     return [_of_spine(events, len(job.workers), " + ".join(map(str, links.values())), *_frames(links, carried))]
 
@@ -83,5 +85,6 @@ def _of_leaf(events: Mapping[str, int], name: str, up: int, down: int) -> Uplink
 
 def _of_spine(events: Mapping[str, int], workers: int, name: str, up: int, down: int) -> Uplink:
     answers = events["answered"] + events["stale"]
+    # A result is multicast: one copy for each worker, each by its own link's way down.
     results = Way(down, events["completed"] * workers, answers)
     return Uplink(name, Way(up, events["added"], events["duplicate"] + answers), results, events["added"])
