@@ -28,6 +28,7 @@ def commands() -> Iterator[str]:
     """Yield the help text of every command, in the order of `hopsum --help`."""
     from hopsum_cli.main import COMMANDS, SECTIONS
 
+    # The order of `hopsum --help`, which groups commands by what their users do.
     for section in SECTIONS:
         yield f"## {section.title.capitalize()}\n"
         for word in section.words:
@@ -43,6 +44,7 @@ def _command(name: str, parser: argparse.ArgumentParser, install: str = "") -> I
     # argparse shows the folder of this user's sockets, and this machine's colours.
     text = re.sub(r"unix:\S*/hopsum-\d+/", "unix:$XDG_RUNTIME_DIR/hopsum-UID/", parser.format_help())
     yield "```text\n" + re.sub(r"\x1b\[[\d;]*m", "", text) + "```\n"
+    # argparse has no public way to the parsers of further words.
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for word, below in action.choices.items():
@@ -140,7 +142,9 @@ def _separate_lists(_app: object, _what: str, _name: str, _found: object, _optio
 
 def setup(app: Any) -> dict[str, bool]:
     """Register with Sphinx."""
+    # argparse wraps to the terminal, and a build has none.
     os.environ["COLUMNS"] = "100"  # the width of help texts
+    # Parsers without a `prog` name themselves after the running program, which is Sphinx.
     sys.argv[0] = "hopsum"
     app.connect("source-read", _fill)
     app.connect("autodoc-process-docstring", _separate_lists)

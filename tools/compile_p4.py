@@ -106,6 +106,7 @@ def compile_into(program: P4Program, folder: Path) -> None:
 def normalise(path: Path) -> None:
     """Rewrite p4c's JSON with one line per section: a tenth of the size."""
     program = json.loads(path.read_text())
+    # A section a line keeps git's differences small, and lines that a person can search.
     lines = [f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in program.items()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

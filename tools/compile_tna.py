@@ -131,6 +131,7 @@ def preprocessed(chip: Chip, folder: Path) -> str:
     and minutes. So statements get lines of their own.
     """
     includes = (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")
+    # The preprocessor runs apart from the compiler (--nocpp): the dump for the executor needs the same text.
     text = run(["cpp", *chip.cpp_flags, *(f"-I{path}" for path in includes), "main.p4"], folder)
     return re.sub(r"([;{}]) *", r"\1\n", text)
 
@@ -142,6 +143,7 @@ def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
     outputs = ["--p4runtime-files", "p4info.txt", "--bf-rt-schema", "bfrt.json", "-o", "out"]
     run([COMPILER, *chip.flags, *outputs, "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
+    # Without a time in the header: equal contents are equal files, which the manifest's hash compares.
     (folder / chip.bfrt).write_bytes(gzip.compress((folder / "bfrt.json").read_bytes(), mtime=0))
     pipe = folder / "out" / "pipe"
     assembly = (pipe / "hopsum.bfa").read_text()
@@ -156,6 +158,7 @@ def refuse_lost_matches(assembly: str) -> None:
     p4c 1.2.5.16 loses the values of every `select` (p4lang/p4c issue 5752, mended by pull request 5753): such a
     compiler's figures are of a program that never parses a payload.
     """
+    # A matching state has a value of hexadecimal or binary digits; a lost one has `*` alone.
     parser = assembly[assembly.index("parser ingress:") : assembly.index("deparser ingress:")]
     if not re.search(r"^ +0[bx][0-9a-f*]*[0-9a-f][0-9a-f*]*:$", parser, re.MULTILINE):
         raise CompileError(
@@ -169,6 +172,7 @@ BEHIND_PASS = ("ethernet", "ipv4", "udp")
 
 def refuse_overlays(assembly: str) -> None:
     """Raise CompileError where two headers that are valid together share a container (docs/adr/0021)."""
+    # Egress extracts all of its headers itself, so only ingress is at risk.
     section = assembly[assembly.index("phv ingress:") :].split("context_json")[0]
     used: dict[str, set[str]] = {header: set() for header in ("pass", *BEHIND_PASS)}
     for header, place in re.findall(r"^  hdr\.(\w+)\.[^$:]*: (.*)$", section, re.MULTILINE):
@@ -187,6 +191,7 @@ def assembles(chip: Chip, pipe: Path) -> bool | None:
     (pipe / "assembled" / "logs").mkdir(parents=True)
     command = [ASSEMBLER, "--target", chip.name, "-o", "assembled", "hopsum.bfa"]
     done = subprocess.run(command, cwd=pipe, capture_output=True, check=False)
+    # bfas ends with 0 for some programs that it wrote no binary of.
     return done.returncode == 0 and (pipe / "assembled" / f"{chip.name}.bin").exists()
 
 
@@ -196,6 +201,7 @@ def compile_into(folder: Path) -> None:
     for chip in CHIPS:
         inner = folder / chip.name
         inner.mkdir()
+        # A pass is a turn through ingress and egress, and each half takes codes.
         sizes = {"codes_per_pass": 2 * chip.codes_half, "codes_per_group": chip.codes_half}
         found[chip.name] = sizes | compile_chip(chip, inner)
         for name in (chip.p4info, chip.bfrt):

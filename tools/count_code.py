@@ -184,6 +184,7 @@ class House:
     @property
     def circles(self) -> list[list[str]]:
         """Return the groups of modules that import each other, directly or through others."""
+        # A module that reaches itself is in a circle, together with all that it reaches and that reach it.
         reached = {name: self._reached(name) for name in self.imports}
         groups = {
             tuple(sorted(other for other in reached[name] if name in reached[other]))
@@ -222,6 +223,7 @@ def count_house(root: Path) -> House:
             house.words[name] = len(text.split())
         elif name.startswith("tests/"):
             house.tests[name] = text.count("\n")
+            # Parsing 550 test files takes seconds; the first docstring of a file is its module's.
             first = re.search(r'^"""(\w+)', text, re.MULTILINE)
             if first and first[1] in QUESTION_WORDS:
                 house.test_questions.append(f"{name}:1")
@@ -235,6 +237,7 @@ def count_house(root: Path) -> House:
         nodes = list(ast.walk(ast.parse(python[name])))
         house.imports[module] = set(_imports(nodes, module, Path(name).name == "__init__.py", modules))
         house.hidden += [f"{name}:{place}" for place in _imports_by_string(nodes)]
+        # Files of students and of examples have names that the course or the page gives.
         if Path(name).name != "__init__.py" and not name.startswith(("labs/", "examples/", "docs/")):
             house.modules[Path(name).stem].append(name)
         if not name.endswith("_pb2.py"):
@@ -262,6 +265,7 @@ def _imports(nodes: list[ast.AST], module: str, is_package: bool, known: dict[st
             above = base[: len(base) - node.level + 1] if node.level else []
             start = ".".join([*above, *([node.module] if node.module else [])])
             for each in node.names:
+                # `from package import name` may name a module or something in the package's own file.
                 inner = f"{start}.{each.name}"
                 target = inner if inner in known else start
                 if target in known and target != module:
@@ -286,6 +290,7 @@ def _count_lines(house: House, nodes: list[ast.AST], text: str) -> None:
         _count_habits(house, node)
     house.habits["`# fmt: skip`"] += text.count("# fmt: skip")
     lines = text.split("\n")
+    # Only a tokenizer tells a comment from a `#` in a text; trailing comments do not count.
     comments = {
         token.start[0]
         for token in tokenize.generate_tokens(io.StringIO(text).readline)

@@ -50,6 +50,7 @@ def dump(program: str, folder: Path) -> Path:
     require_compiler()
     source, whole = folder / f"{program}.p4", folder / f"{program}.json"
     sources = folder / f"{program}-sources"
+    # The small program differs in one line of target.p4, so all programs are made from copies.
     shutil.copytree(P4, sources, ignore=shutil.ignore_patterns("build", "v1model"))
     target_p4 = sources / "tna" / "target.p4"
     if PASSES not in target_p4.read_text():
@@ -59,6 +60,7 @@ def dump(program: str, folder: Path) -> Path:
     # Nothing asks p4c to stop behind its front end, but it does when it cannot write the P4Info: no file may end so.
     stop = ["--p4runtime-files", f"{program}.no-p4info"]
     target = ["--nocpp", "--target", chip.name, "--arch", chip.architecture, "-o", str(folder)]
+    # The status is not asked for: p4c fails on purpose, after it has written the JSON.
     done = subprocess.run(
         [COMPILER, *target, "--toJSON", str(whole), *stop, str(source)],
         cwd=folder,

@@ -59,6 +59,7 @@ def _names(declared: Declarations, prefix: str) -> Iterator[str]:
 
 
 def _proto_field(item: HeaderField) -> str:
+    # Wireshark's ProtoField has no other widths.
     if item.bits not in (8, 16, 32, 64):
         raise SubsetError(f"{HEADER}.{item.name} has {item.bits} bits: the dissector knows 8, 16, 32 and 64")
     base = "base.HEX" if item.name in HEXADECIMAL else "base.DEC"
@@ -82,10 +83,12 @@ def _dissect(fields: list[HeaderField], flags: list[str]) -> Iterator[str]:
         if item.name == FLAGS:
             yield f"    local flags = tree:add(f.flags, {at[FLAGS]})\n"
             yield from (f"    flags:add(f.flag_{flag}, {at[FLAGS]})\n" for flag in flags)
+        # 64 bits are no number in Lua 5.1, so ranks are read byte by byte.
         elif item.name == BITMAP:
             yield f"    tree:add(f.{BITMAP}, {at[BITMAP]}):append_text(ranks({at[BITMAP]}))\n"
         else:
             yield f"    tree:add(f.{item.name}, {at[item.name]})\n"
+    # The info column has the words that tell rounds apart, in the order in which people look for them.
     words = ("worker", "generation", "slot", "round")
     yield f'    local kind = kind_names[{at["kind"]}:uint()] or "unknown kind"\n'
     yield f"    local info, op = kind, op_names[{at['op']}:uint()]\n"

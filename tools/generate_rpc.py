@@ -28,6 +28,7 @@ from p4_subset import write_or_compare  # noqa: E402
 IMPORT_ROOT: Final = ROOT / "wire"
 SOURCE: Final = IMPORT_ROOT / "hopsum_wire" / "control" / "control.proto"
 TARGETS: Final = (SOURCE.with_name("control_pb2.py"), SOURCE.with_name("control_pb2.pyi"))
+# The last release whose stubs load on protobuf 3.20 and on current ones.
 GRPCIO_TOOLS: Final = "1.62.3"
 
 
@@ -37,6 +38,7 @@ class GeneratorMissingError(RuntimeError):
 
 def header() -> str:
     """Return the head of the generated code: the licence, and the name of its source."""
+    # The digest lets a test without protoc notice that the source is newer than the stubs.
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
     return (
         "# SPDX-License-Identifier: Apache-2.0\n"
@@ -63,6 +65,7 @@ def require_generator() -> None:
         found = version("grpcio-tools")
     except PackageNotFoundError:
         found = "none"
+    # Stubs of a newer protoc refuse the protobuf 3.20 that p4runtime-shell pins.
     if found != GRPCIO_TOOLS:
         raise GeneratorMissingError(
             f"the stubs are made by grpcio-tools {GRPCIO_TOOLS}, here is {found}: put it into a folder of its own with "

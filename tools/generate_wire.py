@@ -47,6 +47,7 @@ def render(declared: Declarations) -> str:
     parts.append("\n\n")
     enumerated = tuple(ENUMS)
     for constant in declared.constants:
+        # Sizes of counters begin like the members of an enum and are none.
         if constant.name in PLAIN or not constant.name.startswith(enumerated):
             parts.append(_assignment(f"{constant.name}: Final = {constant.text}", constant.comment))
     parts.append(_FIELD_CLASS)
@@ -75,6 +76,7 @@ def _render_header(name: str, fields: list[HeaderField]) -> str:
     for item in fields:
         lines.append(_assignment(f'    Field("{item.name}", {item.bits}, {offset}),', item.comment))
         offset += item.bits
+    # Offsets of later headers in a frame are whole bytes.
     if offset % 8:
         raise SubsetError(f"header {name} has {offset} bits, which are no whole bytes")
     lines.append(f")\n{name.removesuffix('_h').upper()}_BYTES: Final = {offset // 8}\n")
@@ -87,6 +89,7 @@ def _render_dtype(fields: list[HeaderField]) -> str:
         raise SubsetError(f"{DTYPE_HEADER} needs fields of 8, 16, 32 or 64 bits for its dtype")
     prefix = DTYPE_HEADER.removesuffix("_h").upper()
     struct = "".join(codes[item.bits] for item in fields)
+    # numpy's dtype stamps whole batches, struct packs single headers: both have the same fields.
     lines = [f'{prefix}_STRUCT: Final = ">{struct}"\n', f"{prefix}_DTYPE: Final = np.dtype(\n    [\n"]
     lines += [f'        ("{item.name}", ">u{item.bits // 8}"),\n' for item in fields]
     return "".join(lines) + "    ]\n)\n"

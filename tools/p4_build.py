@@ -27,6 +27,7 @@ def version_of(compiler: str) -> str | None:
     if shutil.which(compiler) is None:
         return None
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    # p4c writes its version to stdout or to stderr, by release.
     return (done.stdout + done.stderr).split("Version")[-1].split()[0]
 
 
@@ -73,6 +74,7 @@ def write_build(
 ) -> None:
     """Copy the artefacts into a build folder, then write its manifest."""
     build.mkdir(exist_ok=True)
+    # The manifest hashes what is in the build folder, so it comes last.
     written = list(names)
     for name in written:
         shutil.copyfile(made / name, build / name)

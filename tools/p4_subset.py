@@ -106,6 +106,7 @@ def _parse_constant(match: re.Match[str], comment: str, into: Declarations) -> C
     bits, name, text = int(match[1]), match[2], match[3]
     if int(text, 0) >= 1 << bits:
         raise SubsetError(f"{text} does not fit bit<{bits}>")
+    # C's preprocessor would take the last one; two values for one name are a mistake here.
     _refuse_second(name, [constant.name for constant in into.constants])
     return Constant(name, int(text, 0), text, comment)
 
@@ -115,6 +116,7 @@ def _parse_field(code: str, comment: str, header: list[HeaderField], into: Decla
     if not match:
         raise SubsetError("not a header field")
     _refuse_second(match[3], [other.name for other in header])
+    # A field's type is bit<N> or the name of a typedef that came before.
     bits = int(match[2]) if match[2] else into.types.get(match[1], 0)
     if not bits:
         raise SubsetError(f"unknown type {match[1]}")
