@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks and processes in which the data plane runs.
 
-description                  hosts, switches, links and jobs as values and as JSON, and networks that have a name
-network, mininet_network     the running network of a description
-control, commands            the control plane of a network, and programs on its hosts
-netns, shaping, star         namespaces and links
-native, bmv2                 switch processes
-testbed, seat, worker_pool   one running switch with seats for workers around it, and a process in each seat
+description                         hosts, switches, links and jobs as values and as JSON, and networks that have a name
+running_network, mininet_network    the running network of a description
+network_control, commands           the control plane of a network, and programs on its hosts
+netns, shaping, star                namespaces and links
+native_process, bmv2_process        switch processes
+switch_testbed, seat, worker_pool   one running switch with seats for workers around it, and a process in each seat
 """
 
 from __future__ import annotations
