@@ -192,9 +192,11 @@ class Exercise:
         rng = np.random.default_rng([seed, rank, self.op])
         if SHAPES[self.op].has_codes:
             return rng.integers(0, 16, elements, dtype=np.uint32)
-        if self.op == Op.MAX32:  # the bits of non-negative floats order like the floats
+        # The bits of non-negative floats order like the floats: the switch compares integers.
+        if self.op == Op.MAX32:
             return np.abs(rng.standard_normal(elements, dtype=np.float32)).view(np.uint32)
-        if self.op == Op.OR:  # few bits, so that a union shows
+        # One bit an element: with more of them every union would be all ones.
+        if self.op == Op.OR:
             return np.left_shift(np.uint32(1), rng.integers(0, 8, elements, dtype=np.uint32))
         if self.op == Op.ADD32:
             return rng.integers(-100_000, 100_000, elements, dtype=np.int32).view(np.uint32)

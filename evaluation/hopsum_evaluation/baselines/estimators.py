@@ -149,6 +149,7 @@ class TernGrad:
         for start in range(0, x.size, _RUN):
             run = slice(start, min(start + _RUN, x.size))
             reach = uniforms(key, run) * scale
+            # An element is sent as non-zero if a uniform number is below its share of the scale.
             digits = np.sign(x[run]).astype(np.int8) * (reach < np.abs(x[run]))
             parts.append(_pack_digits(digits))
         payload = b"".join(parts)

@@ -123,7 +123,8 @@ def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
                 progress.refresh()
                 samples[name].append(action(seconds))
                 progress.advance(task)
-            if number == 0:  # that was to warm up
+            # The first run warms up: caches, sockets, and code that is compiled when it is first called.
+            if number == 0:
                 for name in samples:
                     samples[name].clear()
                 for socket_run in subjects.sockets.values():

@@ -91,7 +91,9 @@ def _per_lane(update: Update) -> Iterator[TableEntry]:
     assert isinstance(entry, TableEntry)
     if not isinstance(update, Insert):
         return
-    values = polynomial([entry.params[f"c{number}"] & _BYTE for number in range(TABLE_ENTRIES)])  # its own inverse
+    # The shipped program has the coefficients of a polynomial over GF(2). The transform from values to coefficients is
+    # its own inverse: applied again it returns the table's values.
+    values = polynomial([entry.params[f"c{number}"] & _BYTE for number in range(TABLE_ENTRIES)])
     for lane in range(CODES):
         for code, value in enumerate(values):
             key = {"generation": entry.match["generation"], "code": code}

@@ -144,12 +144,14 @@ def two_cores(pid: int) -> Iterator[bool]:
 
 
 def _threads(pid: int) -> list[int]:
-    with suppress(FileNotFoundError):  # the process has ended
+    # The process may have ended meanwhile.
+    with suppress(FileNotFoundError):
         return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
     return []
 
 
 def _pin(threads: list[int], cores: set[int]) -> None:
     for thread in threads:
-        with suppress(ProcessLookupError):  # a thread may end at any time
+        # A thread may end between the listing and this call.
+        with suppress(ProcessLookupError):
             os.sched_setaffinity(thread, cores)

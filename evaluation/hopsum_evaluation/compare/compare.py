@@ -47,7 +47,8 @@ _Item = TypeVar("_Item")
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     every = dict.fromkeys(name for each in CANDIDATES for name in (each.family, each.label) if name)
-    names = ", ".join(every).replace("%", "%%")  # argparse formats help
+    # argparse formats help texts with %, and labels have percent signs.
+    names = ", ".join(every).replace("%", "%%")
     parser = argparse.ArgumentParser(
         prog="hopsum codec compare",
         description=(__doc__ or "").partition(": ")[2],
@@ -269,7 +270,8 @@ def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str, wide: bool) -
     whose = "all workers have the same vector" if plan.identical else "one vector per worker"
     table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
-    down = wide or not plan.identical  # 80 columns have room for one of them
+    # 80 columns have room for the bits down or for the column of theory, not for both.
+    down = wide or not plan.identical
     for name in ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers)):
         table.add_column(name, justify="right", no_wrap=True)
     if plan.identical:

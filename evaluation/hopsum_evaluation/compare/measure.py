@@ -119,6 +119,7 @@ def _errors(method: MeanMethod, vectors: Vectors, plan: ComparisonPlan) -> tuple
     """Do the all-reduces of a cell. Return the error of each, and their mean bits."""
     mean: NDArray[np.float64] = np.mean(vectors, axis=0, dtype=np.float64)
     energy = float(mean @ mean)
+    # A relative error of a mean of zeros does not exist.
     if energy == 0.0:
         raise ValueError("the mean is zero, and no error relative to it exists")
     errors, bits = [], []

@@ -32,6 +32,7 @@ ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 """Events of the program that are one frame of a worker each, which it did not drop."""
 QUIET_S: Final = 10.0
 _PAUSE_S: Final = 0.05
+"""Time between two looks at the counters."""
 
 
 class LostFrames(NamedTuple):
@@ -160,7 +161,8 @@ def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Itera
     with (
         temporary_directory() as folder,
         bring_up(network, target, folder) as made,
-        made.home.inside(),  # a controller's threads live where they are started
+        # gRPC's threads stay in the namespace in which they were started, and must reach the switches there.
+        made.home.inside(),
         NetworkControl.of(made) as control,
     ):
         yield NetworkTestbed(made, control)

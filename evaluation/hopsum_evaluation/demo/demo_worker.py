@@ -93,7 +93,8 @@ class Nmse:
 def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     """Be one worker."""
     link = open_seat_link(seat, plan.link, view_of(plan.pcap, seat.rank, show=plan.show))
-    side = socket.create_server(("127.0.0.1", 0)) if plan.peers else None  # all processes are here, wherever links are
+    # Links may be in namespaces, but all processes run on this host: peers repair over loopback.
+    side = socket.create_server(("127.0.0.1", 0)) if plan.peers else None
     pipe.send(("bound", link.local, side and side.getsockname()))
     membership: str = pipe.recv()
     torch.set_num_threads(1)

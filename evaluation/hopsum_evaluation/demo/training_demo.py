@@ -204,7 +204,8 @@ def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, las
             found[rank] = tuple(rest)
         elif kind == "step" and rest[0] == phase:
             progress.update(task, advance=1, loss=f"loss {rest[2]:.3f}")
-        elif not (kind == "finished" and rank in found):  # which a fast one may be while others still train
+        # A fast worker may have finished while others still train.
+        elif not (kind == "finished" and rank in found):
             raise WorkerDiedError(f"worker {rank} sent {kind!r} during {phase}")
     return [found[rank] for rank in range(plan.workers)]
 

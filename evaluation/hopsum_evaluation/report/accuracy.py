@@ -166,7 +166,8 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 def _courses(settings: Settings) -> tuple[Course, ...]:
     others = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8")
-    strongest = ("fp32", "fp16", "powersgd", "two-shot-4", "thc", PAIRED)  # what the claims on the fastest other need
+    # The claims on the fastest other scheme need the strongest of them.
+    strongest = ("fp32", "fp16", "powersgd", "two-shot-4", "thc", PAIRED)
     small = ("fp32", "thc", "thc-ps", PAIRED)
     whole, text_whole = FULL[_CNN], FULL[_TEXT]
     cnn = Course(
@@ -208,6 +209,7 @@ def run_apart(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
     ours, theirs = context.Pipe()
     process = context.Process(target=_train_apart, args=(trainings, theirs))
     process.start()
+    # Only the child holds its end now, so that its death reads as EOFError here.
     theirs.close()
     try:
         while True:
@@ -251,7 +253,8 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
     # Here, not above: only this process and the workers need torch.
     from hopsum_evaluation.report.accuracy_worker import work
 
-    codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}  # compiled once, here
+    # Kernels are compiled here, once: workers find them in the cache.
+    codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
         star = stack.enter_context(Star(hosts_of(trainings.placement, trainings.workers)))

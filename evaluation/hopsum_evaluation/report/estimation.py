@@ -305,6 +305,7 @@ def k_means(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.Generato
         sums, counts = zip(*(_centre_sums(own, centres) for own in held), strict=True)
         total = np.sum(counts, axis=0)
         estimate = mean([each.ravel().astype(np.float32) for each in sums], step) * len(held)
+        # A centre without points stays where it is.
         used = total > 0
         centres = centres.copy()
         centres[used] = estimate.reshape(centres.shape)[used] / total[used, None]
@@ -325,6 +326,7 @@ def power_iteration(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.
     errors = [_distance(v, top)]
     for step in range(rounds):
         found = mean([(covariance @ v).astype(np.float32) for covariance in covariances], step)
+        # Normalised in each round, or its length would grow with the eigenvalue.
         v = found / np.linalg.norm(found)
         errors.append(_distance(v, top))
     return errors

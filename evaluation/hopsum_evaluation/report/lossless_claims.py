@@ -125,6 +125,7 @@ def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[st
             tell(0.55 * (number + repeat / repeats) / len(densities), f"speed at density {density:g}")
             rng = settings.rng("data", "sparse", number, repeat)
             x = rng.standard_normal(elements, dtype=np.float32)
+            # Each element is zero by itself: the number of the others varies as in a real gradient.
             x[rng.random(elements, dtype=np.float32) >= density] = 0
             (row,) = measure_settings([LosslessSetting(codec, GAMMA, 1)], x, 3, settings.stream("codec", repeat) >> 1)
             kept = ("all_elements_per_s", "bytes_of_dense", "lanes_per_nonzero", "backend")
@@ -317,6 +318,7 @@ def _make_step(settings: Settings, repeat: int) -> tuple[Callable[[], None], int
 
 def _seconds_of(step: Callable[[], None]) -> float:
     """Return the median seconds of some steps after the first."""
+    # Not timed: the first step allocates momentum and compiles what torch compiles.
     step()
     took = []
     for _ in range(_STEPS):
@@ -357,7 +359,8 @@ def measure_density(settings: Settings) -> dict[str, Any] | None:
     counts = Counter(words).most_common(settings.pick(1 << 9, 1 << 14, 1 << 14))
     numbers = {word: number for number, (word, _) in enumerate(counts)}
     text = np.array([numbers[word] for word in words if word in numbers], np.int64)
-    odds = np.array([count for _, count in counts], np.float64) ** 0.75  # as published
+    # The power 3/4 of the counts is the publication's: rare words are drawn more often than they occur.
+    odds = np.array([count for _, count in counts], np.float64) ** 0.75
     odds /= odds.sum()
     rng = settings.rng("batch", "words")
     touched = np.zeros((_EMBEDDING_WORKERS, 2, len(counts)), np.bool_)

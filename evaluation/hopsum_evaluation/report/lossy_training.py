@@ -70,6 +70,7 @@ class Learner:
         first, bias, second, last = _parts(parameters)
         hidden = np.maximum(x @ first + bias, 0)
         off = _softmax(hidden @ second + last)
+        # Softmax less one-hot labels: the gradient of cross entropy by the logits.
         off[np.arange(len(y)), y] -= 1
         off /= len(y)
         back = (off @ second.T) * (hidden > 0)
@@ -233,6 +234,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
     codec = None if case.scheme == "fp32" else make_case_codec(case)
     feedback = [ErrorFeedback(PARAMETERS) for _ in workers]
     residual, size = [], []
+    # Steps in which all workers together see every training image once.
     pass_steps = max(1, len(learner.y) // (BATCH * case.workers))
     for step in range(case.steps):
         chosen = batches.integers(0, len(learner.y), (case.workers, BATCH))

@@ -126,7 +126,8 @@ class TwoShotExchange:
             left: float32[part_elements(n)], error feedback of the means that this rank rounds. Changed in place.
         """
         blocks = quantise(padded(x, self.workers), self.bits)
-        sent = torch.from_numpy(blocks.reshape(self.workers, -1, blocks.shape[1]))  # a part for each rank
+        # [ranks, blocks of a part, bytes]: row r is the part that rank r adds up.
+        sent = torch.from_numpy(blocks.reshape(self.workers, -1, blocks.shape[1]))
         got, found = torch.empty_like(sent), torch.empty_like(sent)
         dist.all_to_all_single(got, sent, group=self._group)
         total = left.copy()
@@ -175,6 +176,7 @@ def two_shot_hook(state: TwoShotState, bucket: GradBucket) -> torch.futures.Futu
         except BaseException as error:
             done.set_exception(error)  # type: ignore[arg-type]  # torch's annotation has the value's type here
 
+    # Handed to the one thread of the exchange: DDP goes on with the backward pass, and collectives keep their order.
     state.exchange.thread.submit(work)
     return done
 

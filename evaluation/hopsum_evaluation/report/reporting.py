@@ -127,7 +127,8 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     settings, path = Settings(options.seed, options.size), options.output_dir / JSON_NAME
     earlier = same_run(settings, path) if options.resume else None
-    options.output_dir.mkdir(parents=True, exist_ok=True)  # before anything is measured
+    # Before anything is measured: hours of figures would have no place.
+    options.output_dir.mkdir(parents=True, exist_ok=True)
     return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path), earlier)
 
 
@@ -160,6 +161,7 @@ def collect(
 
             plain = _lines(name, console)
 
+            # Defaults bind this turn of the loop: a closure would see the variables of the next one.
             def tell(done: float, now: str, task: Any = task, plain: Tell = plain) -> None:
                 progress.update(task, completed=done, now=now)
                 plain(done, now)
@@ -268,6 +270,7 @@ def write_report(report: dict[str, Any], path: Path) -> None:
     """Write a report as JSON, whole or not at all. Numbers that are not finite become null."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(_finite(report), indent=1) + "\n")
+    # A replacement is atomic: a run that is killed leaves the last whole report.
     part.replace(path)
 
 

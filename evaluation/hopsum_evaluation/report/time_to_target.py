@@ -134,6 +134,7 @@ def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
 
 def runs_by_seed(runs: Sequence[Run], ours: str = "") -> list[dict[str, Run]]:
     """Group trainings by seed, each group by scheme. Seeds without a training of `ours` are left out."""
+    # Seeds are paired, since trainings of one seed share parameters and batches: their ratios vary less than means do.
     found: dict[int, dict[str, Run]] = defaultdict(dict)
     for run in runs:
         found[run["repeat"]][run["scheme"]] = run
@@ -311,7 +312,9 @@ def curves(model: AccuracyModel, name: str, runs: Sequence[Run], rate: str) -> P
         same = [run["points"] for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]
         together = [each for each in zip(*same, strict=True) if all(p[2] is not None for p in each)]
         points = [(fmean(p[1] for p in each), model.shown(fmean(p[2] for p in each))) for each in together]
-        series += [Series.of(scheme, points)] if points else []  # none if training was not finite from the start
+        # A training that was not finite from the start has no points.
+        if points:
+            series.append(Series.of(scheme, points))
     last_s = max(run["points"][-1][1] for run in runs if run["rate"] == rate)
     series.append(Series("target", [0, last_s], [model.shown(model.target)] * 2, reference=True))
     title = f"Time to {model.goal}, {model.words}, {rate} links, mean of the seeds"
