@@ -28,6 +28,7 @@ from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRu
 from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_topologies.switch_testbed import NATIVE_PORT, SWITCH, native_testbed
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MembershipError
 
 pytestmark = pytest.mark.system
@@ -134,7 +135,7 @@ def test_two_jobs_on_one_switch(controller: Controller) -> None:
         means = _sum(jobs[2:])
         assert means[0] == means[1]
         _close(jobs)
-        _until(lambda: [job.state.name for job in cluster.jobs()] == ["FORMING"])
+        _until(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
         operator.delete("second")
         assert operator.switches()[0].slots_used == 0
 
@@ -210,12 +211,12 @@ def test_workers_go_on_while_the_controller_is_away(controller: Controller) -> N
         jobs = controller.connect_all("train", token)
     assert _sum(jobs) == [[0.5, 2]] * 2
     with controller.running() as cluster:
-        assert [job.state.name for job in cluster.jobs()] == ["RUNNING"]
+        assert [job.state for job in cluster.jobs()] == [pb.JOB_STATE_RUNNING]
         assert _sum(jobs) == [[0.5, 2]] * 2
         heard = lambda: [member.statistics.get("allreduces") for member in cluster.job("train").members]  # noqa: E731
         _until(lambda: heard() == [2, 2])
         _close(jobs)
-        _until(lambda: cluster.job("train").state.name == "FORMING")
+        _until(lambda: cluster.job("train").state == pb.JOB_STATE_FORMING)
 
 
 def _until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

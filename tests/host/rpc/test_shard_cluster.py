@@ -29,6 +29,7 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import format_membership
 
 from .test_cluster import LEASE_S, Controller, _close, _until
@@ -136,7 +137,7 @@ def test_a_job_over_two_switches(
         assert {"switch", "switch, shard 1", "slots, shard 1"} <= set(checks)
         assert {each["status"] for each in checks.values()} <= {"pass", "skip"}, checks
         _close(jobs)
-        _until(lambda: [job.state.name for job in cluster.jobs()] == ["FORMING"])
+        _until(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
         operator.delete("train")
         assert [each.slots_used for each in operator.switches()] == [0, 0]
 

@@ -24,6 +24,7 @@ from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.cluster import ClusterController, JobRequest
 from hopsum_controlplane.cluster.cluster_controller import GRACE_S
+from hopsum_wire.control import control_pb2 as pb
 
 from .test_cluster import LEASE_S, SLOTS, Controller, _close, _sum, _until
 from .test_cluster import controller as controller
@@ -149,5 +150,5 @@ def test_a_fork_that_exits_closes_nothing(controller: Controller, desk: tuple[Cl
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert _sum(jobs) == [[0.5, 2]] * 2
-    assert [member.phase.name for member in cluster.job("train").members] == ["IN", "IN"]
+    assert [member.phase for member in cluster.job("train").members] == [pb.MEMBER_PHASE_IN] * 2
     _close(jobs)
