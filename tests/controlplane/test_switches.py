@@ -141,31 +141,6 @@ def test_pushing_again_forgets_everything(
     SwitchController(device, switch_endpoint).create_job(make_spec())
 
 
-def test_a_new_controller_removes_what_it_is_told_to(
-    start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
-) -> None:
-    device = start()
-    old = SwitchController(device, switch_endpoint).create_job(make_spec())
-    controller = SwitchController(device, switch_endpoint, remove_existing=True)
-    assert installed_entries(device) == expected()
-    assert device.read_groups() == []
-    assert controller.create_job(make_spec()).generation > old.generation
-
-
-def test_two_switches_in_one_process(
-    start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
-) -> None:
-    devices = [start(device_id) for device_id in (0, 1)]
-    controllers = [SwitchController(device, switch_endpoint) for device in devices]
-    jobs = [
-        controller.create_job(make_spec(workers=workers))
-        for controller, workers in zip(controllers, (2, 4), strict=True)
-    ]
-    assert [installed_entries(device) for device in devices] == [expected(job) for job in jobs]
-    controllers[0].delete_job(jobs[0])
-    assert [installed_entries(device) for device in devices] == [expected(), expected(jobs[1])]
-
-
 def test_the_wrong_device_id(start: Start) -> None:
     device = start()
     address = device.where.rpartition(" ")[2]

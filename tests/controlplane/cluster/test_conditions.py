@@ -18,56 +18,18 @@ from hopsum_controlplane.cluster import (
     SwitchUnavailableError,
     UnauthenticatedError,
 )
-from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.tables import admit
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, enter, state_of
+from .world import LEASE_S, Cluster, state_of
 
 
 def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
     device = cluster.devices[name]
     assert isinstance(device, FakeDevice)
     return device
-
-
-def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
-    crew = cluster.run()
-    cluster.run("other", workers=3)
-    device_of(cluster).counters["job_events"] = {0: 5}
-    before, actual = cluster.controller.jobs(), cluster.installed_entries()
-    cluster.clock.sleep(1000)
-    cluster.start()
-    assert [(job.name, state_of(job), job.generation) for job in cluster.controller.jobs()] == [
-        (job.name, JobState.RUNNING, job.generation) for job in before
-    ]
-    assert cluster.installed_entries() == actual
-    cluster.controller.tick()  # silence of the controller is not silence of its members
-    assert crew[0].beat() == HeartbeatResult(JobState.RUNNING, crew[0].generation, "")
-    assert cluster.controller.job("job").counters["added"] == 5
-
-
-def test_a_restarted_switch_gets_new_generations(cluster: Cluster) -> None:
-    crew, forming = cluster.run(), cluster.make("forming")
-    forming[0].join()
-    old = crew[0].generation
-    device_of(cluster).entities.clear()
-    cluster.clock.sleep(cluster.config.reconcile_interval_s - 1)
-    for worker in (*crew, forming[0]):
-        worker.beat()
-    cluster.controller.tick()
-    assert crew[0].beat().generation == old  # nobody has looked yet
-    cluster.clock.sleep(1)
-    cluster.controller.tick()
-    beat = crew[0].beat()
-    assert beat.generation == 0
-    assert "switch s1 lost entries: job 'job'" in beat.reason
-    assert forming[0].beat() == HeartbeatResult(JobState.FORMING, 0, "")
-    enter(crew)
-    assert crew[0].generation > old
-    cluster.check()
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -92,24 +54,6 @@ def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog:
     assert "jobs[generation=5]" in caplog.text
     cluster.check()
     assert {state_of(job) for job in cluster.controller.jobs()} == {JobState.RUNNING}
-
-
-def test_one_job_loses_an_entry(cluster: Cluster) -> None:
-    crew, other = cluster.run(), cluster.run("other")
-    device = device_of(cluster)
-    worker = next(
-        entry for entry in device.read_table(admit.WORKERS) if entry.match["generation"] == crew[0].generation
-    )
-    rewrite = next(entry for entry in device.read_table("rewrite") if entry.match["generation"] == other[0].generation)
-    device.write([Delete(worker), Modify(replace(rewrite, params={**rewrite.params, "dst_port": 1}))])
-    cluster.clock.sleep(LEASE_S - 1)
-    for each in (*crew, *other):
-        each.beat()
-    cluster.clock.sleep(1)
-    cluster.controller.tick()
-    assert state_of(cluster.controller.job("job")) is JobState.FORMING
-    assert other[0].beat() == HeartbeatResult(JobState.RUNNING, other[0].generation, "")
-    cluster.check()
 
 
 def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> None:
@@ -146,27 +90,6 @@ def test_a_switch_that_refuses_is_asked_again(cluster: Cluster) -> None:
     assert other[0].beat().reason == ""
     cluster.check()
     assert cluster.controller.job("job").condition == ""
-
-
-@pytest.mark.parametrize("failure", [Failure.UNANSWERED, Failure.UNREACHABLE])
-def test_a_switch_that_does_not_answer(cluster: Cluster, failure: Failure) -> None:
-    crew, device = cluster.make(), device_of(cluster)
-    device.fail(at=device.updates + 2, failure=failure)
-    crew[0].join()
-    crew[1].join()  # is not refused: its job waits
-    pending = crew[0].membership()
-    assert isinstance(pending, Pending)
-    assert pending.condition != ""
-    for _ in range(3):
-        cluster.clock.sleep(1.0)
-        cluster.controller.tick()
-    device.repair()
-    cluster.clock.sleep(4.0)
-    for worker in crew:
-        worker.beat()
-    cluster.controller.tick()
-    assert isinstance(crew[0].membership(), dict)
-    cluster.check()
 
 
 def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:

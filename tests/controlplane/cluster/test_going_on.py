@@ -98,19 +98,6 @@ def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     assert cluster.controller.job("job").last_refusal.startswith("join of job 'job': report: generation 0")
 
 
-def test_who_does_not_hear_of_a_generation_need_not_join_again(cluster: Cluster) -> None:
-    first, second = crew = cluster.run()
-    forget(cluster, crew)
-    for worker in crew:
-        worker.join()
-    assert isinstance(first.membership(), dict)  # and the second does not ask
-    forget(cluster, crew)
-    phases = [phase_of(member) for member in cluster.controller.job("job").members]
-    assert phases == [MemberPhase.OVER, MemberPhase.WAITING]
-    first.join()
-    assert document_of(second) == document_of(first)
-
-
 def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     generation, actual = first.generation, cluster.installed_entries()
@@ -137,17 +124,6 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
         worker.join()
     assert document_of(second)["resume"]["replaced"] == [1]
     cluster.check()
-
-
-def test_less_than_a_quorum_ends_the_generation(cluster: Cluster) -> None:
-    first, second, _ = cluster.run(workers=3, quorum=2)
-    pass_a_lease(cluster, first, second)
-    pass_a_lease(cluster, first)
-    beat = first.beat()
-    assert (beat.state, beat.generation) == (JobState.FORMING, 0)
-    assert beat.reason.endswith("nothing was heard of it for 10 s; 1 of 3 workers are left, a quorum is 2")
-    first.join()
-    assert first.membership() == Pending((1, 2), JobState.FORMING, gone_ranks=(1, 2), reason=beat.reason)
 
 
 def test_rounds_run_out(cluster: Cluster) -> None:

@@ -16,7 +16,6 @@ from hopsum_controlplane.cluster import (
     JobState,
     MemberPhase,
     Pending,
-    ResourceExhaustedError,
     UnauthenticatedError,
     UnknownJobError,
 )
@@ -213,16 +212,6 @@ def test_a_join_that_is_repeated_has_the_same_answer(cluster: Cluster) -> None:
     assert cluster.controller.job("job").generation == generation != 0
     cluster.start()
     assert first.join() == once
-
-
-def test_ranks_are_given_in_order(cluster: Cluster) -> None:
-    crew = cluster.make(workers=3)
-    assert [worker.join(rank=None).rank for worker in crew] == [0, 1, 2]
-    late = replace(crew[0].request(rank=None), incarnation=bytes(16), udp_port=9)
-    with pytest.raises(
-        ResourceExhaustedError, match="all 3 ranks of job 'job' are taken; say which rank this worker replaces"
-    ):
-        cluster.controller.join(late)
 
 
 def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     InvalidRequestError,
-    JobRequest,
     JobState,
     Pending,
     PortRule,
@@ -176,66 +175,7 @@ def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
     tree.check()
 
 
-def test_a_leaf_that_refuses_ends_the_generation_on_all(tree: Cluster) -> None:
-    crew = tree.make("train", 3, 16)
-    device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.REFUSED)
-    for worker in crew:
-        worker.join()
-    tree.check()
-    assert "switch s2 did not take it" in tree.controller.job("train").reason
-    tree.clock.sleep(2.0)
-    tree.controller.tick()
-    documents(crew)
-    tree.check()
-
-
-def test_a_leaf_that_does_not_answer_keeps_a_deleted_job(tree: Cluster) -> None:
-    tree.run("train", 3, 16)
-    device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
-    with pytest.raises(
-        SwitchUnavailableError, match=r"16 slots of switch 's1, s2, then s3' stay taken: s2: fake switch"
-    ):
-        tree.controller.delete_job("train")
-    assert tree.controller._cache.get("train").confirmed == ("s1",)
-    device(tree, "s2").repair()
-    tree.controller.delete_job("train")
-    tree.check()
-    assert tree.controller.jobs() == []
-
-
-def test_all_leave_and_come_again(tree: Cluster) -> None:
-    crew = tree.run("train", 3, 16)
-    for worker in crew:
-        worker.leave()
-    assert state_of(tree.controller.job("train")) is JobState.FORMING
-    tree.check()
-    for worker in crew:
-        worker.start_again()
-    documents(crew)
-    tree.check()
-
-
-def test_a_silent_worker_ends_the_generation(tree: Cluster) -> None:
-    crew = tree.run("train", 3, 16)
-    tree.clock.sleep(LEASE_S / 2)
-    for worker in crew[:2]:
-        worker.beat()
-    tree.clock.sleep(LEASE_S / 2)
-    tree.controller.tick()
-    assert "lease of rank 2 ran out" in crew[0].beat().reason
-    tree.check()
-
-
 # ---- the next controller -----------------------------------------------------------------------------------
-
-
-def test_the_next_controller_has_the_job(tree: Cluster) -> None:
-    crew = tree.run("train", 3, 16)
-    tree.start()
-    assert crew[2].beat().generation == crew[0].generation
-    tree.check()
-    tree.controller.delete_job("train")
-    tree.check()
 
 
 def test_a_link_of_a_job_is_gone(tree: Cluster) -> None:
@@ -245,12 +185,4 @@ def test_a_link_of_a_job_is_gone(tree: Cluster) -> None:
         tree.start()
     tree.config = replace(tree.config, links=())
     with pytest.raises(ControlPlaneError, match="switch 's3' has no ports"):
-        tree.start()
-
-
-def test_a_leaf_with_fewer_slots_than_before(tree: Cluster) -> None:
-    tree.controller.create_job(JobRequest("train", 4, 16))
-    leaf, other, spine = tree.config.switches
-    tree.config = replace(tree.config, switches=(leaf, replace(other, slots=8), spine))
-    with pytest.raises(ControlPlaneError, match=r"job 'train' is in the database .* switch 's2' does not have"):
         tree.start()

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -129,12 +127,6 @@ class Members:
         for number in numbers:
             self.tell(number, *words)
         return [self.hear(number) for number in numbers]
-
-    def kill(self, number: int) -> None:
-        process = self._pool.processes[number]
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join(ANSWER_S)
 
     def __enter__(self) -> Members:
         return self
