@@ -181,7 +181,7 @@ def test_packets_are_sent_captured_and_decoded(tmp_path: Path) -> None:
     (files,) = re.findall(r"hopsum packet decode (\S+)", decoding)
     assert files == "captures/*.pcapng"
     found = command("hopsum packet decode captures/port1.pcapng --udp-port 24677", tmp_path)
-    assert re.search(r"generation 7: workers 0; 1 rounds in 1 slots, 0 complete; 1 UPDATE", found), found
+    assert re.search(r"hopsum UPDATE ADD32 worker 0 generation 7 slot 3 round 1$", found, re.MULTILINE), found
     (line,) = [line for line in dissector.splitlines() if line.startswith("dissector=")]
     path = subprocess.run(
         ["sh", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {line}; echo "$dissector"'],

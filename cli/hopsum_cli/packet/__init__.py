@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum packet`: one packet by hand, and captures as rounds.
+"""`hopsum packet`: one packet by hand, and the packets of captures.
 
 packet_exchange   key=value arguments to a packet, one packet to a switch, and its answers
-captured_rounds   files of frames to generations, slots and rounds
-packet_command    the words send and decode: tables for people, values for programs
+captured_packets  files of frames to hopsum packets
+packet_command    the words send and decode: as text and as JSON
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words after `hopsum packet`: send and decode, as tables for people and as values for programs."""
+"""The words after `hopsum packet`: send and decode, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import ipaddress
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from hopsum_cli.packet.captured_rounds import Capture, Generation, Round, generations_of, in_order_of_time, read_capture
+from hopsum_cli.packet.captured_packets import Capture, CapturedPacket, read_capture
 from hopsum_cli.packet.packet_exchange import (
     Address,
     AnswerLimits,
     PacketError,
     PacketExchange,
+    header_values,
     over_interface,
     over_udp,
     parse_arguments,
@@ -25,13 +26,11 @@ from hopsum_cli.packet.packet_exchange import (
     values_of,
 )
 from hopsum_wire import HOPSUM_UDP_PORT
-from hopsum_wire._layout import Op
+from hopsum_wire.scapy import Hopsum
 
 NO_ANSWER = """\
 no answer. A switch answers an UPDATE when its round is complete, a PROBE at once, and a packet that it drops never.
 The counter `drops` of the switch has the reason: hopsum switch-ctl snapshot --name HopsumIngress.drops"""
-
-_HEADING: Final = ("slot", "round", "op", "sent by", "again", "sum of", "result to", "stale", "missing, and the rest")
 
 
 def print_exchange(exchange: PacketExchange) -> None:
@@ -49,89 +48,27 @@ def exchange_values(exchange: PacketExchange) -> dict[str, Any]:
     return {"way": exchange.way, "sent": values_of(exchange.sent), "answers": answers}
 
 
-def print_captures(captures: Sequence[Capture], generations: Sequence[tuple[Generation, Sequence[Round]]]) -> None:
-    """Print what is in files, and these rounds of each generation."""
+def print_captures(captures: Sequence[Capture], packets: Sequence[CapturedPacket]) -> None:
+    """Print the counts of each file, and a line for each of these packets. Times count from the first one."""
     for capture in captures:
-        print(_capture_line(capture))
-        for note in capture.notes:
-            print(f"  {note}")
-    for generation, rounds in generations:
-        print(f"\n{_generation_line(generation)}")
-        for line in _table(generation, rounds) if rounds else ():
-            print(line)
-        if len(rounds) < len(generation.rounds):
-            print(f"{len(generation.rounds) - len(rounds)} rounds are not shown")
+        parts = [f"{capture.path}: {capture.frames} frames, {len(capture.packets)} hopsum packets"]
+        for what, counts in (("foreign", capture.foreign), ("malformed", capture.malformed)):
+            if counts:
+                parts.append(f"{counts.total()} {what} ({_counts(counts)})")
+        print(", ".join(parts))
+    for packet in packets:
+        header = packet.header
+        # The layer's own summary, so that `decode`, `send` and scapy name a packet alike.
+        summary = Hopsum(header.pack()).mysummary()
+        more = [f"flags {'+'.join(header_values(header)['flags'])}"] if header.flags else []
+        more += [f"held {header.held}"] if header.held else []
+        more += [f"contributors {_ranks(header.contributors)}"] if header.contributors else []
+        after_s = packet.time_s - packets[0].time_s
+        print(f"{after_s:.6f}  {packet.source} > {packet.destination}  {' '.join([summary, *more])}")
 
 
-def _capture_line(capture: Capture) -> str:
-    parts = [f"{capture.path}: {capture.frames} frames, {len(capture.packets)} hopsum packets"]
-    for what, counts in (("foreign", capture.foreign), ("malformed", capture.malformed)):
-        if counts:
-            parts.append(f"{counts.total()} {what} ({_counts(counts)})")
-    return ", ".join(parts)
-
-
-def _generation_line(generation: Generation) -> str:
-    rounds = generation.rounds.values()
-    complete = sum(found.complete for found in rounds)
-    slots = len({found.slot for found in rounds})
-    return (
-        f"generation {generation.number}: workers {_ranks(generation.workers)}; {len(rounds)} rounds in {slots} slots,"
-        f" {complete} complete; {_counts(generation.packets)}; {sum(found.sent_again for found in rounds)} sent again,"
-        f" {sum(found.answered_again for found in rounds)} answered again"
-    )
-
-
-def _table(generation: Generation, rounds: Iterable[Round]) -> Iterator[str]:
-    """Yield a heading and a line for each round, as wide as the widest needs: a terminal may be narrower."""
-    rows = [_HEADING, *(_row(found, generation.workers) for found in rounds)]
-    # No wrapping: a wrapped row of a wide table cannot be read, and `less -S` scrolls.
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _row(found: Round, workers: set[int]) -> tuple[str, ...]:
-    return (
-        str(found.slot),
-        str(found.round),
-        _op(found.op),
-        _ranks(found.updates),
-        str(found.sent_again or ""),
-        _ranks(found.contributors),
-        _times(found.results),
-        _times(found.stale),
-        "; ".join(remarks(found, workers)),
-    )
-
-
-def remarks(found: Round, workers: set[int]) -> list[str]:
-    """Return what is missing in a round, and what happened beside contributions and results."""
-    said = [] if found.complete else ["no RESULT"]
-    for words, ranks in (
-        ("no UPDATE of", found.silent(workers)),
-        ("not in the sum:", found.left_out()),
-        ("no RESULT to", found.without_result()),
-    ):
-        if ranks:
-            said.append(f"{words} {_ranks(ranks)}")
-    if found.held:
-        said.append(f"the slot held round {', '.join(map(str, sorted(found.held)))}")
-    for words, count in (
-        ("FLUSH", found.flushes),
-        ("PROBE", found.probes.total()),
-        ("STATE", found.states.total()),
-        ("PARTIAL", found.partials.total()),
-    ):
-        if count:
-            said.append(f"{count} {words}")
-    return said
-
-
-def capture_values(
-    captures: Sequence[Capture], generations: Sequence[tuple[Generation, Sequence[Round]]]
-) -> dict[str, Any]:
-    """Return files, generations and these rounds as JSON values."""
+def capture_values(captures: Sequence[Capture], packets: Sequence[CapturedPacket]) -> dict[str, Any]:
+    """Return files and these packets as JSON values."""
     files = [
         {
             "file": str(capture.path),
@@ -139,61 +76,27 @@ def capture_values(
             "hopsum": len(capture.packets),
             "foreign": dict(capture.foreign),
             "malformed": dict(capture.malformed),
-            "notes": capture.notes,
         }
         for capture in captures
     ]
-    return {"files": files, "generations": [_generation_values(*each) for each in generations]}
-
-
-def _generation_values(generation: Generation, rounds: Sequence[Round]) -> dict[str, Any]:
-    everything = generation.rounds.values()
-    return {
-        "generation": generation.number,
-        "workers": sorted(generation.workers),
-        "packets": dict(generation.packets),
-        "rounds_seen": len(everything),
-        "rounds_complete": sum(found.complete for found in everything),
-        "sent_again": sum(found.sent_again for found in everything),
-        "answered_again": sum(found.answered_again for found in everything),
-        "rounds": [_round_values(found, generation.workers) for found in rounds],
-    }
-
-
-def _round_values(found: Round, workers: set[int]) -> dict[str, Any]:
-    counted = ("updates", "partials", "results", "stale", "probes", "states")
-    return {
-        "slot": found.slot,
-        "round": found.round,
-        "op": _op(found.op),
-        "first_s": found.first_s,
-        "last_s": found.last_s,
-        "complete": found.complete,
-        **{name: {str(rank): count for rank, count in sorted(getattr(found, name).items())} for name in counted},
-        "flushes": found.flushes,
-        "contributors": sorted(found.contributors),
-        "held": sorted(found.held),
-        "silent": sorted(found.silent(workers)),
-        "left_out": sorted(found.left_out()),
-        "without_result": sorted(found.without_result()),
-    }
-
-
-def _op(op: int) -> str:
-    return Op(op).name if op in list(Op) else ""
+    shown = [
+        {
+            "time_s": packet.time_s,
+            "source": packet.source,
+            "destination": packet.destination,
+            **header_values(packet.header),
+        }
+        for packet in packets
+    ]
+    return {"files": files, "packets": shown}
 
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
-def _ranks(ranks: Iterable[int]) -> str:
-    return " ".join(map(str, sorted(ranks)))
-
-
-def _times(counts: Counter[int]) -> str:
-    """Return ranks, with the number of answers where there were several."""
-    return " ".join(f"{rank}x{count}" if count > 1 else str(rank) for rank, count in sorted(counts.items()))
+def _ranks(bitmap: int) -> str:
+    return ",".join(str(rank) for rank in range(bitmap.bit_length()) if bitmap >> rank & 1)
 
 
 # The words after `hopsum packet`.
@@ -212,7 +115,7 @@ _SHOWN_PORTS = 5
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
-        prog="hopsum packet", description="Send one packet by hand, or list the rounds in a capture."
+        prog="hopsum packet", description="Send one packet by hand, or list the packets of a capture."
     )
     words = parser.add_subparsers(required=True, metavar="WORD")
     _add_send(words)
@@ -286,7 +189,7 @@ def _add_send(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _add_decode(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    summary = "list captures of one switch by generation, slot and round"
+    summary = "list the hopsum packets of captures in order of time"
     word = words.add_parser("decode", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     word.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="pcap or pcapng files; several are put in order of time"
@@ -300,11 +203,6 @@ def _add_decode(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     word.add_argument("--generation", type=int, metavar="N", help="show this generation only")
     word.add_argument("--slot", type=int, metavar="N", help="show this slot only")
-    word.add_argument(
-        "--unusual",
-        action="store_true",
-        help="show only rounds in which something was missing, came twice or was asked for",
-    )
     word.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     word.set_defaults(run=_decode)
 
@@ -340,33 +238,22 @@ def _send(options: argparse.Namespace) -> int:
 
 def _decode(options: argparse.Namespace) -> int:
     captures = [read_capture(path, options.udp_port) for path in options.files]
-    generations = [
-        (generation, _chosen(generation, options))
-        for generation in generations_of(in_order_of_time(captures))
-        if options.generation in (None, generation.number)
+    packets = [
+        packet
+        for packet in sorted(
+            (packet for capture in captures for packet in capture.packets), key=lambda each: each.time_s
+        )
+        if options.generation in (None, packet.header.generation) and options.slot in (None, packet.header.slot)
     ]
     if options.json:
-        print(json.dumps(capture_values(captures, generations)))
+        print(json.dumps(capture_values(captures, packets)))
     else:
-        print_captures(captures, generations)
-    # Status 1 also with an empty table, for scripts that look for traffic.
+        print_captures(captures, packets)
+    # Status 1 also with an empty list, for scripts that look for traffic.
     if not any(capture.packets for capture in captures):
-        print(f"hopsum packet: {_nothing_found(captures, options.udp_port)}", file=sys.stderr)
+        # The service is often at another port on loopback: the counts of foreign frames name the ports that were seen.
+        foreign = sum((capture.foreign for capture in captures), Counter[str]())
+        seen = f" among {_counts(foreign)}; --udp-port names another port" if foreign else ""
+        print(f"hopsum packet: no hopsum packet to or from UDP port {options.udp_port}{seen}", file=sys.stderr)
         return 1
     return 0
-
-
-def _chosen(generation: Generation, options: argparse.Namespace) -> list[Round]:
-    return [
-        found
-        for found in generation.rounds.values()
-        if options.slot in (None, found.slot) and not (options.unusual and found.is_plain(generation.workers))
-    ]
-
-
-def _nothing_found(captures: Sequence[Capture], udp_port: int) -> str:
-    # The service is often at another port on loopback: the ports that were seen are the best hint.
-    ports: Counter[int] = sum((capture.udp_ports for capture in captures), Counter())
-    seen = ", ".join(f"{port} ({count})" for port, count in ports.most_common(_SHOWN_PORTS))
-    said = f"no hopsum packet to or from UDP port {udp_port}"
-    return f"{said}; datagrams went to UDP ports {seen}: --udp-port names another" if seen else said

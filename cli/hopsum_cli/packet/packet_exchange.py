@@ -185,14 +185,18 @@ def values_of(packet: Packet) -> dict[str, Any]:
     whole = packet.__class__(bytes(packet))
     payload = payload_of(whole)
     raw = Header.unpack(bytes(whole[Hopsum])[:HOPSUM_BYTES])
-    values: dict[str, Any] = {field.name: getattr(raw, field.name) for field in HOPSUM_FIELDS}
-    values["kind"] = _name(Kind, raw.kind)
-    values["op"] = _name(Op, raw.op)
-    values["flags"] = [flag.name for flag in Flag if raw.flags & flag]
+    values = header_values(raw)
     if payload:
         name, elements = _elements(raw.kind, raw.op, payload)
         values[name] = payload.hex() if name == "bytes" else elements
     return values
+
+
+def header_values(header: Header) -> dict[str, Any]:
+    """Return the fields of a header by name, with names for kind, op and flags."""
+    values: dict[str, Any] = {field.name: getattr(header, field.name) for field in HOPSUM_FIELDS}
+    flags = [flag.name for flag in Flag if header.flags & flag]
+    return {**values, "kind": _name(Kind, header.kind), "op": _name(Op, header.op), "flags": flags}
 
 
 def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:
