@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job over a spine and two leaves: asked for, made, ended; and real workers through three native engines."""
+"""One job over a spine and two leaves: asked for, made, ended."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,24 +19,29 @@ from hopsum_controlplane import (
     LeafGroup,
     ParentEndpoint,
     SwitchController,
+    SwitchEndpoint,
     TreeSpec,
+    WorkerEndpoint,
     create_tree,
     delete_tree,
 )
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import Failure, FakeDevice
-from hopsum_wire import Event, Op
 from hopsum_wire.membership import membership_document
 
 from ..host.protocol.jobs import TABLE, TABLE6, TABLE16
-from ..host.protocol.network import Network, Weather, make_task
-from .tree_bed import CLOCK_S, Fabric, endpoint, worker_at
 
-pytestmark = pytest.mark.system
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
-LOSSY = Weather(drop=0.05, duplicate=0.05)
-CALM = Weather(drop=0, duplicate=0, delay_s=0.001, straggle=0)
+CLOCK_S = 1_000_000.0
+
+
+def endpoint(node: int) -> SwitchEndpoint:
+    """Return the address of a switch: 0 is the spine."""
+    return SwitchEndpoint(f"02:00:00:00:00:{0xA0 + node:02x}", f"10.9.0.{node + 1}")
+
+
+def worker_at(rank: int, port: int) -> WorkerEndpoint:
+    return WorkerEndpoint(rank, port, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)
 
 
 def racks(*sizes: int) -> tuple[LeafGroup, ...]:
@@ -52,70 +55,6 @@ def racks(*sizes: int) -> tuple[LeafGroup, ...]:
 def spec(*sizes: int, **options: Any) -> TreeSpec:
     tables = {"table": TABLE, "table16": TABLE16, "table6": TABLE6 if sum(sizes) <= 9 else None}
     return TreeSpec("tree", racks(*sizes), 4, **{**tables, **options})
-
-
-# ---- through native engines --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 1), (4, 4)], ids=str)
-def test_sums_are_exact_with_loss_on_every_link(sizes: tuple[int, ...]) -> None:
-    """Two generations one after the other, on the same registers."""
-    for seed in range(SCALE):
-        rng = random.Random(seed)
-        fabric = Fabric(Network(rng, LOSSY), sizes)
-        for _ in range(2):
-            tree = create_tree(replace(spec(*sizes, table=TABLE), racks=fabric.racks), fabric.controllers)
-            fabric.run(tree.generation, 4, [make_task(rng, sum(sizes)) for _ in range(4)])
-            delete_tree(tree, fabric.controllers)
-
-
-def test_every_operation_through_the_tree() -> None:
-    rng = random.Random(9)
-    fabric = Fabric(Network(rng, LOSSY), (2, 2))
-    tree = create_tree(spec(2, 2), fabric.controllers)
-    tasks = {task.op: task for task in (make_task(rng, 4) for _ in range(80))}
-    assert set(tasks) == set(Op)
-    fabric.run(tree.generation, 4, list(tasks.values()))
-
-
-def test_a_link_between_racks_carries_a_quarter_of_a_flat_layout() -> None:
-    """Two racks of four, no loss, counted frames: one PARTIAL up and one RESULT down a chunk, not four of each."""
-    task = make_task(random.Random(1), 8)
-    chunks = task.payloads.shape[1]
-    fabric = Fabric(Network(random.Random(2), CALM), (4, 4))
-    tree = create_tree(spec(4, 4), fabric.controllers)
-    fabric.run(tree.generation, 4, [task])
-    in_tree = dict(fabric.frames)
-    assert in_tree == {(1, 0): chunks, (0, 1): chunks, (2, 0): chunks, (0, 2): chunks}
-    delete_tree(tree, fabric.controllers)
-    fabric.frames.clear()
-    fabric.forward_to_spine()
-    members = tuple(replace(one, port=1 + at) for at, rack in enumerate(fabric.racks) for one in rack.workers)
-    flat = fabric.controllers[0].create_job(JobSpec("flat", members, 4, TABLE, table16=TABLE16, table6=TABLE6))
-    fabric.run(flat.generation, 4, [task], flat=True)
-    assert fabric.frames == {link: 4 * frames for link, frames in in_tree.items()}
-
-
-def test_what_the_switches_counted() -> None:
-    fabric = Fabric(Network(random.Random(3), CALM), (2, 2))
-    tree = create_tree(spec(2, 2), fabric.controllers)
-    task = make_task(random.Random(4), 4)
-    chunks = task.payloads.shape[1]
-    fabric.run(tree.generation, 4, [task])
-    cells = [device.engine.counters for device in fabric.devices]
-    events = [
-        {
-            Event(at % 16): cell.packets
-            for at, cell in enumerate(one.read_all("HopsumIngress.slot.job_events"))
-            if cell.packets
-        }
-        for one in cells
-    ]
-    assert events[0] == {Event.ADDED: 2 * chunks, Event.COMPLETED: chunks}
-    assert events[1] == events[2] == {Event.ADDED: 2 * chunks, Event.CLOSED: chunks, Event.TAKEN: chunks}
-
-
-# ---- made and ended ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ import pytest
 from hopsum_switch.cli import main
 from hopsum_switch.engine import Engine
 from hopsum_switch.observe.trace import Trace, render
-from hopsum_switch.program import load_program
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
-from .programs import PATHS, frames, station
 
 PLACE = "test.p4(42): the construct"
 EXTRA: Json = {"type": "header", "value": "extra"}
@@ -161,22 +159,6 @@ def test_what_a_parser_sets_is_told() -> None:
     builder.states[0]["parser_ops"].append({"op": "set", "parameters": [M, field("h", "b")]})
     record, _ = run(builder)
     assert record["steps"][0]["events"] == [{"assign": "scalars.m", "old": "0x0", "new": "0x4", "source": None}]
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_looking_at_values_changes_nothing(path: Any) -> None:
-    program = load_program(path.read_text())
-    texts: list[str] = []
-    trace = Trace(lambda record: texts.append(render(record)), values=True)
-    engines = [Engine(program), Engine(program, observer=trace)]
-    if path == PATHS[0]:
-        engines = [station(), station(trace)]
-    for number, (port, data) in enumerate(frames(3, 200), 1):
-        first, second = (engine.process(port, data, now_us=number) for engine in engines)
-        assert first == second
-    assert len(texts) == 200
-    for name in program.registers:
-        assert engines[0].registers.read_all(name) == engines[1].registers.read_all(name)
 
 
 def test_values_need_a_trace(capsys: pytest.CaptureFixture[str]) -> None:

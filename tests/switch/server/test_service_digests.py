@@ -75,17 +75,6 @@ def test_a_sample_goes_to_the_primary_at_once(bridge: tuple[Controller, MemoryPo
     assert (second.digest_id, second.list_id, samples(second)[0][0]) == (IDS["probed_t"], 1, 14)
 
 
-def test_lists_are_full_or_due(bridge: tuple[Controller, MemoryPort, SwitchServer]) -> None:
-    controller, port, _ = bridge
-    controller.write(configure(INSERT, max_list_size=3, max_timeout_ns=3600 * 10**9))
-    for source in range(1, 5):
-        port.inject(frame(source))
-    assert samples(told(controller)) == [(1, 3), (2, 3), (3, 3)]
-    controller.write(configure(MODIFY, max_timeout_ns=50_000_000))
-    port.inject(frame(5))
-    assert samples(told(controller)) == [(4, 3), (5, 3)]
-
-
 def test_a_list_is_due_though_no_packet_comes(bridge: tuple[Controller, MemoryPort, SwitchServer]) -> None:
     controller, _, switch = bridge
     controller.write(configure(INSERT, max_timeout_ns=20_000_000))
