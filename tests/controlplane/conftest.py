@@ -13,11 +13,22 @@ from typing import Any
 import grpc
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchEndpoint, WorkerEndpoint, artifacts
+from hopsum_controlplane import (
+    ControlPlaneError,
+    JobSpec,
+    SwitchController,
+    SwitchEndpoint,
+    WorkerEndpoint,
+    artifacts,
+)
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.p4info import P4Info
+from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
+NOW = 1_700_000_000
+MakeSpec = Callable[..., JobSpec]
+Connect = Callable[..., SwitchController]
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 
@@ -28,7 +39,7 @@ def switch_endpoint() -> SwitchEndpoint:
 
 
 @pytest.fixture
-def make_spec() -> Callable[..., JobSpec]:
+def make_spec() -> MakeSpec:
     def make(
         name: str = "job",
         workers: int = 3,
@@ -43,6 +54,16 @@ def make_spec() -> Callable[..., JobSpec]:
         return JobSpec(name, endpoints, slots, table, **options)
 
     return make
+
+
+@pytest.fixture
+def connect(switch_endpoint: SwitchEndpoint) -> Connect:
+    """Return what makes a controller whose clock stands."""
+
+    def connect(device: FakeDevice, **options: Any) -> SwitchController:
+        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)
+
+    return connect
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from hopsum_controlplane import (
     ControlPlaneError,
     GenerationAllocator,
     Job,
-    JobSpec,
     SwitchController,
     SwitchEndpoint,
 )
@@ -23,20 +21,8 @@ from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import admit, reply
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
+from .conftest import NOW, Connect, MakeSpec
 from .test_audit import ENTRIES, altered, desired, entities_of
-
-NOW = 1_700_000_000
-
-MakeSpec = Callable[..., JobSpec]
-Connect = Callable[..., SwitchController]
-
-
-@pytest.fixture
-def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    def connect(device: FakeDevice, **options: object) -> SwitchController:
-        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
-
-    return connect
 
 
 @pytest.fixture

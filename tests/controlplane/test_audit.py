@@ -4,32 +4,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, Job, SwitchEndpoint
 from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.tables import address, admit, lookup, reply
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
-NOW = 1_700_000_000
+from .conftest import Connect, MakeSpec
+
 BUILDERS = (admit.jobs, admit.workers, lookup.lookup, reply.rewrite, reply.group)
 # A job with 3 workers: jobs, 3 workers, a lookup, 3 rewrites, a group.
 ENTRIES = 9
-
-MakeSpec = Callable[..., JobSpec]
-Connect = Callable[..., SwitchController]
-
-
-@pytest.fixture
-def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    def connect(device: FakeDevice, **options: object) -> SwitchController:
-        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
-
-    return connect
 
 
 def entities_of(job: Job) -> list[Entity]:

@@ -3,32 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, GenerationAllocator, JobSpec, SwitchController, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, GenerationAllocator, SwitchController, SwitchEndpoint
 from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry, Update
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
-from .conftest import TABLE16
+from .conftest import NOW, TABLE16, Connect, MakeSpec
 
-NOW = 1_700_000_000
 # Updates of a job with 3 workers: a lookup, 3 rewrites, 3 workers, a group, then `jobs`.
 UPDATES = 9
-
-MakeSpec = Callable[..., JobSpec]
-Connect = Callable[..., SwitchController]
-
-
-@pytest.fixture
-def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    def connect(device: FakeDevice, **options: object) -> SwitchController:
-        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
-
-    return connect
 
 
 def tables_of(batch: tuple[Update, ...]) -> list[str]:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
 from hopsum_controlplane import (
-    JobSpec,
     SwitchController,
     SwitchEndpoint,
     artifacts,
@@ -25,13 +24,12 @@ from hopsum_controlplane.errors import NotPrimaryError
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
 from ..support.black_holes import BlackHoles
+from .conftest import MakeSpec
 from .test_audit import STRANGERS, desired
 
 pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
 SHORT_S = 5.0
-
-MakeSpec = Callable[..., JobSpec]
 
 
 class Rig(NamedTuple):

@@ -23,13 +23,7 @@ from hopsum_controlplane.errors import SessionLostError
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, state_of
-
-
-def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
-    device = cluster.devices[name]
-    assert isinstance(device, FakeDevice)
-    return device
+from .world import LEASE_S, Cluster, device_of, state_of
 
 
 @pytest.mark.parametrize("restart", [False, True])

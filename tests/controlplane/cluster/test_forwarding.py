@@ -6,10 +6,10 @@ from __future__ import annotations
 from hopsum_controlplane.cluster import JobState
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
 from hopsum_controlplane.tables import forward
-from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure
 
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, Worker, state_of, switch_config
+from .world import LEASE_S, Cluster, Worker, device_of, state_of, switch_config
 
 NETWORKS = {1: "10.0.1.1/32", 2: "10.0.1.2/32"}
 FLOOD = [*forward.broadcast([1, 2])]
@@ -52,8 +52,7 @@ def test_members_are_forwarded_to_from_their_joining_to_the_end_of_their_jobs(ma
     crew, other = cluster.make(), cluster.make("other")
     join(crew)
     assert same(cluster, stations())
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
+    device = device_of(cluster)
     written = [update.entity for batch in device.batches for update in batch]
     jobs = [each for each in written if isinstance(each, TableEntry) and each.table == "jobs"]
     assert all(written.index(station) < written.index(jobs[0]) for station in stations())  # who is told of a generation
@@ -72,8 +71,7 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
     join(crew)
     for worker in crew:
         assert isinstance(worker.membership(), dict)
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
+    device = device_of(cluster)
     stranger, moved = forward.l2({"02:00:00:00:08:01": 7, MACS[0]: 9})
     device.write([Insert(stranger), Modify(moved), Delete(forward.l2({MACS[1]: 2})[0])])
     cluster.clock.sleep(cluster.config.reconcile_interval_s / 2)
@@ -90,8 +88,7 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
 
 def test_a_write_of_it_that_fails_is_made_again(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, NETWORKS, l2_forwarding=True))
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
+    device = device_of(cluster)
     crew = cluster.make()
     device.fail(at=device.updates, failure=Failure.UNANSWERED)
     join(crew)

@@ -18,10 +18,9 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
-from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.membership import parse_membership
 
-from .world import LEASE_S, Cluster, Worker, enter, phase_of, state_of
+from .world import LEASE_S, Cluster, Worker, device_of, enter, phase_of, state_of
 
 NOBODY_NEW = {"start": None, "start_generation": 0, "allreduces": None, "replaced": []}
 
@@ -45,8 +44,7 @@ def pass_a_lease(cluster: Cluster, *heard: Worker) -> None:
 
 def forget(cluster: Cluster, crew: list[Worker]) -> None:
     """Let the switch forget its entries, and the controller see that."""
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
+    device = device_of(cluster)
     device.entities.clear()
     pass_a_lease(cluster, *crew)
     assert state_of(cluster.controller.job(crew[0].job)) is JobState.FORMING

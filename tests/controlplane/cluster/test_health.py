@@ -12,16 +12,15 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.job_status import Health
-from hopsum_controlplane.cluster.records import JobState
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.prometheus_metrics import collect
 from hopsum_controlplane.web.page_state import PageState
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
-from hopsum_wire.watch.snapshots import ago, state, tone
+from hopsum_wire.watch.snapshots import state, tone
 
-from .world import LEASE_S, Cluster, Worker, state_of, switch_config
+from .world import LEASE_S, Cluster, Worker, switch_config
 
 
 @pytest.fixture
@@ -77,13 +76,6 @@ def test_a_job_that_nobody_is_in_is_idle(cluster: Cluster) -> None:
         worker.leave()
     cluster.controller.tick()
     is_now(cluster, Health.IDLE, "its last generation ended: all its workers have left")
-
-
-def test_a_rank_that_left_while_others_are_in(cluster: Cluster) -> None:
-    crew = cluster.run("job", 3)
-    crew[1].leave()
-    assert state_of(view(cluster)) is JobState.RUNNING
-    is_now(cluster, Health.STALLED, "rank 1 has left", "ranks 0, 2 are left, 3 complete a sum")
 
 
 def test_a_quorum_goes_on_and_is_degraded(cluster: Cluster) -> None:
@@ -152,15 +144,6 @@ def test_a_refusal_has_its_time(cluster: Cluster) -> None:
         crew[0].join(wire_version=99)
     cluster.clock.sleep(400)
     assert view(cluster).last_refusal_age_s == 400
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s ago"), (119, "119 s ago"), (360, "6 min ago"), (7300, "2 h ago"), (200000, "2 days ago"),
-     (None, "at an unknown time")],
-)  # fmt: skip
-def test_times_in_words(seconds: float | None, words: str) -> None:
-    assert ago(seconds) == words
 
 
 def test_a_state_is_shown_with_its_health() -> None:

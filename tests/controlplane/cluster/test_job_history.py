@@ -9,11 +9,11 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.job_history import KEPT_EVENTS
 from hopsum_controlplane.cluster.job_status import JobCondition, SwitchTrouble, conditions_of, status_of
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
 
-from .world import LEASE_S, Cluster, enter
+from .world import LEASE_S, Cluster, device_of, enter
 
 
 def conditions(cluster: Cluster) -> dict[str, pb.JobCondition]:
@@ -29,12 +29,6 @@ def statuses(cluster: Cluster) -> list[bool]:
 
 def events(cluster: Cluster) -> list[str]:
     return [each.reason for each in cluster.controller.job("job").events]
-
-
-def device_of(cluster: Cluster) -> FakeDevice:
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
-    return device
 
 
 def test_conditions_become_true_one_after_the_other(cluster: Cluster) -> None:

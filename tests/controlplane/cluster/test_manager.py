@@ -14,25 +14,17 @@ from hopsum_controlplane.cluster import (
     HeartbeatResult,
     InvalidRequestError,
     JobState,
-    MemberPhase,
     Pending,
     UnauthenticatedError,
     UnknownJobError,
 )
 from hopsum_controlplane.cluster.cluster_controller import GRACE_S
-from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import parse_membership
 
 from .conftest import MakeCluster
-from .world import LEASE_S, TABLE, Cluster, enter, phase_of, state_of, switch_config
-
-
-def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
-    device = cluster.devices[name]
-    assert isinstance(device, FakeDevice)
-    return device
+from .world import LEASE_S, TABLE, Cluster, device_of, state_of, switch_config
 
 
 def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
@@ -182,54 +174,6 @@ def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> No
     cluster.controller.expire()
     assert crew[0].beat().generation == 0, "silence counts again"
     assert "the lease of rank 1 ran out" in cluster.controller.job("job").reason
-
-
-def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
-    first, second = cluster.run()
-    old_secret, old_request = second.secret, second.request()
-    second.start_again()
-    beat = first.beat()
-    assert beat.generation == 0
-    assert "rank 1 was started again, at 10.0.1.2:4001" in beat.reason
-    with pytest.raises(UnauthenticatedError, match="this one's; join again"):
-        cluster.controller.heartbeat("job", 1, old_secret)
-    with pytest.raises(UnauthenticatedError, match="taken its rank over"):
-        cluster.controller.join(old_request)
-    assert second.membership() == Pending((0,), JobState.FORMING, reason=beat.reason)
-    first.join()
-    assert isinstance(first.membership(), dict)
-    cluster.check()
-
-
-def test_a_join_that_is_repeated_has_the_same_answer(cluster: Cluster) -> None:
-    first, second = cluster.make()
-    once = first.join()
-    assert first.join() == once
-    assert first.join(rank=None) == once
-    second.join()
-    generation = cluster.controller.job("job").generation
-    assert first.join() == once
-    assert cluster.controller.job("job").generation == generation != 0
-    cluster.start()
-    assert first.join() == once
-
-
-def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
-    crew = cluster.make(observers=1)
-    observer = replace(crew[0], rank=64)
-    observer.join()
-    assert observer.membership() == Pending((0, 1), JobState.FORMING, gone_ranks=(0, 1))
-    enter(crew)
-    assert isinstance(observer.membership(), dict)
-    cluster.check()
-    assert [phase_of(each) for each in cluster.controller.job("job").members] == [MemberPhase.IN] * 3
-    cluster.clock.sleep(LEASE_S / 2)
-    for worker in crew:
-        worker.beat()
-    cluster.clock.sleep(LEASE_S / 2)
-    cluster.controller.tick()
-    assert state_of(cluster.controller.job("job")) is JobState.RUNNING
-    assert phase_of(cluster.controller.job("job").members[2]) is MemberPhase.LOST
 
 
 @pytest.mark.parametrize(

@@ -20,21 +20,15 @@ from hopsum_wire.watch.heartbeat import NAMES
 
 from .conftest import MakeCluster
 from .scraping import Values, parse
-from .world import LEASE_S, Cluster, Worker, switch_config
+from .world import LEASE_S, Cluster, Worker, device_of, switch_config
 
 
 def values_of(controller: ClusterController, **options: Any) -> Values:
     return parse(expose(controller, **options))
 
 
-def fake(cluster: Cluster) -> FakeDevice:
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
-    return device
-
-
 def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
-    device = fake(cluster)
+    device = device_of(cluster)
     crew = cluster.run("train", 2, 16)
     cluster.make("next", 3, 8)
     index = cluster.controller.job("train").job_index
@@ -106,7 +100,7 @@ def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
 
 def test_audits_and_what_they_repair(cluster: Cluster) -> None:
     cluster.run("train")
-    entities = fake(cluster).entities
+    entities = device_of(cluster).entities
     stray = next(key for key, entity in entities.items() if isinstance(entity, TableEntry) and entity.table == "jobs")
     entry = entities[stray]
     assert isinstance(entry, TableEntry)
@@ -138,7 +132,7 @@ def test_a_condition_has_a_reason(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(fake(cluster), "read_counter", fail)
+    monkeypatch.setattr(device_of(cluster), "read_counter", fail)
     assert values_of(cluster.controller)['switch_up{switch="s1"}'] == 0
     values = values_of(cluster.controller)
     assert {name for name in values if name.startswith("switch_condition") and values[name]} == {

@@ -17,14 +17,14 @@ from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
-from .test_shard_jobs import device, join, run, three  # noqa: F401
+from .test_shard_jobs import join, run, three  # noqa: F401
 from .test_switch_registry import Hosts, hosts  # noqa: F401
-from .world import LEASE_S, TREE_LINKS, Cluster, Worker, expected, switch_config, tree_configs
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, device_of, expected, switch_config, tree_configs
 
 
 def standing(cluster: Cluster, name: str) -> bool:
     """Return whether entries of a job stand on a switch, beside the switch's own address."""
-    return len(device(cluster, name).entities) > 1
+    return len(device_of(cluster, name).entities) > 1
 
 
 def record(cluster: Cluster, name: str = "train") -> JobRecord:
@@ -46,7 +46,7 @@ def cleared(cluster: Cluster) -> None:
     for switch in cluster.config.switches:
         jobs = [each.parts[switch.name] for each in records if switch.name in each.parts]
         assert not any(each.leftover(switch.name) for each in records)
-        assert device(cluster, switch.name).entities == expected(switch, jobs)
+        assert device_of(cluster, switch.name).entities == expected(switch, jobs)
 
 
 @pytest.mark.parametrize(("away", "shard"), [("s1", 0), ("s3", 1)])
@@ -85,7 +85,7 @@ def test_without_a_name_it_goes_where_most_room_is(three: Cluster) -> None:  # n
 def test_nobody_waits_for_a_switch_that_is_dead(three: Cluster) -> None:  # noqa: F811
     """Its slots stay the job's, and its entries are removed when it answers again; the job has long gone on."""
     crew = run(three, 2, shard_switches=("s1", "s3"))
-    dead = device(three, "s1")
+    dead = device_of(three, "s1")
     dead.fail(at=dead.updates, failure=Failure.UNREACHABLE)
     three.controller.mover.move("train", "s1", "s2")
     three.controller.tick()

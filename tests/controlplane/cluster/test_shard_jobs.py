@@ -22,7 +22,7 @@ from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership
 
-from .world import TABLE, TREE_LINKS, Cluster, Worker, state_of, switch_config, tree_configs
+from .world import TABLE, TREE_LINKS, Cluster, Worker, device_of, state_of, switch_config, tree_configs
 
 
 @pytest.fixture
@@ -32,12 +32,6 @@ def three(tmp_path: Path) -> Cluster:
     cluster = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs})
     cluster.start()
     return cluster
-
-
-def device(cluster: Cluster, name: str) -> FakeDevice:
-    found = cluster.devices[name]
-    assert isinstance(found, FakeDevice)
-    return found
 
 
 def places(rank: int, shards: int) -> tuple[ShardEndpoint, ...]:
@@ -134,9 +128,7 @@ def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> N
     assert {each.slots_used for each in three.controller.switches()} == {0}
 
 
-@pytest.mark.parametrize(
-    ("op", "options"), [(Op.LOOKUP_ADD6, {"table6": tuple(range(16))})]
-)
+@pytest.mark.parametrize(("op", "options"), [(Op.LOOKUP_ADD6, {"table6": tuple(range(16))})])
 def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out(
     tmp_path: Path, op: Op, options: dict[str, Any]
 ) -> None:
@@ -173,7 +165,7 @@ def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:
 
 
 def test_the_narrowest_switch_says_how_many_packets_are_in_flight_at_all(three: Cluster) -> None:
-    device(three, "s3").capabilities = Capabilities("fake", max_window=5)
+    device_of(three, "s3").capabilities = Capabilities("fake", max_window=5)
     crew = run(three, 2)
     assert [shard.window for shard in membership(three, crew[0]).shards] == [5, 5]
 
@@ -181,7 +173,7 @@ def test_the_narrowest_switch_says_how_many_packets_are_in_flight_at_all(three: 
 def test_a_shard_whose_entries_are_lost_ends_the_generation_of_all(three: Cluster) -> None:
     crew = run(three, 2)
     before = three.controller.job("train").generation
-    device(three, "s3").entities.clear()
+    device_of(three, "s3").entities.clear()
     three.clock.sleep(60)
     for worker in crew:
         worker.beat()
@@ -226,11 +218,11 @@ def test_a_report_of_other_shards_is_refused(three: Cluster) -> None:
 
 def test_a_switch_that_fails_lets_no_generation_run(three: Cluster) -> None:
     crew = three.make("train", 2, 16, shards=2)
-    device(three, "s3").fail(at=device(three, "s3").updates, failure=Failure.REFUSED)
+    device_of(three, "s3").fail(at=device_of(three, "s3").updates, failure=Failure.REFUSED)
     for worker in crew:
         join(worker, 2)
     assert state_of(three.controller.job("train")) is not JobState.RUNNING
-    device(three, "s3").repair()
+    device_of(three, "s3").repair()
     for _ in range(8):
         three.clock.sleep(5)
         for worker in crew:

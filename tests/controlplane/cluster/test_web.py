@@ -17,13 +17,12 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.http_server import CLIENTS_MAX, Clients, load_page
 from hopsum_controlplane.web.page_state import JOB, KEPT, MEMBER, SWITCH, WINDOW_S, PageState
-from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 
 from ...support.clock import FakeClock
 from .conftest import MakeCluster
 from .scraping import parse
-from .world import LEASE_S, Cluster
+from .world import LEASE_S, Cluster, device_of
 
 pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
@@ -223,8 +222,7 @@ def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
 
 def test_values_have_rates_and_who_is_behind(cluster: Cluster, server: WebServer) -> None:
     crew = cluster.run("train", 3)
-    device = cluster.devices["s1"]
-    assert isinstance(device, FakeDevice)
+    device = device_of(cluster)
     first = json.loads(ask(server, "/api/state").body)
     assert (first["seconds"], first["jobs"][0]["rates"]) == (0, {})
     cluster.clock.sleep(5)

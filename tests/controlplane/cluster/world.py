@@ -195,6 +195,12 @@ class Cluster:
             assert self.installed_entries(switch.name) == wanted
 
 
+def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
+    device = cluster.devices[name]
+    assert isinstance(device, FakeDevice)
+    return device
+
+
 def state_of(job: pb.Job) -> JobState:
     return JobState(word_of(pb.JobState.DESCRIPTOR, job.state))
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -61,12 +60,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 def start_switch(folder: Path, stack: ExitStack, *options: str) -> tuple[ManagedProcess, str]:

@@ -8,7 +8,7 @@ import random
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -206,12 +206,6 @@ def test_a_datagram_too_long_for_the_path_is_counted_once() -> None:
     port = port_over(FakeSocket(refusing(errno.EMSGSIZE, segments_only=False)))
     port.send_batch(Frames.of([frame_to(PEERS[0], b"xy")] * 3))
     assert port.counters.dropped == {"send_error": 3}
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def open_port(stack: ExitStack, *, joined: bool) -> UdpPort:

@@ -7,7 +7,6 @@ import errno
 import logging
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +26,6 @@ from hopsum_switch.program.frame_budget import MAX_STEPS
 
 from ..native.test_loops import looping
 from .udp_loop_rig import MEMORY, UDP_PORTS, Peers, Plane, image_to, program, wish
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def both(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> list[Plane]:

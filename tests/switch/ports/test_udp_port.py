@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -18,12 +17,6 @@ from hopsum_switch.ports.udp_frames import FrameError, checksum, headers, strip
 
 LOOPBACK = UdpAddress("127.0.0.1", 0)
 DEADLINE_S = 60.0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def open_peer(stack: ExitStack) -> socket.socket:

@@ -34,3 +34,10 @@ def primary(switch: SwitchServer) -> Iterator[Controller]:
     """The primary client of `switch`."""
     with Controller(switch.grpc_address) as controller:
         yield controller.become_primary()
+
+
+@pytest.fixture
+def client(empty_switch: SwitchServer) -> Iterator[Controller]:
+    """The primary client of `empty_switch`."""
+    with Controller(empty_switch.grpc_address) as controller:
+        yield controller.become_primary()

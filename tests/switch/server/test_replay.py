@@ -46,12 +46,6 @@ class Recorder(Engine):
         return outputs
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def start(stack: ExitStack) -> tuple[SwitchServer, Recorder]:
     switch = stack.enter_context(SwitchServer(device_id=1, make_engine=Recorder))
     switch.load(P4INFO.read_text(), PROGRAM.read_bytes())

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -25,15 +24,12 @@ PROBE = 0x88B5
 
 
 @pytest.fixture
-def bridge(empty_switch: SwitchServer) -> Iterator[tuple[Controller, MemoryPort, SwitchServer]]:
+def bridge(empty_switch: SwitchServer, client: Controller) -> tuple[Controller, MemoryPort, SwitchServer]:
     """The primary client, port 3 and the switch."""
     port = MemoryPort()
     empty_switch.dataplane.bind(3, port)
-    with Controller(empty_switch.grpc_address) as controller:
-        controller.become_primary()
-        program = (LEARNER / "learner.json").read_bytes()
-        controller.set_pipeline("VERIFY_AND_COMMIT", p4info=INFO, program=program)
-        yield controller, port, empty_switch
+    client.set_pipeline("VERIFY_AND_COMMIT", p4info=INFO, program=(LEARNER / "learner.json").read_bytes())
+    return client, port, empty_switch
 
 
 def frame(source: int, kind: int = 0x1234, destination: int = 9) -> bytes:
@@ -152,12 +148,9 @@ def test_lists_without_a_primary_are_lost_and_told_again(bridge: tuple[Controlle
     assert switch.dataplane.stats()["digests"] == {"no_primary": 1, "sent": 1}
 
 
-def test_a_digest_of_other_widths_is_not_of_this_program(empty_switch: SwitchServer) -> None:
+def test_a_digest_of_other_widths_is_not_of_this_program(client: Controller) -> None:
     other = p4info_pb2.P4Info()
     other.CopyFrom(INFO)
     other.type_info.structs["learned_t"].members[1].type_spec.bitstring.bit.bitwidth = 16
-    with Controller(empty_switch.grpc_address) as controller:
-        controller.become_primary()
-        program = (LEARNER / "learner.json").read_bytes()
-        with pytest.raises(grpc.RpcError, match=r"no digest learned_t of 48 \+ 16 bits"):
-            controller.set_pipeline("VERIFY_AND_COMMIT", p4info=other, program=program)
+    with pytest.raises(grpc.RpcError, match=r"no digest learned_t of 48 \+ 16 bits"):
+        client.set_pipeline("VERIFY_AND_COMMIT", p4info=other, program=(LEARNER / "learner.json").read_bytes())

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,6 @@ def p4info(name: str) -> p4info_pb2.P4Info:
 POLICE = p4info("police")
 CLASSES, FLOWS = POLICE.meters[0].preamble.id, POLICE.tables[0].preamble.id
 FORWARD = next(a.preamble.id for a in POLICE.actions if a.preamble.alias == "forward")
-
-
-@pytest.fixture
-def client(empty_switch: SwitchServer) -> Iterator[Controller]:
-    with Controller(empty_switch.grpc_address) as controller:
-        yield controller.become_primary()
 
 
 def push(client: Controller, name: str) -> None:

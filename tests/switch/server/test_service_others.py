@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import grpc
@@ -36,13 +35,6 @@ MAC = b"\x0a\x0b\x0c\x0d\x0e\x0f"
 FRAME = MAC + b"\x01\x02\x03\x04\x05\x06" + b"\x12\x34payload"
 
 
-@pytest.fixture
-def pushing(empty_switch: SwitchServer) -> Iterator[Controller]:
-    """The primary of a switch without a program."""
-    with Controller(empty_switch.grpc_address) as controller:
-        yield controller.become_primary()
-
-
 def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call(*arguments, **fields)  # type: ignore[operator]
@@ -53,19 +45,19 @@ def test_the_api_version_is_told(primary: Controller) -> None:
     assert primary.stub.Capabilities(CapabilitiesRequest()).p4runtime_api_version == "1.4.1"
 
 
-def test_without_a_pipeline_nothing_else_works(pushing: Controller) -> None:
-    assert not pushing.get_pipeline().HasField("config")
-    assert refused(pushing.write, l2(INSERT, MAC))[0] is grpc.StatusCode.FAILED_PRECONDITION
-    assert refused(pushing.read_tables)[0] is grpc.StatusCode.FAILED_PRECONDITION
+def test_without_a_pipeline_nothing_else_works(client: Controller) -> None:
+    assert not client.get_pipeline().HasField("config")
+    assert refused(client.write, l2(INSERT, MAC))[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert refused(client.read_tables)[0] is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_a_pipeline_is_pushed_and_read_back_in_parts(pushing: Controller) -> None:
-    pushing.set_pipeline("VERIFY_AND_COMMIT", cookie=99)
-    everything = pushing.get_pipeline().config
+def test_a_pipeline_is_pushed_and_read_back_in_parts(client: Controller) -> None:
+    client.set_pipeline("VERIFY_AND_COMMIT", cookie=99)
+    everything = client.get_pipeline().config
     assert (everything.p4info, everything.p4_device_config) == (NAMES.message, PROGRAM.read_bytes())
     assert everything.cookie.cookie == 99
     parts = {
-        name: pushing.get_pipeline(name).config
+        name: client.get_pipeline(name).config
         for name in ("COOKIE_ONLY", "P4INFO_AND_COOKIE", "DEVICE_CONFIG_AND_COOKIE")
     }
     assert [(c.HasField("p4info"), bool(c.p4_device_config), c.cookie.cookie) for c in parts.values()] == [
@@ -73,21 +65,21 @@ def test_a_pipeline_is_pushed_and_read_back_in_parts(pushing: Controller) -> Non
         (True, False, 99),
         (False, True, 99),
     ]
-    pushing.set_pipeline("VERIFY_AND_COMMIT")
-    config = pushing.get_pipeline("COOKIE_ONLY")
+    client.set_pipeline("VERIFY_AND_COMMIT")
+    config = client.get_pipeline("COOKIE_ONLY")
     assert config.HasField("config")
     assert not config.config.HasField("cookie")
 
 
-def test_verify_changes_nothing_and_commit_clears_the_state(empty_switch: SwitchServer, pushing: Controller) -> None:
-    pushing.set_pipeline("VERIFY")
-    assert not pushing.get_pipeline().HasField("config")
-    pushing.set_pipeline("VERIFY_AND_COMMIT")
-    pushing.write(l2(INSERT, MAC))
-    pushing.set_pipeline("VERIFY")
-    assert len(pushing.read_tables(table_id=NAMES.tables["l2"])) == 1
-    pushing.set_pipeline("VERIFY_AND_COMMIT")
-    assert pushing.read_tables(table_id=NAMES.tables["l2"]) == []
+def test_verify_changes_nothing_and_commit_clears_the_state(empty_switch: SwitchServer, client: Controller) -> None:
+    client.set_pipeline("VERIFY")
+    assert not client.get_pipeline().HasField("config")
+    client.set_pipeline("VERIFY_AND_COMMIT")
+    client.write(l2(INSERT, MAC))
+    client.set_pipeline("VERIFY")
+    assert len(client.read_tables(table_id=NAMES.tables["l2"])) == 1
+    client.set_pipeline("VERIFY_AND_COMMIT")
+    assert client.read_tables(table_id=NAMES.tables["l2"]) == []
 
 
 def test_others_are_served_while_a_program_is_compiled() -> None:
@@ -119,21 +111,21 @@ def test_others_are_served_while_a_program_is_compiled() -> None:
         assert second.get_pipeline().HasField("config")
 
 
-def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: SwitchServer, pushing: Controller) -> None:
+def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: SwitchServer, client: Controller) -> None:
     ports = [MemoryPort(), MemoryPort()]
     for number, port in enumerate(ports):
         empty_switch.dataplane.bind(number, port)
-    assert refused(pushing.set_pipeline, "COMMIT", with_config=False)[0] is grpc.StatusCode.NOT_FOUND
-    pushing.set_pipeline("VERIFY_AND_COMMIT", cookie=1)
-    pushing.write(l2(INSERT, MAC, "forward", b"\0"))
-    pushing.set_pipeline("VERIFY_AND_SAVE", cookie=2)
-    assert pushing.get_pipeline("COOKIE_ONLY").config.cookie.cookie == 2
-    assert pushing.read_tables(table_id=NAMES.tables["l2"]) == []
-    pushing.write(l2(INSERT, MAC, "forward", b"\1"))
+    assert refused(client.set_pipeline, "COMMIT", with_config=False)[0] is grpc.StatusCode.NOT_FOUND
+    client.set_pipeline("VERIFY_AND_COMMIT", cookie=1)
+    client.write(l2(INSERT, MAC, "forward", b"\0"))
+    client.set_pipeline("VERIFY_AND_SAVE", cookie=2)
+    assert client.get_pipeline("COOKIE_ONLY").config.cookie.cookie == 2
+    assert client.read_tables(table_id=NAMES.tables["l2"]) == []
+    client.write(l2(INSERT, MAC, "forward", b"\1"))
     empty_switch.dataplane.inject(3, FRAME)
     assert [port.take() for port in ports] == [[FRAME], []]
-    assert refused(pushing.set_pipeline, "COMMIT")[0] is grpc.StatusCode.INVALID_ARGUMENT
-    pushing.set_pipeline("COMMIT", with_config=False)
+    assert refused(client.set_pipeline, "COMMIT")[0] is grpc.StatusCode.INVALID_ARGUMENT
+    client.set_pipeline("COMMIT", with_config=False)
     empty_switch.dataplane.inject(3, FRAME)
     assert [port.take() for port in ports] == [[], [FRAME]]
 
@@ -201,26 +193,26 @@ def looking_up(*, key: bool) -> tuple[p4info_pb2.P4Info, bytes]:
     return info, builder.text().encode()
 
 
-def test_a_table_that_the_compiler_removed_is_missed_by_nobody(pushing: Controller) -> None:
+def test_a_table_that_the_compiler_removed_is_missed_by_nobody(client: Controller) -> None:
     info, program = looking_up(key=False)
-    pushing.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
-    assert pushing.get_pipeline().config.p4info == info
-    assert pushing.read_tables() == []
+    client.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    assert client.get_pipeline().config.p4info == info
+    assert client.read_tables() == []
     with pytest.raises(grpc.RpcError) as caught:
-        pushing.read_tables(table_id=11)
+        client.read_tables(table_id=11)
     assert "table gone is not in the program: p4c removed it" in details(caught.value)[0].message
 
 
-def test_a_key_of_type_error_has_the_programs_width(empty_switch: SwitchServer, pushing: Controller) -> None:
+def test_a_key_of_type_error_has_the_programs_width(empty_switch: SwitchServer, client: Controller) -> None:
     port = MemoryPort()
     empty_switch.dataplane.bind(1, port)
     info, program = looking_up(key=True)
-    pushing.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    client.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
     wanted = TableEntry(table_id=12)
     wanted.match.add(field_id=1).exact.value = b"\1"  # PacketTooShort
     wanted.action.action.action_id = 21
-    pushing.write(Update(type=INSERT, entity=Entity(table_entry=wanted)))
-    assert pushing.read_tables(table_id=12) == [wanted]
+    client.write(Update(type=INSERT, entity=Entity(table_entry=wanted)))
+    assert client.read_tables(table_id=12) == [wanted]
     for frame in (b"\0", b"\0\0"):
         empty_switch.dataplane.inject(0, frame)
     assert port.take() == [b"\0"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import grpc
@@ -20,18 +19,12 @@ from .controller import CPU_PORT, INSERT, Controller, l2, wait_until
 BIG = 7 << 64 | 3
 
 
-@pytest.fixture
-def connect(switch: SwitchServer) -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def client(stack: ExitStack, switch: SwitchServer, device_id: int = 1) -> Controller:
     return stack.enter_context(Controller(switch.grpc_address, device_id))
 
 
-def test_primaries_and_backups_are_told(switch: SwitchServer, connect: ExitStack) -> None:
-    first, second = client(connect, switch), client(connect, switch)
+def test_primaries_and_backups_are_told(switch: SwitchServer, stack: ExitStack) -> None:
+    first, second = client(stack, switch), client(stack, switch)
     first.arbitrate(None)
     assert first.told() == (code_pb2.NOT_FOUND, None)
     first.arbitrate(BIG - 1)
@@ -61,16 +54,16 @@ def test_primaries_and_backups_are_told(switch: SwitchServer, connect: ExitStack
     ],
 )
 def test_bad_arbitrations_end_the_stream(
-    switch: SwitchServer, connect: ExitStack, fields: dict[str, int], code: grpc.StatusCode
+    switch: SwitchServer, stack: ExitStack, fields: dict[str, int], code: grpc.StatusCode
 ) -> None:
-    primary, other = client(connect, switch).become_primary(5), client(connect, switch)
+    primary, other = client(stack, switch).become_primary(5), client(stack, switch)
     other.arbitrate(**fields)  # type: ignore[arg-type]
     assert other.stream_end() is code
     primary.write(l2(INSERT, b"\x01"))
 
 
-def test_a_live_client_cannot_move_to_another_device(switch: SwitchServer, connect: ExitStack) -> None:
-    primary, backup = client(connect, switch).become_primary(5), client(connect, switch)
+def test_a_live_client_cannot_move_to_another_device(switch: SwitchServer, stack: ExitStack) -> None:
+    primary, backup = client(stack, switch).become_primary(5), client(stack, switch)
     backup.arbitrate(1)
     assert backup.told() == (code_pb2.ALREADY_EXISTS, 5)
     primary.arbitrate(5, device_id=2)
@@ -78,16 +71,16 @@ def test_a_live_client_cannot_move_to_another_device(switch: SwitchServer, conne
     assert backup.told() == (code_pb2.NOT_FOUND, 5), "a refused primary is gone"
 
 
-def test_streams_are_limited_and_places_come_free(switch: SwitchServer, connect: ExitStack) -> None:
-    clients = [client(connect, switch) for _ in range(MAX_STREAMS)]
+def test_streams_are_limited_and_places_come_free(switch: SwitchServer, stack: ExitStack) -> None:
+    clients = [client(stack, switch) for _ in range(MAX_STREAMS)]
     for number, each in enumerate(clients):
         each.become_primary(number)
-    late = client(connect, switch)
+    late = client(stack, switch)
     late.arbitrate(99)
     assert late.stream_end() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert clients[0].read_tables(), "unary requests are still served"
     clients[0].close_stream()
-    client(connect, switch).become_primary(100)
+    client(stack, switch).become_primary(100)
 
 
 def packet_out(port: bytes, payload: bytes, *ids: int) -> p4runtime_pb2.StreamMessageRequest:
@@ -98,12 +91,12 @@ def packet_out(port: bytes, payload: bytes, *ids: int) -> p4runtime_pb2.StreamMe
     return message
 
 
-def test_packets_go_out_and_come_in(switch: SwitchServer, connect: ExitStack) -> None:
+def test_packets_go_out_and_come_in(switch: SwitchServer, stack: ExitStack) -> None:
     ports = [MemoryPort() for _ in range(4)]
     for number, port in enumerate(ports):
         switch.dataplane.unbind(number)
         switch.dataplane.bind(number, port)
-    primary = client(connect, switch).become_primary()
+    primary = client(stack, switch).become_primary()
     lldp = bytes(12) + b"\x88\xcc" + b"hello"
     ports[3].inject(lldp)
     packet = primary.next().packet
@@ -116,8 +109,8 @@ def test_packets_go_out_and_come_in(switch: SwitchServer, connect: ExitStack) ->
     assert (cpu["kind"], cpu["sent"], cpu["received"], cpu["dropped"]) == ("cpu", 1, 1, {})
 
 
-def test_packets_that_make_no_sense_are_reported(switch: SwitchServer, connect: ExitStack) -> None:
-    primary = client(connect, switch).become_primary(2)
+def test_packets_that_make_no_sense_are_reported(switch: SwitchServer, stack: ExitStack) -> None:
+    primary = client(stack, switch).become_primary(2)
     for message, text in [
         (packet_out(b"\x02\x00", b""), "does not fit 9 bits"),
         (packet_out(b"\x01", b"", 1, 7), r"field 2"),
@@ -126,7 +119,7 @@ def test_packets_that_make_no_sense_are_reported(switch: SwitchServer, connect: 
         error = primary.next().error
         assert text in error.message
         assert error.packet_out.packet_out == message.packet
-    backup = client(connect, switch)
+    backup = client(stack, switch)
     backup.arbitrate(1)
     assert backup.told()[0] == code_pb2.ALREADY_EXISTS
     backup.send(packet_out(b"\x01", b""))
