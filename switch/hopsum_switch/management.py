@@ -11,8 +11,6 @@ Service `hopsum_switch.Management`, on P4Runtime's address. Unary methods, UTF-8
   Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, "digests": {...}, ...}
   Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
              in the form that `hopsum_switch.observe.snapshot` describes. All keys may be left out (everything)
-  WriteRegister {"name": "reg", "index": 3, "value": "0x1f"}                 -> {}, between two packets
-  ClearRegister {"name": "reg"}                                              -> {}, all cells are 0
 
 Names of registers and counters may be cut to their last parts, `slot.tag` or `tag`, where only one has them.
 
@@ -32,7 +30,7 @@ import grpc
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError
-from hopsum_switch.observe.snapshot import Snapshot, SnapshotError, freeze, full_name
+from hopsum_switch.observe.snapshot import SnapshotError, freeze
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.interface import InterfacePort
 from hopsum_switch.ports.port import Port, PortError
@@ -79,8 +77,6 @@ class Management:
             "ListPorts": self.list_ports,
             "Stats": self.stats,
             "Snapshot": self.snapshot,
-            "WriteRegister": self.write_register,
-            "ClearRegister": self.clear_register,
         }
 
     def bind_udp(self, request: Json) -> Json:
@@ -127,23 +123,7 @@ class Management:
         with self._dataplane.gate.control():
             # Only the copy is made under the gate. Packets continue while it is turned into JSON.
             frozen = freeze(self._engine())
-        return frozen.select(names, request.get("first", 0), request.get("count")).as_json()
-
-    def write_register(self, request: Json) -> Json:
-        """Set a cell. Raises BadRequestError, SnapshotError, InvalidArgumentError, NoProgramError."""
-        _check_keys(request, required={"name": str, "index": int, "value": str})
-        with self._dataplane.gate.control():
-            registers = self._engine().registers
-            registers.write(full_name(request["name"], registers.names()), request["index"], int(request["value"], 16))
-        return {}
-
-    def clear_register(self, request: Json) -> Json:
-        """Set all cells to 0. Raises BadRequestError, SnapshotError, NoProgramError."""
-        _check_keys(request, required={"name": str})
-        with self._dataplane.gate.control():
-            registers = self._engine().registers
-            registers.clear(full_name(request["name"], registers.names()))
-        return {}
+        return frozen.as_json(names, request.get("first", 0), request.get("count"))
 
     def _engine(self) -> Engine:
         engine = self._dataplane.engine
@@ -229,18 +209,10 @@ class ManagementClient:
         """Return the counts of the whole switch."""
         return self._call("Stats", {})
 
-    def snapshot(self, names: Sequence[str] = (), first: int = 0, count: int | None = None) -> Snapshot:
+    def snapshot(self, names: Sequence[str] = (), first: int = 0, count: int | None = None) -> Json:
         """Return registers and indexed counters at one moment: these arrays (none: all), `count` cells from `first`."""
         request: Json = {"names": list(names), "first": first}
-        return Snapshot.from_json(self._call("Snapshot", request if count is None else {**request, "count": count}))
-
-    def write_register(self, name: str, index: int, value: int) -> None:
-        """Set one cell of a register, between two packets."""
-        self._call("WriteRegister", {"name": name, "index": index, "value": hex(value)})
-
-    def clear_register(self, name: str) -> None:
-        """Set all cells of a register to 0, between two packets."""
-        self._call("ClearRegister", {"name": name})
+        return self._call("Snapshot", request if count is None else {**request, "count": count})
 
     def _call(self, method: str, request: Json) -> Json:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=_dump, response_deserializer=_load)
