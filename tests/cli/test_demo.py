@@ -6,15 +6,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from scapy.utils import rdpcap
-
-from hopsum_topologies.description import as_document, topology
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -28,7 +25,7 @@ from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire.scapy import Hopsum
 
 from ..support.processes import assert_killed_command_leaves_nothing
-from ..support.targets import require_namespaces, require_network
+from ..support.targets import require_network
 
 pytestmark = pytest.mark.system
 PARAMETERS = 38282
@@ -128,26 +125,6 @@ def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]
     assert "it has a multiple of 2" in capsys.readouterr().err
     assert training_demo.main(["--topology", "nowhere.json"]) == 1
     assert "nowhere.json cannot be read" in capsys.readouterr().err
-
-
-def test_demo_trains_over_a_network_of_ones_own(tmp_path: Path) -> None:
-    require_namespaces()
-    described = replace(topology("two_rack", 4).without_timing(), name="mine")
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(as_document(described)))
-    report = run_demo("--topology", str(path), "--steps", "20")
-    assert report["topology"] == "mine"
-    assert report["workers"] == 4
-    assert report["replicas_equal"]
-    assert report["counters_agree"]
-    assert set(report["uplinks"]) == {"leaf1-spine", "leaf2-spine"}
-
-
-def test_fixed_point_is_as_good_as_exact() -> None:
-    report = run_demo("--codec", "fixed", "--workers", "2", "--steps", "20")
-    assert report["replicas_equal"]
-    assert report["counters_agree"]
-    assert report["nmse_mean"] < 1e-12
 
 
 def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **more: Any) -> DemoReport:

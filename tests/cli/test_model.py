@@ -38,11 +38,3 @@ def test_fashion_reads_idx_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     images = model.load_images("fashion")
     assert np.array_equal(images.train_x.numpy()[:, 0] * 255, contents["train-images-idx3"])
     assert images.test_y.tolist() == contents["t10k-labels-idx1"].tolist()
-
-
-def test_fashion_of_debian() -> None:
-    if not model.FASHION.is_dir():
-        pytest.skip("Debian's dataset-fashion-mnist is not installed")
-    images = model.load_images("fashion")
-    assert tuple(images.train_x.shape) == (60000, 1, 28, 28)
-    assert np.bincount(images.test_y.numpy()).tolist() == [1000] * 10

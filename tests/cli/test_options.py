@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -80,16 +79,6 @@ TWO_TYPES = {
 """Options whose values are read in two ways, by spelling, and why the meaning is one all the same."""
 
 
-def test_a_spelling_has_one_meaning_everywhere() -> None:
-    nouns: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name in COMMANDS:
-        for path, action in actions_of(parser_of(name), name):
-            for spelling in action.option_strings:
-                nouns[spelling][_noun(action)].append(path)
-    two = {spelling: dict(found) for spelling, found in nouns.items() if len(found) > 1}
-    assert not two
-
-
 def test_the_values_of_a_spelling_are_read_alike() -> None:
     types: dict[str, dict[tuple[str, tuple[str, ...]], list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in COMMANDS:
@@ -98,12 +87,6 @@ def test_the_values_of_a_spelling_are_read_alike() -> None:
                 types[spelling][_type(action)].append(path)
     two = {spelling: dict(found) for spelling, found in types.items() if len(found) > 1}
     assert set(two) == set(TWO_TYPES), two
-
-
-def _noun(action: argparse.Action) -> str:
-    """Return the first word of an option's help, in the singular."""
-    word = (action.help or "").split()[0].strip(":,;")
-    return re.sub(r"(?<=ch)es$|s$", "", word)
 
 
 def _type(action: argparse.Action) -> tuple[str, tuple[str, ...]]:

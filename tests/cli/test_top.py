@@ -21,14 +21,14 @@ from hopsum_cli.main import INTERRUPTED
 from hopsum_cli.main import main as command_line
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top import main
-from hopsum_cli.top.screen import amount, screen
+from hopsum_cli.top.screen import screen
 from hopsum_cli.top.top_command import _forget
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
-from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told, grown
+from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 
@@ -109,18 +109,6 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
     assert "8x/4x" in text
     assert "38%" in text
     assert "0.26x" in text
-
-
-def test_a_narrow_terminal_has_fewer_columns(cluster: Cluster, address: str) -> None:
-    cluster.run("training")
-    now = look(cluster, address)
-    console = Console(width=80, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(screen(document(now, now), 80))
-    jobs = captured.get().partition("jobs ")[2]
-    assert "training" in jobs
-    assert "all-reduces/s" in jobs
-    assert "stale" not in jobs
 
 
 def test_who_is_behind(cluster: Cluster, address: str) -> None:
@@ -275,22 +263,3 @@ def test_the_loop_ends_when_it_is_interrupted(
 def test_no_controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--controller", f"unix:{tmp_path}/nobody", "--once"]) == 1
     assert "hopsum top: controller at unix:" in capsys.readouterr().err
-
-
-def test_looks_older_than_the_window_go() -> None:
-    looks = deque(ControllerSnapshot(float(at), (), ()) for at in range(10))
-    _forget(looks, 4.0)
-    assert [each.at_s for each in looks] == [5, 6, 7, 8, 9]
-
-
-def test_amounts() -> None:
-    assert [amount(value) for value in (None, 0, 0.25, 999, 12345, 7.5e6, 2e9)] == [
-        "-",
-        "0",
-        "0.25",
-        "999",
-        "12.3k",
-        "7.5M",
-        "2G",
-    ]
-    assert grown({"a": 5, "b": 9}, {"a": 7, "b": 2, "c": 1}) == {"a": 2, "b": 2, "c": 1}

@@ -90,25 +90,6 @@ def test_p4info_has_a_half_word_table_for_every_two_codes_of_half_a_pass(chip: A
         assert len(tables) == chip.codes_half // 2
 
 
-def lanes_of_codes(codes: int) -> list[int]:
-    """Return which code each lane is looked up from, as unroll.p4 says for halves of `codes` codes."""
-    text = (ROOT / "p4" / "tna" / "unroll.p4").read_text()
-    uses = next(part for part in re.split(r"#(?:el)?if CODES_HALF == ", text) if part.startswith(f"{codes}\n"))
-    read, _, looked_up = uses.partition("#define LANES")
-    nibbles = {int(word): nibble for nibble, word in re.findall(r"X\(([hl]), (\d+),", looked_up)}
-    lanes: dict[int, int] = {}
-    for quarter, words in enumerate(re.findall(r"X\((\d+), (\d+)\)", read)):
-        for word in map(int, words):
-            for position in range(4):
-                lanes[4 * word + position] = 4 * quarter + position + (nibbles[word] == "l") * codes // 2
-    return [lanes[lane] for lane in range(codes)]
-
-
-@pytest.mark.parametrize("codes", [16, 32, 64, 128])
-def test_lanes_are_in_element_order(codes: int) -> None:
-    assert lanes_of_codes(codes) == list(range(codes))
-
-
 @pytest.mark.parametrize(
     ("match", "is_refused"),
     [("0x0800:", False), ("0b*******001000100:", False), ("*:", True), ("0x****:", True)],

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,44 +40,3 @@ def test_importing_hopsum_needs_numpy_only() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_changelog_has_the_form_of_keep_a_changelog() -> None:
-    """Sections by kind below Unreleased and below every version, the newest first; the package's version is named."""
-    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert version is not None
-    text = (ROOT / "CHANGELOG.md").read_text()
-    assert version[1] in text
-    first, *released = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert first == "Unreleased"
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", heading) for heading in released)
-    kinds = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
-    for part in re.split(r"^## .+\n", text, flags=re.MULTILINE)[1:]:
-        headings = re.findall(r"^### (.+)$", part, re.MULTILINE)
-        assert headings
-        assert set(headings) <= set(kinds)
-        assert len(headings) == len(set(headings))
-        assert not re.search(r"^- ", part.partition("### ")[0], re.MULTILINE), "a line belongs to a section"
-
-
-def test_readme_ends_in_non_goals() -> None:
-    headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert headings[-1] == "Non-goals"
-
-
-def test_every_record_of_a_decision_has_status_date_and_consequences() -> None:
-    folder = ROOT / "docs" / "adr"
-    records = sorted(folder.glob("0*.md"))
-    assert len(records) > 35
-    for record in records:
-        text = record.read_text(encoding="utf-8")
-        title, status = text.split("\n\n")[:2]
-        assert re.fullmatch(rf"# {int(record.name[:4])}\. .+", title), record
-        form = r"\*\*Status\.\*\* (Accepted|Rejected|Superseded)(, changed by .+)?\. \*\*Date\.\*\* \d{4}-\d\d-\d\d\."
-        assert re.fullmatch(form, status), (
-            f"{record}: a line `**Status.** Accepted. **Date.** YYYY-MM-DD.` below the title"
-        )
-        for part in ("Decision", "Consequences"):
-            assert text.count(f"\n**{part}.**") == 1, f"{record} has no **{part}.**"
-        for later in re.findall(r"\((\d{4}-[\w-]+\.md)\)", status):
-            assert (folder / later).exists()

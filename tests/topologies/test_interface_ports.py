@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_switch.management import ManagementClient, ManagementError
+from hopsum_switch.management import ManagementClient
 from hopsum_switch.ports.interface import InterfacePort, finish_checksum
 from hopsum_switch.ports.port import PortError
-from hopsum_switch.server import SwitchServer
 from hopsum_topologies import Namespace, NativeSwitch, TopologyError
 from hopsum_topologies.process import ManagedProcess
 
@@ -291,13 +290,3 @@ def test_a_switch_on_a_unix_socket_is_reached_from_every_namespace(namespace: Na
 def test_a_native_switch_says_why_it_cannot_start(namespace: Namespace) -> None:
     with pytest.raises(TopologyError, match=r"error: there is no interface 'q' in this network namespace"):
         NativeSwitch(PROGRAM, P4INFO, interfaces={0: "q"}, namespace=namespace)
-
-
-def test_management_refuses_what_is_not_ethernet() -> None:
-    with (
-        SwitchServer(bind_after_start=True) as switch,
-        ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client,
-    ):
-        with pytest.raises(ManagementError, match="interface lo is not Ethernet"):
-            client.bind_interface(1, "lo")
-        assert client.list_ports() == {}

@@ -65,18 +65,6 @@ def test_name_carries_the_process_id_and_goes_away() -> None:
     assert namespace.name not in _names()
 
 
-def test_taken_down_on_exceptions() -> None:
-    with pytest.raises(ZeroDivisionError), Namespace() as namespace:
-        raise ZeroDivisionError
-    assert namespace.name not in _names()
-
-
-def test_close_twice_is_harmless() -> None:
-    namespace = Namespace()
-    namespace.close()
-    namespace.close()
-
-
 def test_veth_is_inside_only_and_carries_frames_unchanged() -> None:
     before = socket.if_nameindex()
     with Namespace() as left, Namespace() as right:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
 from hopsum_topologies import Namespace, TopologyError
-from hopsum_topologies.description import Link, topology
-from hopsum_topologies.shaping import netem_unavailable, require_shapes, shape, tc
+from hopsum_topologies.description import topology
+from hopsum_topologies.shaping import require_shapes
 
 pytestmark = [
     pytest.mark.system,
@@ -32,14 +31,3 @@ def test_a_delay_is_refused_by_name_where_there_is_no_netem(monkeypatch: pytest.
 def _kernel_without_netem(namespace: Namespace, *arguments: str) -> str:
     assert "netem" in arguments
     raise TopologyError("`tc qdisc add` failed: Error: Specified qdisc kind is unknown.")
-
-
-def test_a_delay_stands_before_the_rate_where_there_is_netem() -> None:
-    if (reason := netem_unavailable()) is not None:
-        pytest.skip(f"netem does not work here: {reason}")
-    with Namespace() as namespace:
-        namespace.add_veth("a", "b")
-        shape(namespace, "a", Link(("h1", "s1"), 2.5e7, 0.003))
-        kinds = {each["kind"]: each for each in json.loads(tc(namespace, "-j", "qdisc", "show", "dev", "a"))}
-        assert kinds.keys() == {"netem", "tbf"}
-        assert kinds["netem"]["options"]["delay"]["delay"] == pytest.approx(0.003)

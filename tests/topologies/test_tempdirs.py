@@ -86,21 +86,6 @@ def test_only_folders_that_are_ours_are_removed(temporary: Path, monkeypatch: py
     assert sorted(temporary.iterdir()) == before
 
 
-def test_a_folder_goes_with_its_block_and_stale_ones_at_the_next_start(
-    temporary: Path,
-) -> None:
-    stale, foreign = temporary / f"hopsum-topology-{dead_pid()}-x1", temporary / "hopsum-topology-notes"
-    for folder in (stale, foreign):
-        folder.mkdir()
-    (stale / "log").write_text("")
-    with temporary_directory() as folder:
-        assert folder.parent == temporary
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert not stale.exists()
-        assert remove_stale_directories() == [], "its owner lives"
-    assert list(temporary.iterdir()) == [foreign]
-
-
 @pytest.mark.usefixtures("namespaces")
 def test_what_runs_in_a_stale_namespace_is_ended() -> None:
     name = f"hopsum-{dead_pid()}-7"

@@ -15,7 +15,7 @@ from scapy.utils import wrpcap
 import hopsum_wire
 from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.port import MemoryPort
-from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
+from hopsum_wire import Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS
 from hopsum_wire.frames import FramePath, build_frame
 
@@ -103,7 +103,3 @@ def test_a_capture_of_the_switch_with_two_sections(tmp_path: Path, frames: list[
     names = tshark(path, "-T", "fields", "-e", "frame.interface_name", "-e", "frame.packet_flags_direction")
     assert [line.split("\t")[0] for line in names] == ["port 1"] * 4
     assert [int(line.split("\t")[1], 0) for line in names] == [1, 2, 1, 2]
-
-
-def test_the_service_has_its_port() -> None:
-    assert f"{HOPSUM_UDP_PORT}\n" in DISSECTOR.read_text()

@@ -53,16 +53,6 @@ def test_order_of_codes_in_any_group(lane_bits: int, group: int) -> None:
     assert pack_codes(codes, lane_bits, group).tobytes() == expected
 
 
-def test_order_of_codes() -> None:
-    """Byte j of a group: code j high, code j + 256 low, said once more in a loop."""
-    codes = np.random.default_rng(1).integers(0, 16, 1024, dtype=np.uint8)
-    expected = bytearray()
-    for group in (0, 512):
-        for j in range(256):
-            expected.append(int(codes[group + j]) << 4 | int(codes[group + j + 256]))
-    assert pack_codes(codes).tobytes() == bytes(expected)
-
-
 def test_order_of_codes_for_wide_lanes() -> None:
     """16-bit word j: codes j, j + 128, j + 256, j + 384, the first in the highest nibble of the first byte."""
     codes = np.random.default_rng(2).integers(0, 16, 512, dtype=np.uint8)

@@ -100,21 +100,6 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds == {"UPDATE": 4, "PROBE": 1, "STATE": 1, "RESULT": 2, "STALE": 1}
 
 
-def test_people_see_layers(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
-    fields = [f"generation={bed.generation}", "slot=3", "kind=PROBE"]
-    assert main(["send", *fields, "--to", bed.switch, "--from", bed.workers[0], "--answers", "1", "--wait", "60"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith(f"sent, UDP {bed.workers[0]} -> {bed.switch}\n###[ hopsum ]###\n")
-    assert "kind      = PROBE" in text
-    assert "answer 1, after " in text
-    assert "kind      = STATE" in text
-    assert "  no payload" in text
-    assert main(["send", "generation=1", "lanes=1,2", "--to", bed.switch, "--wait", "0.1"]) == 0
-    text = capsys.readouterr().out
-    assert "payload: 1024 bytes, lanes 1 2 0 0 0 0 0 0 0 0 0 0 0 0 0 0 ... (256)" in text
-    assert "no answer. A switch answers an UPDATE when its round is complete" in text
-
-
 @pytest.mark.parametrize(
     ("words", "header", "payload"),
     [

@@ -131,19 +131,6 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
         assert left <= whole * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("bits", [1, 4, 8])
-def test_the_mean_is_unbiased(bits: int) -> None:
-    """Without truncation errors average out over steps as independent ones do, and none points along x."""
-    steps, x = 300, normal(1500)
-    codec = make(("uhc", {"bits": bits, "truncated": 1e-9}), 2)
-    errors = np.array([simulated(codec, [x, x], step) - x for step in range(steps)], np.float64)
-    left = np.square(errors.mean(axis=0)).sum() / (errors.var(axis=0, ddof=1).sum() / steps)
-    assert abs(left - 1) < 5 * np.sqrt(2 / x.size), "the mean error's energy is that of independent errors"
-    assert abs(errors.mean()) < 5 * errors.std() / np.sqrt(errors.size)
-    along = errors @ x
-    assert abs(along.mean()) < 5 * along.std(ddof=1) / np.sqrt(steps)
-
-
 def simulated(codec: RangeCodec, vectors: list[Floats], step: int = 1) -> Floats:
     means = simulate_allreduce(codec, vectors, seed=3, step=step)
     assert means is not None

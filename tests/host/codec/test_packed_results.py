@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.host.codec.vectors import layered, nmse, normal, require_equal_backends
+from tests.host.codec.vectors import layered, nmse, normal, require_equal_backends, require_equal_runs
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.interface import job_tables
@@ -95,14 +95,7 @@ def test_packing_alone_changes_no_byte_of_the_mean() -> None:
 
 
 def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes do not depend on how many blocks are worked on at a time."""
-    x, found = layered(9 * 1024 + 5), []
-    for blocks in (1, 4, 512):
-        monkeypatch.setattr("hopsum.codec.thc._RUN_ELEMENTS", 1024 * blocks)
-        means = simulate_allreduce(packed(2), [x, -x[::-1].copy()], seed=1, step=1)
-        assert means is not None
-        found.append(means[0].tobytes())
-    assert found[0] == found[1] == found[2]
+    require_equal_runs(lambda: packed(2), monkeypatch)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -113,11 +106,6 @@ def test_the_error_of_the_mean_is_that_of_theory(workers: int) -> None:
         assert means is not None
         errors.append(nmse(means[0], x))
     assert np.mean(errors) == pytest.approx(expected_nmse(best_table(workers, 6, None), workers), rel=0.05)
-
-
-def test_the_figure_of_four_workers() -> None:
-    assert expected_nmse(best_table(4, 6), 4) == pytest.approx(0.0066, abs=5e-5)
-    assert best_table(4, 6).granularity == 15
 
 
 def test_sums_of_another_table_are_refused() -> None:

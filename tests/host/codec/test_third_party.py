@@ -68,13 +68,6 @@ def test_a_vector_is_what_was_sent_and_its_residual() -> None:
     assert np.abs(kept.residual).max() > 0
 
 
-def test_the_lanes_hold_the_largest_sum_of_a_job() -> None:
-    codec = make_codec("int16", workers=64)
-    means = simulate_allreduce(codec, [np.full(600, 3, np.float32)] * 64, seed=0, step=1)
-    assert means is not None
-    np.testing.assert_allclose(means[0], 3, rtol=1e-6)
-
-
 def test_workers_connect_with_it() -> None:
     def work(rank: int) -> Floats:
         with hopsum.connect("memory://int16?workers=2", rank=rank, codec="int16") as comm:

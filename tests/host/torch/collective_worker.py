@@ -14,16 +14,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.communicator import Communicator, MismatchError
 from hopsum.config import ConfigError
 from hopsum.errors import GenerationEndedError, HopsumError
-from hopsum.torch import HopsumState, hopsum_hook
 
 SEED = 77
 SIZES = (1, 3000, 2048, 5000)
@@ -72,21 +68,6 @@ def sums(rank: int) -> dict[str, Any]:
             assert all(set(each.contributors.tolist()) == {(1 << job.workers) - 1} for each in results)
             assert job.statistics.traffic.bytes_sent >= job.statistics.elements / 2
             found[name] = [digest([each.mean for each in results]), digest([each.residual for each in feedback])]
-    return found
-
-
-def tensors(rank: int) -> dict[str, Any]:
-    """Sum tensors of all types through the function."""
-    found: dict[str, Any] = {}
-    with connect() as job:
-        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            tensor = torch.full((2, 3), rank + 1.0, dtype=dtype)
-            mean = hopsum.allreduce(tensor, job)
-            assert (mean.dtype, mean.shape, tensor.unique().tolist()) == (dtype, tensor.shape, [rank + 1])
-            found[str(dtype)] = mean.flatten().tolist()
-        found["numpy"] = hopsum.allreduce(np.full(2, rank + 1.0), job).tolist()
-        future = hopsum.allreduce(torch.ones(4, requires_grad=True), job, async_op=True, op="sum")
-        found["sum"] = future.result(60).tolist()
     return found
 
 
@@ -160,40 +141,16 @@ def late(rank: int) -> dict[str, Any]:
         return {"error": type(error).__name__, "text": str(error)}
 
 
-def ddp(rank: int) -> dict[str, Any]:
-    """Train a few steps under DDP with the hook, over gloo."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 4)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    generator = torch.Generator().manual_seed(rank)
-    with connect(codec="uhc") as job:
-        state = HopsumState(job, model)  # type: ignore[arg-type]
-        model.register_comm_hook(state, hopsum_hook)
-        losses = []
-        for _ in range(30):
-            x = torch.randn(32, 20, generator=generator)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), x[:, :4].argmax(1))
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            losses.append(loss.item())
-        statistics = state.compression_stats()
-    parameters = [parameter.detach().numpy() for parameter in model.parameters()]
-    return {"losses": losses, "digest": digest(parameters), "statistics": statistics}
-
-
 def main() -> None:
     scenario, rank, workers, store = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
     scenarios = {
         "sums": sums,
-        "tensors": tensors,
         "agreed": agreed,
         "group": group,
         "fail": fail,
         "late": late,
-        "ddp": ddp,
     }
     print(json.dumps(scenarios[scenario](int(rank))))
     dist.barrier()

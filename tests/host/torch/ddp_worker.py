@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the DDP tests, as a process: `ddp_worker.py SCENARIO RANK WORKERS MEMBERSHIP STORE`; prints JSON.
+"""One rank of the DDP tests, as a process: `ddp_worker.py RANK WORKERS MEMBERSHIP STORE`; prints JSON.
 
 No `from __future__ import annotations`: DDP compares a hook's annotations with the types themselves.
 """
@@ -8,7 +8,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,22 +29,16 @@ BATCH = 32
 class Trainer:
     """A model under DDP with the hook, an optimizer, and batches that follow from rank and step."""
 
-    def __init__(self, agent: Agent, *, rebuilds: bool = True, saved: Any = None) -> None:
+    def __init__(self, agent: Agent) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 4))
         self.rank, self.step_number = agent.rank, 0
-        if saved is not None:
-            model.load_state_dict(saved["model"])
-        # DDP starts with one bucket and rebuilds after the first step, unless it looks for unused parameters.
-        self.ddp = DistributedDataParallel(model, bucket_cap_mb=0.004, find_unused_parameters=not rebuilds)
+        # DDP starts with one bucket and rebuilds after the first step.
+        self.ddp = DistributedDataParallel(model, bucket_cap_mb=0.004)
         self.state = HopsumState(agent, self.ddp)
         self.layouts: list[list[list[str]]] = []
         self.ddp.register_comm_hook(self.state, self._noting_hook())
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.2, momentum=0.9)
-        if saved is not None:
-            self.optimizer.load_state_dict(saved["optimizer"])
-            self.state.load_state_dict(saved["state"])
-            self.step_number = saved["step"]
 
     def step(self) -> float:
         generator = torch.Generator().manual_seed(100 * self.step_number + self.rank)
@@ -63,15 +56,6 @@ class Trainer:
         data = b"".join(parameter.detach().numpy().tobytes() for parameter in self.ddp.parameters())
         return hashlib.sha256(data).hexdigest()
 
-    def save(self, path: Path) -> None:
-        whole = {
-            "model": self.ddp.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "state": self.state.state_dict(),
-            "step": self.step_number,
-        }
-        torch.save(whole, path)
-
     def _noting_hook(self) -> Callable[..., Any]:
         names = {parameter: name for name, parameter in self.ddp.module.named_parameters()}
 
@@ -82,7 +66,7 @@ class Trainer:
         return noting
 
 
-def train(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
+def train(agent: Agent, spans: list[Span]) -> dict[str, Any]:
     """Train over a rebuild of many small buckets."""
     trainer = Trainer(agent)
     losses = [trainer.step() for _ in range(25)]
@@ -102,48 +86,15 @@ def train(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
     }
 
 
-def restore(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
-    """Train, save, train on; then start again from what was saved, in new objects with the same buckets."""
-    trainer, path = Trainer(agent, rebuilds=False), folder / f"checkpoint-{agent.rank}.pt"
-    for _ in range(4):
-        trainer.step()
-    trainer.save(path)
-    digests = []
-    for _ in range(2):
-        trainer.step()
-        digests.append(trainer.digest())
-    again = Trainer(agent, rebuilds=False, saved=torch.load(path, weights_only=True))
-    for _ in range(2):
-        again.step()
-        digests.append(again.digest())
-    return {"digests": digests, "layouts": trainer.layouts + again.layouts}
-
-
-def fail(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
-    """Rank 1 leaves after two steps; the others must notice."""
-    trainer = Trainer(agent)
-    dist.barrier()  # the deadline is for who leaves, not for who starts later
-    for _ in range(2):
-        trainer.step()
-    if agent.rank == 1:
-        return {}
-    try:
-        trainer.step()
-    except RuntimeError as error:
-        return {"error": str(error), "failure": type(trainer.state.failure).__name__}
-    return {"error": None}
-
-
 def main() -> None:
-    scenario, rank, workers, membership, store = sys.argv[1:]
+    rank, workers, membership, store = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
-    timing = Timing(retransmit_s=0.2, deadline_s=5.0 if scenario == "fail" else 60.0)
+    timing = Timing(retransmit_s=0.2, deadline_s=60.0)
     codec = make_codec("thc", workers=int(workers), backend="numpy")  # numba takes longer to load than all this
     spans: list[Span] = []
     with Agent(membership, int(rank), codec=codec, timing=timing, trace=spans.append) as agent:
-        result = {"train": train, "restore": restore, "fail": fail}[scenario](agent, Path(store).parent, spans)
-    print(json.dumps(result))
+        print(json.dumps(train(agent, spans)))
     dist.destroy_process_group()
 
 

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site of test_diloco_sites.py, a process: `diloco_worker.py FOLDER RANK MODE`; prints JSON. No process group.
+"""A site of test_diloco_sites.py, a process: `diloco_worker.py FOLDER RANK`; prints JSON. No process group.
 
-late    rank 2 comes to the first synchronisation when the others have left it; they wait for each other for PATIENCE_S
-killed  rank 2 is killed before the second synchronisation
+Rank 2 comes to the first synchronisation when the others have left it; they wait for each other for PATIENCE_S.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -37,25 +34,22 @@ def wait_for(folder: Path) -> None:
 
 
 def main() -> None:
-    folder, rank, mode = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     model = Model()
     shared: list[str] = []
     delivered: list[float] = []
     residuals: list[float] = []
-    patience = {"flush_after_s": PATIENCE_S} if mode == "late" else {}
-    settings = {"rank": rank, "codec": "fixed", "backend": "numpy", "deadline_s": WAIT_S, **patience}
-    with hopsum.connect(f"file://{folder}/job0.json", **settings) as comm:
+    settings = {"rank": rank, "codec": "fixed", "backend": "numpy", "deadline_s": WAIT_S}
+    with hopsum.connect(f"file://{folder}/job0.json", flush_after_s=PATIENCE_S, **settings) as comm:
         diloco = DiLoCo(model, comm, sync_every=EVERY)
         inner = torch.optim.AdamW(model.parameters(), lr=0.01)
         for number in range(1, ROUNDS * EVERY + 1):
             inner.zero_grad()
             loss_of(model, draw(rank, number)).backward()  # type: ignore[no-untyped-call]
             inner.step()
-            if rank == LAST_RANK and mode == "late" and number == EVERY:
+            if rank == LAST_RANK and number == EVERY:
                 wait_for(folder)
-            if rank == LAST_RANK and mode == "killed" and number == 2 * EVERY:
-                os.kill(os.getpid(), signal.SIGKILL)
             diloco.step()
             if number % EVERY == 0:
                 (folder / f"left{rank}").touch()

@@ -130,21 +130,6 @@ def scale(agent: Agent) -> dict[str, Any]:
     return {**result, **ledger.close(now), "digest": digest(module.parameters()), "saved": state.state_dict()["scale"]}
 
 
-def autocast(agent: Agent) -> dict[str, Any]:
-    """Train under autocast to bfloat16: parameters and gradients stay float32."""
-    module = make(agent)[0]
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
-    losses = []
-    for step in range(20):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = loss_of(module, draw(agent.rank, step))
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.item())
-        optimizer.step()
-    return {"losses": losses, "digest": digest(module.parameters())}
-
-
 def unused(agent: Agent) -> dict[str, Any]:
     """Heads of each step and rank: 0 both, 1 left only, 2 right only."""
     module, state, ledger = make(agent, ddp={"find_unused_parameters": True})
@@ -162,31 +147,6 @@ def unused(agent: Agent) -> dict[str, Any]:
         none = [name for name, each in module.module.named_parameters() if each.grad is None]
         nothing.append(sorted({name.partition(".")[0] for name in none}))
     return {**ledger.close(), "kept": kept, "nothing": nothing}
-
-
-def static(agent: Agent) -> dict[str, Any]:
-    """A static graph in which the right head is never used."""
-    module, _, ledger = make(agent, ddp={"static_graph": True})
-    for step in range(4):
-        batch = draw(agent.rank, step, 1)
-        ledger.owe([batch])
-        module.zero_grad()
-        backward(module, batch)
-        ledger.pay()
-    return {**ledger.close(), "none": [name for name, each in module.module.named_parameters() if each.grad is None]}
-
-
-def two(agent: Agent) -> dict[str, Any]:
-    """Two models take turns on one agent."""
-    pairs = [make(agent, seed=seed) for seed in (0, 1)]
-    for step in range(4):
-        for module, _, ledger in pairs:
-            batch = draw(agent.rank, step)
-            ledger.owe([batch])
-            module.zero_grad()
-            backward(module, batch)
-            ledger.pay()
-    return {"books": [ledger.close() for _, _, ledger in pairs], "steps": [state.steps for _, state, _ in pairs]}
 
 
 def beside_plain(module: nn.Module, plain: nn.Module, ledger: Ledger, batch: Any) -> bool:
@@ -316,10 +276,7 @@ def scenarios(agent: Agent) -> dict[str, Any]:
         "accumulated": accumulate(agent, no_sync=False),
         **{str(dtype): train(agent, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)},
         "scale": scale(agent),
-        "autocast": autocast(agent),
         "unused": unused(agent),
-        "static": static(agent),
-        "two": two(agent),
         "warm_up": warm_up(agent),
         "auto": auto(agent),
         "small": small(agent),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +16,8 @@ WORKER = Path(__file__).with_name("ddp_worker.py")
 PARAMETERS = {f"{layer}.{what}" for layer in (0, 2, 4) for what in ("weight", "bias")}
 
 
-def run(scenario: str, folder: Path) -> list[dict[str, Any]]:
-    """Run a scenario of ddp_worker.py on both ranks and return what they print."""
-    return run_ranks(WORKER, folder, scenario)
-
-
 def test_training_over_a_rebuild(tmp_path: Path) -> None:
-    first, second = run("train", tmp_path)
+    first, second = run_ranks(WORKER, tmp_path)
     assert first["digest"] == second["digest"]
     assert first["residual_digest"] != second["residual_digest"]
     for rank in (first, second):
@@ -40,20 +34,3 @@ def test_training_over_a_rebuild(tmp_path: Path) -> None:
     for bucket in range(1, 49, 2):  # a bucket's ranges before the codes of the one before, whatever the timing
         expected += [[bucket, ranges], [bucket + 1, ranges], [bucket, codes], [bucket + 1, codes]]
     assert first["network"] == second["network"] == expected
-
-
-def test_a_restored_run_makes_the_same_steps(tmp_path: Path) -> None:
-    first, second = run("restore", tmp_path)
-    assert first["digests"] == second["digests"]
-    assert len(first["layouts"][0]) > 1
-    assert all(layout == first["layouts"][0] for layout in first["layouts"])
-    went_on, restored = first["digests"][:2], first["digests"][2:]
-    assert restored == went_on
-    assert went_on[0] != went_on[1]
-
-
-def test_a_rank_that_leaves_is_an_exception_on_the_others(tmp_path: Path) -> None:
-    first, _ = run("fail", tmp_path)
-    assert "AllReduceTimeoutError: no result from switch 127.0.0.1:" in first["error"]
-    assert "this all-reduce with the codec, the options and the vector lengths of the others" in first["error"]
-    assert first["failure"] == "AllReduceTimeoutError"

@@ -116,22 +116,6 @@ def test_global_parameters_are_those_of_the_papers(count: int, delay: int, alpha
     torch.testing.assert_close(found[0].double(), expected, rtol=0, atol=2e-4)
 
 
-def test_local_sgd_is_the_mean_of_the_replicas() -> None:
-    def work(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
-        replica = Replica(comm, **LOCAL_SGD)
-        for number in range(1, EVERY):
-            replica.step(number)
-        inner_step(replica.model, replica.inner, comm.rank, EVERY)
-        own = replica.parameters()
-        replica.diloco.step()
-        return own, replica.parameters()
-
-    found = run(work, codec="fixed")
-    mean = torch.stack([own for own, _ in found]).double().mean(0)
-    for _, after in found:
-        torch.testing.assert_close(after.double(), mean, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("url", ["", "&loss=0.3&quorum=1"], ids=["all", "quorum"])
 @pytest.mark.parametrize("codec", ["thc", "uhc"])
 def test_books_of_the_error_feedback_balance(codec: str, url: str) -> None:
@@ -219,27 +203,6 @@ def test_a_restored_run_makes_the_same_steps(options: dict[str, Any], saved_at: 
 
 def load(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
-
-
-def test_a_newcomer_begins_where_the_others_are() -> None:
-    def work(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
-        replica = Replica(comm, fragments=2)
-        for number in range(1, EVERY + 2):
-            replica.step(number)
-        shared = copy.deepcopy(replica.diloco.shared_state_dict())
-        if comm.rank == 1:
-            replica = Replica(comm, fragments=2)
-            replica.diloco.load_shared_state_dict(shared)
-            assert torch.equal(replica.parameters(), replica.shared())
-        for number in range(EVERY + 2, 3 * EVERY + 1):
-            replica.step(number)
-        replica.diloco.finish()
-        return replica.parameters(), replica.shared()
-
-    found = run(work)
-    for local, shared in found:
-        assert torch.equal(local, shared)
-        assert torch.equal(local, found[0][0])
 
 
 def test_the_end_synchronises_what_had_steps_since() -> None:
@@ -351,18 +314,3 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
             DiLoCo(make_model(), comm, **options)
 
     run(work)
-
-
-def test_bytes_of_a_step_stand_beside_those_of_ddp() -> None:
-    def work(comm: Communicator) -> dict[str, float]:
-        replica = Replica(comm)
-        for number in range(1, 3 * EVERY + 1):
-            replica.step(number)
-        return replica.diloco.compression_stats()
-
-    elements = sum(each.numel() for each in make_model().parameters())
-    for stats in run(work):
-        assert stats["elements"] == 3 * elements
-        assert stats["ddp_ring_fp32_bytes_per_step"] == pytest.approx(2 * 2 / 3 * 4 * elements)
-        assert stats["bytes_per_step"] * EVERY == pytest.approx(stats["ddp_hopsum_bytes_per_step"])
-        assert stats["bytes_per_step"] == max(stats["bytes_up"], stats["bytes_down"]) / (3 * EVERY)

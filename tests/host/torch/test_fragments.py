@@ -72,25 +72,3 @@ def test_a_replica_that_stood_still_has_a_pseudo_gradient_of_zero(dtype: torch.d
     with torch.no_grad():
         parameter -= 0.5
     assert fragment.pseudo_gradient() == pytest.approx(0.5, abs=0.02)
-
-
-def test_a_merge_takes_shares() -> None:
-    parameter = nn.Parameter(torch.zeros(3))
-    fragment = Fragment({"p": parameter})
-    with torch.no_grad():
-        fragment.global_parameters[0].fill_(8.0)
-    fragment.merge(0.25)
-    assert parameter.tolist() == [6.0] * 3
-    kept = fragment.read_local()
-    fragment.merge()
-    assert parameter.tolist() == [8.0] * 3
-    fragment.write_local(kept)
-    assert parameter.tolist() == [6.0] * 3
-
-
-def test_a_digest_is_of_the_global_parameters() -> None:
-    one, other = make_fragments(model(), 1)[0], make_fragments(model(), 1)[0]
-    assert one.digest("a") == other.digest("a") != other.digest("b")
-    with torch.no_grad():
-        next(iter(other.global_parameters))[0, 0] += 1e-6
-    assert one.digest("a") != other.digest("a")

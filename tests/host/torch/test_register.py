@@ -71,31 +71,12 @@ def test_a_grad_scaler_skips_the_whole_step_on_all_ranks(ranks: list[Rank]) -> N
         assert_balanced(rank)
 
 
-def test_autocast(ranks: list[Rank]) -> None:
-    first, second = (rank["autocast"] for rank in ranks)
-    assert first["digest"] == second["digest"]
-    assert all(sum(rank["losses"][-5:]) < 0.6 * sum(rank["losses"][:5]) for rank in (first, second))
-
-
 def test_parameters_that_no_rank_uses_keep_their_residuals(ranks: list[Rank]) -> None:
     for rank in ranks:
         assert_balanced(rank["unused"])
         idle = [[], ["right"], [], ["left"], [], ["right"], []]
         assert rank["unused"]["nothing"] == idle, "which gradients DDP left alone"
         assert rank["unused"]["kept"] == idle
-
-
-def test_a_static_graph_with_an_unused_branch(ranks: list[Rank]) -> None:
-    for rank in ranks:
-        assert_balanced(rank["static"])
-        assert rank["static"]["none"] == ["right.weight", "right.bias"]
-
-
-def test_two_models_take_turns_on_one_agent(ranks: list[Rank]) -> None:
-    for rank in ranks:
-        assert rank["two"]["steps"] == [4, 4]
-        for book in rank["two"]["books"]:
-            assert_balanced(book)
 
 
 def test_warm_up_is_plain_ddp_bit_by_bit(ranks: list[Rank]) -> None:

@@ -26,8 +26,6 @@ from hopsum.torch.device_reduction import DeviceFeedback
 from ..torch.test_hook import FIRST, LAST, Bucket, gradients
 
 SIZES = {LAST: 310, FIRST: 1230}
-OTHER = ("0.bias", "1.weight", "0.weight", "1.bias")
-"""All parameters in one bucket, in another order: what DDP does when it builds its buckets again."""
 
 
 @pytest.fixture
@@ -92,28 +90,6 @@ def test_ranks_of_both_kinds_are_one_job(stack: ExitStack, codec: str, dtype: to
         assert any(bool(each.any()) for each in kept.values())
 
 
-def test_books_balance_through_a_rebuild(stack: ExitStack) -> None:
-    """Two buckets, then one in another order: all that went in is what came out and what is left."""
-    ranks = Ranks(stack, "books", ["device", "host"])
-    sizes = {name: parameter.numel() for name, parameter in ranks.modules[0].named_parameters()}
-    into, out = ({name: torch.zeros(size) for name, size in sizes.items()} for _ in range(2))
-    for turn, layouts in enumerate([(LAST, FIRST), (LAST, FIRST), (OTHER,), (OTHER,)]):
-        buckets: list[tuple[Sequence[str], Sequence[torch.Tensor]]] = []
-        for layout in layouts:
-            split = [sizes[name] for name in layout]
-            sent = gradients(sum(split), 2, seed=10 * turn + len(buckets))
-            buckets.append((layout, sent))
-            for name, part in zip(layout, torch.split((sent[0] + sent[1]) / 2, split), strict=True):
-                into[name] += part
-        for (layout, _), mean in zip(buckets, ranks.step(*buckets), strict=True):
-            for name, part in zip(layout, torch.split(mean, [sizes[name] for name in layout]), strict=True):
-                out[name] += part
-    left = [ranks.residuals(rank) for rank in range(2)]
-    assert all(each.abs().max() > 0.01 for each in left[0].values() if each.numel() > 100)
-    for name in sizes:
-        torch.testing.assert_close(out[name] + (left[0][name] + left[1][name]) / 2, into[name], rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize(("saves", "loads"), [("device", "host"), ("host", "device"), ("device", "device")])
 def test_a_state_goes_on_where_another_was_saved(stack: ExitStack, saves: str, loads: str) -> None:
     """A checkpoint has no trace of where it was made: the next steps are the same bytes."""
@@ -128,20 +104,6 @@ def test_a_state_goes_on_where_another_was_saved(stack: ExitStack, saves: str, l
     for rank in range(2):
         kept, left = first.residuals(rank), again.residuals(rank)
         assert all(torch.equal(left[name], kept[name]) for name in kept)
-
-
-def test_gradients_that_are_not_finite_leave_residuals_as_they_were(stack: ExitStack) -> None:
-    """The first bucket of the step has its mean, and is undone."""
-    ranks = Ranks(stack, "skips", ["device", "host"], on_nonfinite="skip")
-    ranks.step(*drawn(0, 2))
-    before = [ranks.residuals(rank) for rank in range(2)]
-    bad = drawn(1, 2)
-    bad[1][1][1][7] = torch.inf
-    assert all(bool(mean.isnan().all()) for mean in ranks.step(*bad))
-    for rank, kept in enumerate(before):
-        after = ranks.residuals(rank)
-        assert all(torch.equal(after[name], kept[name]) for name in kept)
-    assert all(bool(mean.isfinite().all()) for mean in ranks.step(*drawn(2, 2)))
 
 
 def test_a_step_in_which_workers_were_replaced_is_as_if_it_had_not_been(

@@ -151,9 +151,7 @@ def test_any_history_leaves_equal_bytes(data: st.DataObject) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("elements", [1, 5000])
 def test_kernels_and_pieces_change_no_byte(backend: str, form: str, elements: int) -> None:
-    """The kernels themselves, under Triton's interpreter; the digits' are torch's own."""
-    if backend == "triton" and "digits" in form:
-        pytest.skip("digits have no Triton kernels")
+    """The kernels themselves, under Triton's interpreter."""
     codec = make_codec(form, workers=2, backend="numpy")
     place = device_codec(codec, CPU, backend=backend)
     assert place.codec.backend == backend
@@ -166,31 +164,6 @@ def test_kernels_and_pieces_change_no_byte(backend: str, form: str, elements: in
             everybody = np.full(len(ranks[0].phase.payloads), 3, np.uint64)
             assert not take(ranks, sum_up(codec, ranks, everybody), everybody)
     assert all(each.kept is not None and each.kept.residual.any() for each in ranks)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_books_of_the_error_feedback_balance(form: str) -> None:
-    """All that went in is what came out, or is left: to the rounding of float32, over many steps and partial sums."""
-    workers, elements, steps = 3, 5000, 12
-    codec = make_codec(form, workers=workers, backend="numpy")
-    place = device_codec(codec, CPU)
-    ranks = [Rank(codec, place, rank, elements) for rank in range(workers)]
-    rng = np.random.default_rng(3)
-    into, out = np.zeros(elements), np.zeros(elements)
-    for step in range(steps):
-        for each in ranks:
-            x = rng.standard_normal(elements).astype(np.float32)
-            into += x
-            each.start(x, step)
-        for name in ("ranges", "sums"):
-            bitmaps = rng.integers(1, 1 << workers, len(ranks[0].phase.payloads)).astype(np.uint64)
-            if name == "ranges":
-                bitmaps[:] = (1 << workers) - 1
-            assert not take(ranks, sum_up(codec, ranks, bitmaps), bitmaps)
-        counts = np.array([int(each).bit_count() for each in ranks[0].device.contributors])
-        out += ranks[0].device_mean.numpy() * counts.repeat(place.codec.block_elements)[:elements]
-    left = sum(each.held.residual.numpy().astype(np.float64) for each in ranks if each.held is not None)
-    np.testing.assert_allclose(out + left, into, rtol=0, atol=steps * workers * 64 * 2.0**-23)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -257,9 +230,7 @@ def test_errors_name_what_the_host_names() -> None:
         ((4, 1024), (5,), r"results of 5000: expected uint8\[5, 1024\], got uint8\[4, 1024\]"),
     ],
 )
-def test_results_that_do_not_fit(
-    results: tuple[int, int], contributors: tuple[int], message: str
-) -> None:
+def test_results_that_do_not_fit(results: tuple[int, int], contributors: tuple[int], message: str) -> None:
     codec = make_codec("thc", workers=1, backend="numpy")
     rank = Rank(codec, device_codec(codec, CPU), 0, 5000)
     rank.start(np.ones(5000, np.float32), 0)
@@ -271,16 +242,3 @@ def test_results_that_do_not_fit(
         rank.device.take(np.zeros((5, 1024), np.uint8), np.ones(5, np.uint64))
     with pytest.raises(CodecError, match="in state GONE: there is nothing to abort"):
         rank.device.abort()
-
-
-@pytest.mark.parametrize("bad", [0.0, np.nan])
-def test_what_is_aborted_goes_to_the_residual_unless_it_is_not_finite(bad: float) -> None:
-    codec = make_codec("thc", workers=1, backend="numpy")
-    rank, x = Rank(codec, device_codec(codec, CPU), 0, 3000), np.ones(3000, np.float32)
-    x[7] = bad
-    rank.start(x, 0)
-    for reduction in rank.both:
-        reduction.abort()
-    rank.require_equal()
-    assert rank.held is not None
-    assert rank.held.residual.numpy().any() == (bad == 0)

@@ -18,7 +18,7 @@ from hopsum_ptf.case_runner import list_cases
 from hopsum_ptf.model_device import model_unavailable
 from hopsum_ptf.recording import recordings
 from hopsum_topologies import bmv2_unavailable
-from hopsum_topologies.ptf.case_results import Result, append_result, format_table, format_totals, read_results
+from hopsum_topologies.ptf.case_results import read_results
 
 from ...support.cases_table import CASES_ON
 from ...support.targets import require_network
@@ -115,22 +115,6 @@ def test_unknown_case_is_an_error() -> None:
     status, output, _ = _run("native", "no_such_case")
     assert status == 2
     assert "no_such_case" in output
-
-
-def test_case_without_a_result_was_not_run(tmp_path: Path) -> None:
-    lines = tmp_path / "results"
-    append_result(lines, Result("m.A", "ok"))
-    results = read_results(lines, ["m.A", "m.B"])
-    assert [result.outcome for result in results] == ["ok", "not run"]
-    assert format_totals("native", results) == "native: 1 ok, 1 not run"
-    other = [Result("m.B", "skipped", "no bmv2")]
-    assert format_table({"native": results, "bmv2": other}).splitlines() == [
-        "case   native     bmv2",
-        "m.A        ok        -",
-        "m.B   not run  skipped",
-        "native: m.B: the run ended before it",
-        "bmv2: m.B: no bmv2",
-    ]
 
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])

@@ -16,7 +16,7 @@ from hopsum_wire import Op
 
 from .ledger import close
 from .member import TransportMember
-from .payloads import PATTERNS, Payloads
+from .payloads import Payloads
 from .rig import SLOTS, WORKERS, bench, make_soak
 
 UPDATES = 20_000 * int(os.environ.get("TEST_SCALE", "1"))
@@ -78,7 +78,3 @@ def test_a_wrong_result_is_seen() -> None:
                 member.done[0] = AllReduceDone(1, results, contributors)
             with pytest.raises(AssertionError, match=complaint):
                 soak.settle()
-
-
-def test_rounds_that_can_be_confused_carry_other_bytes() -> None:
-    assert len({position % PATTERNS for position in range(0, PATTERNS * SLOTS, SLOTS)}) == PATTERNS

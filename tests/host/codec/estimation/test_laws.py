@@ -94,11 +94,6 @@ def test_constant_vectors_are_exact(value: float, elements: int) -> None:
         assert (round_trip(make_estimator(name), x) == x).all()
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0])
-def test_zeros_stay_zero(name: str, value: float) -> None:
-    assert not round_trip(make_estimator(name), np.full(777, value, np.float32)).any()
-
-
 @pytest.mark.parametrize(
     "values",
     [

@@ -141,16 +141,6 @@ def test_structured_supports(backend: str, members: NDArray[np.uint32]) -> None:
     assert plan.lanes < 1.5 * members.size + 12
 
 
-@pytest.mark.parametrize("elements", [1, 7, 1023, 1024, 1025, 8193])
-@pytest.mark.parametrize("workers", [1, 64])
-def test_dense_vectors_of_odd_sizes(backend: str, workers: int, elements: int) -> None:
-    codec = make(backend, workers)
-    vectors = [sparse(elements, 1.0, rank) for rank in range(min(workers, 5))]
-    reductions = start(codec, vectors)
-    assert run(reductions) is None
-    require_exact(reductions, workers, vectors)
-
-
 def test_one_huge_element_and_denormals(backend: str) -> None:
     codec = make(backend, 3)
     huge, tiny = np.zeros(4000, np.float32), np.full(4000, 1e-45, np.float32)
