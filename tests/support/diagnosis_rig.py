@@ -20,7 +20,7 @@ from .server import LOCALHOST, UdpSwitch, job_for
 
 GENERATION, SLOTS = 41, 8
 TABLE = tuple(range(16))
-PATIENT = Patience(answer_s=60.0, refusal_s=0.05, settle_s=0.05, probes=10)
+PATIENT = Patience(answer_s=60.0, refusal_s=0.05, settle_s=0.05)
 """For what answers: it does so at once, or when the machine lets it."""
 BRIEF = replace(PATIENT, answer_s=0.4)
 """For what is silent, however long it is asked."""

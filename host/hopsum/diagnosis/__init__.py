@@ -2,7 +2,7 @@
 """Diagnosis of a job that hangs or does not begin: checks that pass, or fail with a remedy.
 
 rows          the result of a check, and the report of several
-kernel        this machine's interfaces, routes, neighbours and sockets, by its kernel
+kernel        this machine's interfaces, routes and sockets, by its kernel
 probe_client  PROBEs to a switch, from an address that it admits
 worker_side   the checks of one worker, in their order
 joining_side  the checks of one worker of a controller's job, in their order

@@ -9,7 +9,6 @@ from typing import Final
 from hopsum.diagnosis import kernel
 from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
-from hopsum.transport.offload import probe_offload
 from hopsum_wire import HOPSUM_BYTES
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.membership import Endpoint
@@ -134,16 +133,3 @@ def judge_buffer(granted_bytes: int, window: int) -> CheckRow:
     if fits < window:
         return failed(check, f"{told}: results of a full window are lost", fix, facts)
     return passed(check, told, facts, advice=fix if granted_bytes < RECEIVE_BUFFER_BYTES else "")
-
-
-def check_offload() -> CheckRow:
-    """Say whether the kernel moves datagrams by the batch.
-
-    Without that all works, with one system call for each datagram.
-    """
-    found = probe_offload()
-    words = [
-        f"{name} {'yes' if has else 'no'}" for name, has in (("UDP_SEGMENT", found.segment), ("UDP_GRO", found.gro))
-    ]
-    advice = "" if all(found) else "all works without; Linux 5.0 or later has both and is faster"
-    return passed("offload", ", ".join(words), found._asdict(), advice=advice)

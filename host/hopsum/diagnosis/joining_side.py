@@ -6,9 +6,8 @@
     controller  it gives no answer, as it is asked (address, TLS)
     job         it has no such job
     token       it is another job's, or no longer the job's
-    address, route, mtu, neighbour, buffer, offload    as those of a worker with a membership file
+    address, route, mtu, buffer    as those of a worker with a membership file
     switch      no process listens there, or the switch does not answer a worker of the running generation on this host
-    round trip  PROBEs are lost; not made unless a worker of the generation is on this host
 
 The controller is asked with the job's token, as a worker asks. How the job and its other members are, says
 `hopsum job show`. The switch is sent PROBEs, which change nothing.
@@ -27,7 +26,7 @@ from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_
 from hopsum.diagnosis.worker_side import Patience
 from hopsum_wire.membership import Endpoint
 
-WAY: Final = ("address", "route", "mtu", "neighbour", "switch", "round trip", "buffer", "offload")
+WAY: Final = ("address", "route", "mtu", "switch", "buffer")
 ASKED: Final = ("url", "controller", "job", "token")
 CHECKS: Final = (*ASKED, *WAY)
 
@@ -113,40 +112,31 @@ class _Way:
         if rows[0].status is Status.PASS:
             rows.append(host_checks.check_route(own, switch))
         if rows[-1].status is not Status.PASS:
-            rows += [skipped(check, f"nothing to be learnt without {rows[-1].check}") for check in WAY[len(rows) : 6]]
+            rows += [skipped(check, f"nothing to be learnt without {rows[-1].check}") for check in WAY[len(rows) : 4]]
         else:
             rows.append(host_checks.check_mtu(own, switch, None))
-            rows += self._asked(own, kernel.route_to(switch.ip, own.ip))
+            rows.append(self._asked(own, kernel.route_to(switch.ip, own.ip)))
         # Without the job's numbers a buffer for one result is the least that must fit.
         window = int(self._job["slots"]) if self._job is not None else 1
-        return [*rows, host_checks.check_buffer(window), host_checks.check_offload()]
+        return [*rows, host_checks.check_buffer(window)]
 
-    def _asked(self, own: Endpoint, route: kernel.Route) -> list[CheckRow]:
-        """Check neighbour, switch and round trip by PROBEs."""
+    def _asked(self, own: Endpoint, route: kernel.Route) -> CheckRow:
+        """Check the switch by PROBEs."""
         client, refusal = self._client(own)
-        wait_s = self._patience.answer_s
+        if client is None:
+            return skipped("switch", f"no probe can be sent from UDP {own}: {refusal}", "run this as root")
         try:
-            neighbour = switch_checks.check_neighbour(self._found.send_to.ip, route, client, wait_s)
-            if client is None:
-                why = f"no probe can be sent from UDP {own}: {refusal}"
-                return [neighbour, skipped("switch", why, "run this as root"), skipped("round trip", why)]
             # A switch answers no stranger: then silence means nothing, and only ICMP tells something.
             if self._member is None:
-                return [neighbour, self._listens(client), skipped("round trip", "no worker of a generation is here")]
-            switch = switch_checks.check_switch(client, self._found.send_to, route, wait_s)
-            if switch.status is not Status.PASS:
-                return [neighbour, switch, skipped("round trip", "nothing to be learnt without switch")]
-            slots = int(self._job["slots"]) if self._job is not None else 1
-            probes = self._patience.probes
-            trip = switch_checks.check_round_trip(client, slots, probes=probes, wait_s=wait_s / 4)
-            return [neighbour, switch, trip]
+                return self._listens(client)
+            return switch_checks.check_switch(client, self._found.send_to, route, self._patience.answer_s)
         except OSError as error:
             told = f"nothing can be sent to {self._found.send_to}: {error.strerror}"
-            fix = "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
-            return [skipped("neighbour", told), failed("switch", told, fix), skipped("round trip", told)]
+            return failed(
+                "switch", told, "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
+            )
         finally:
-            if client is not None:
-                client.close()
+            client.close()
 
     def _client(self, own: Endpoint) -> tuple[ProbeClient | None, str]:
         rank, generation = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's interfaces, routes, neighbours and sockets, in the network namespace of the calling thread.
+"""The kernel's interfaces, routes and sockets, in the network namespace of the calling thread.
 
 From ioctls, netlink and /proc/thread-self/net: no other program is needed, and nothing is sent.
 """
@@ -20,10 +20,9 @@ from typing import Final, NamedTuple
 _NET: Final = Path("/proc/thread-self/net")
 # linux/sockios.h, linux/if.h, linux/if_arp.h
 _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8912, 0x8913, 0x8921
-_IFF_UP, _IFF_NOARP = 0x1, 0x80
+_IFF_UP: Final = 0x1
 _IFREQ_BYTES: Final = 40
 _NAME_BYTES: Final = 16
-_ATF_COM: Final = 0x2
 # linux/netlink.h, linux/rtnetlink.h
 _NETLINK_ROUTE = 0
 _NLMSG_ERROR, _RTM_GETROUTE = 2, 26
@@ -41,8 +40,6 @@ class Interface(NamedTuple):
     name: str
     ip: str
     up: bool
-    asks: bool
-    """True where it finds neighbours by ARP."""
     mtu_bytes: int
 
 
@@ -53,13 +50,6 @@ class Route(NamedTuple):
     gateway: str | None
     local: bool
     """True where the destination is an address of this host."""
-
-
-class Neighbour(NamedTuple):
-    """The kernel's entry of a neighbour."""
-
-    mac: str | None
-    """None: it has asked, and has no answer."""
 
 
 class UdpSocket(NamedTuple):
@@ -85,8 +75,7 @@ def interfaces() -> list[Interface]:
             ip = socket.inet_ntoa(entries[at + 20 : at + 24])
             flags = _of_interface(handle, _SIOCGIFFLAGS, name, "H")
             mtu_bytes = _of_interface(handle, _SIOCGIFMTU, name, "i")
-            up, asks = bool(flags & _IFF_UP), not flags & _IFF_NOARP
-            found.append(Interface(name.decode(), ip, up, asks, mtu_bytes))
+            found.append(Interface(name.decode(), ip, bool(flags & _IFF_UP), mtu_bytes))
         return found
 
 
@@ -147,15 +136,6 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield kind, data[_ATTRIBUTE.size : length]
         # Attributes are aligned to 4 bytes.
         data = data[(length + 3) & ~3 :]
-
-
-def neighbour(ip: str, interface: str) -> Neighbour | None:
-    """Return the kernel's entry of a neighbour, None if it has none."""
-    for line in (_NET / "arp").read_text().splitlines()[1:]:
-        address, _, flags, mac, _, device = line.split()
-        if (address, device) == (ip, interface):
-            return Neighbour(mac if int(flags, 16) & _ATF_COM else None)
-    return None
 
 
 def udp_socket_at(ip: str, port: int) -> UdpSocket | None:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that ask the neighbour, the switch, its slots, and the peers: by PROBEs, and by TCP connections."""
+"""Checks that ask the switch and its slots by PROBEs, and the peers by TCP connections."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from hopsum.diagnosis import kernel
 from hopsum.diagnosis.kernel import Route
 from hopsum.diagnosis.probe_client import Place, ProbeClient, ProbeReply
-from hopsum.diagnosis.rows import CheckRow, failed, passed, skipped
+from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.protocol.deadline_prober import name_ranks
 from hopsum_wire import State
 from hopsum_wire.membership import Endpoint, JobMembership
@@ -26,42 +24,8 @@ from hopsum_wire.membership import Endpoint, JobMembership
 # A tenth is a bad network that still works.
 LOST_MAX: Final = 0.1
 """Share of PROBEs without an answer that passes: what is lost is sent again."""
-_POLL_S: Final = 0.02
 _SHOWN: Final = 8
 _DIALS: Final = 16
-
-
-def check_neighbour(ip: str, route: Route, client: ProbeClient | None, wait_s: float) -> CheckRow:
-    """Check that the next hop answers ARP. A PROBE makes the kernel ask."""
-    check, hop = "neighbour", route.gateway or ip
-    asks = {each.name: each.asks for each in kernel.interfaces()}
-    if route.local or not asks.get(route.interface, True):
-        return passed(check, "none needed: " + ("on this host" if route.local else f"{route.interface} has no ARP"))
-    if client is None:
-        known = kernel.neighbour(hop, route.interface)
-        if known is None or known.mac is None:
-            return skipped(check, f"nobody may be asked for {hop} while another socket has the worker's port")
-    else:
-        known = _ask_neighbour(hop, route.interface, client, wait_s)
-    if known is not None and known.mac is not None:
-        return passed(check, f"{hop} is {known.mac} on {route.interface}", {"mac": known.mac})
-    who = "the gateway" if route.gateway else "the switch"
-    return failed(
-        check,
-        f"no host on {route.interface} answers ARP for {hop}",
-        f"check that {who} runs and is on this link (cable, VLAN, bridge); a switch answers for the address in its "
-        f"table switch_address, which a controller writes. Or: ip neigh replace {hop} lladdr MAC dev {route.interface}",
-    )
-
-
-def _ask_neighbour(hop: str, interface: str, client: ProbeClient, wait_s: float) -> kernel.Neighbour | None:
-    client.ask([(0, 1)], wait_s=_POLL_S, tries=1)
-    until = time.monotonic() + wait_s
-    while (known := kernel.neighbour(hop, interface)) is None or known.mac is None:
-        if time.monotonic() > until:
-            break
-        time.sleep(_POLL_S)
-    return known
 
 
 def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: float) -> CheckRow:
@@ -83,7 +47,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
         )
     for code in client.unreachable.keys() - {errno.EMSGSIZE}:
         return failed(check, f"{switch}: {os.strerror(code)}", "check what is between: routers, firewalls, the switch")
-    causes = silence_causes(client, route)
+    causes = silence_causes(client, switch, route)
     numbered = "; ".join(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
     return failed(
         check,
@@ -94,7 +58,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
     )
 
 
-def silence_causes(client: ProbeClient, route: Route) -> list[str]:
+def silence_causes(client: ProbeClient, switch: Endpoint, route: Route) -> list[str]:
     """Return the possible causes of a switch's silence, most likely first, after the earlier checks passed."""
     source = client.source
     causes = [
@@ -105,6 +69,11 @@ def silence_causes(client: ProbeClient, route: Route) -> list[str]:
     ]
     if not route.local:
         causes.append(f"rank {source.rank} is registered at another port of the switch: compare with its cable")
+        hop = route.gateway or switch.ip
+        causes.append(
+            f"no host on {route.interface} answers ARP for {hop} (ip neigh show {hop}): check cable, VLAN and bridge; "
+            "a switch answers for the address in its table switch_address, which a controller writes"
+        )
     if route.gateway:
         causes.insert(0, f"nothing beyond gateway {route.gateway} is known: check its route to the switch and back")
     causes.append("a firewall drops UDP on the way there or back" + (" (on this host)" if route.local else ""))
@@ -155,8 +124,8 @@ def check_slots(
         return failed(
             check,
             f"{first.unknown} of {len(slots)} slots gave no answer; {told}",
-            "PROBEs are lost (see round trip), or the job has fewer slots on the switch than its membership says: use "
-            "the membership file of the job as it is now",
+            "PROBEs are lost (ip -s link; the counters of the switch's ports and loss simulators), or the job has "
+            "fewer slots on the switch than its membership says: use the membership file of the job as it is now",
             facts,
         ), first
     stuck = first.still(_again(client, first, wait_s, settle_s)) if first.waiting else ()
@@ -202,31 +171,6 @@ def _again(client: ProbeClient, first: SlotStates, wait_s: float, settle_s: floa
     time.sleep(settle_s)
     slots = [each.slot for each in first.waiting]
     return slot_states(slots, client.ask(places_of(slots), wait_s=wait_s))
-
-
-def check_round_trip(client: ProbeClient, slots: int, *, probes: int, wait_s: float) -> CheckRow:
-    """Measure round trips of single PROBEs, one after the other."""
-    check, times = "round trip", list[float]()
-    for number in range(probes):
-        place: Place = (number % slots, number // slots + 1)
-        found: Mapping[Place, ProbeReply] = client.ask([place], wait_s=wait_s, tries=1)
-        times += [answer.rtt_s for answer in found.values()]
-    lost = probes - len(times)
-    told = f"{lost} of {probes} lost"
-    facts: dict[str, Any] = {"probes": probes, "lost": lost}
-    if times:
-        median_s, max_s = statistics.median(times), max(times)
-        facts |= {"median_s": median_s, "max_s": max_s}
-        told = f"median {median_s * 1e6:.0f} us, max {max_s * 1e6:.0f} us, {told}"
-    if lost <= probes * LOST_MAX:
-        return passed(check, told, facts)
-    return failed(
-        check,
-        told,
-        "look for full queues and errors on the way (ip -s link; tc -s qdisc), at the switch's ports (hopsum "
-        "switch-ctl ports), and for a loss simulator left on (its counters: ingress_loss.lost, egress_loss.lost)",
-        facts,
-    )
 
 
 def check_peers(membership: JobMembership, own: Endpoint, rank: int, *, begun: bool, wait_s: float) -> CheckRow:

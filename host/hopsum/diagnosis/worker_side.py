@@ -6,17 +6,14 @@
     rank         membership
     address      rank
     route        address
-    neighbour    route
     mtu          route
     port         address
-    switch       port, neighbour                     not by the worker's own address while another socket has its
+    switch       port, route                         not by the worker's own address while another socket has its
                                                      port, unless root; by an observer's at any time
-    generation        switch
+    generation   switch
     slots        generation
-    round trip   switch
     peers        address
     buffer       membership
-    offload      -
 
 A running job is not disturbed: the switch is sent PROBEs, which change nothing, from an address that it admits. Peers'
 side channels see a connection that says nothing. Behind a gateway one PROBE is padded to the size of the largest
@@ -42,19 +39,16 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "rank": ("membership",),
     "address": ("rank",),
     "route": ("address",),
-    "neighbour": ("route",),
     "mtu": ("route",),
     "port": ("address",),
-    "switch": ("port", "neighbour"),
+    "switch": ("port", "route"),
     "generation": ("switch",),
     "slots": ("generation",),
-    "round trip": ("switch",),
     "peers": ("address",),
     "buffer": ("membership",),
-    "offload": (),
 }
 
-_OF_SHARD: Final = ("route", "neighbour", "mtu", "port", "switch", "generation", "slots", "round trip")
+_OF_SHARD: Final = ("route", "mtu", "port", "switch", "generation", "slots")
 """Checks that are made for each shard of a job."""
 
 
@@ -67,16 +61,14 @@ class ObserverIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The patience of the checks: waits in seconds, and numbers of PROBEs."""
+    """The patience of the checks: waits in seconds."""
 
     answer_s: float = 1.0
-    """The time to wait for answers to a handful of PROBEs, for an ARP reply, for a TCP connection."""
+    """The time to wait for answers to a handful of PROBEs, for a TCP connection."""
     refusal_s: float = 0.5
     """The time to wait for a router's word that a datagram is too long. It does not come where all is well."""
     settle_s: float = 1.0
     """The time for which a slot that waits may be on its way."""
-    probes: int = 20
-    """The number of PROBEs that measure round trips."""
 
 
 def examine(
@@ -93,7 +85,7 @@ def examine(
     Args:
         location: a membership file, or a URL that names one (file://, udp://, raw://).
         rank: the worker's. Left out: that of the worker whose address is on this host.
-        observer: who asks the switch instead of the worker itself.
+        observer: asks the switch in place of the worker.
         patience: how long is waited.
     """
     patience = patience or Patience()
@@ -180,12 +172,6 @@ class _Examination:
             self._open()
         return row
 
-    def _neighbour(self) -> CheckRow:
-        return self._asking(
-            "neighbour",
-            lambda: switch_checks.check_neighbour(self.switch.ip, self.route, self._client, self._patience.answer_s),
-        )
-
     def _mtu(self) -> CheckRow:
         path_bytes = None
         if self.route.gateway and self._client is not None:
@@ -204,10 +190,13 @@ class _Examination:
         client = self._client
         if client is None:
             return skipped("switch", self._refusal, "run this as root, or ask as an observer of the job (--observer)")
-        return self._asking(
-            "switch",
-            lambda: switch_checks.check_switch(client, self.switch, self.route, self._patience.answer_s),
-        )
+        try:
+            return switch_checks.check_switch(client, self.switch, self.route, self._patience.answer_s)
+        except OSError as error:
+            told = f"nothing can be sent to {self.switch}: {error.strerror or os.strerror(error.errno or 0)}"
+            return failed(
+                "switch", told, "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
+            )
 
     def _generation(self) -> CheckRow:
         return switch_checks.check_generation(self.membership, self.report["switch"].facts["generations"])
@@ -221,13 +210,6 @@ class _Examination:
         self._begun |= window.begun
         return row
 
-    def _round_trip(self) -> CheckRow:
-        client, patience = self._client, self._patience
-        assert client is not None, "after switch"
-        return switch_checks.check_round_trip(
-            client, self.membership.window, probes=patience.probes, wait_s=patience.answer_s / 4
-        )
-
     def _peers(self) -> CheckRow:
         return switch_checks.check_peers(
             self.membership, self.own, self.rank, begun=self._begun, wait_s=self._patience.answer_s
@@ -235,9 +217,6 @@ class _Examination:
 
     def _buffer(self) -> CheckRow:
         return host_checks.check_buffer(self.membership.window)
-
-    def _offload(self) -> CheckRow:
-        return host_checks.check_offload()
 
     def _open(self) -> None:
         """Get a socket to ask with: the worker's address, root's way beside it, or the observer's address."""
@@ -251,10 +230,3 @@ class _Examination:
                 continue
             self._client = ProbeClient(ProbeSource(rank, self.membership.generation, local), transport)
             return
-
-    def _asking(self, check: str, made: Callable[[], CheckRow]) -> CheckRow:
-        try:
-            return made()
-        except OSError as error:
-            told = f"nothing can be sent to {self.switch}: {error.strerror or os.strerror(error.errno or 0)}"
-            return failed(check, told, "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)")
