@@ -8,9 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,11 @@ from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum_wire.membership import MembershipError
 
-from .cluster import ASKING, GENERATION, HASTY, PATIENT, Cluster
+from .cluster import GENERATION, HASTY, PATIENT, Cluster
 
 pytestmark = pytest.mark.system
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def broken_codec(phase: str) -> Codec:
@@ -63,17 +55,6 @@ def test_a_deadline_reaches_the_future_and_everything_behind_it(stack: ExitStack
     np.testing.assert_array_equal(feedback.residual, 2 * X)
     with pytest.raises(GenerationEndedError, match="Make a new agent with a membership of a new generation"):
         agent.submit(X)
-
-
-def test_below_a_leaf_only_the_own_rack_is_named(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 3)
-    leaves = {0: 0, 1: 0, 2: 2}
-    workers = tuple(replace(each, leaf=leaves[each.rank]) for each in cluster.membership.workers)
-    cluster.membership = replace(cluster.membership, workers=workers)
-    with pytest.raises(AllReduceTimeoutError) as raised:
-        cluster.agent(0, "thc", ASKING).submit(X).result(WAIT_S)
-    assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); its leaf does not see rank 2" in str(raised.value)
-    assert raised.value.missing_ranks == (1,)
 
 
 @pytest.mark.parametrize("phase", ["ranges", "encode", "decode", "contribution"])
@@ -115,14 +96,6 @@ def test_close_ends_what_is_in_progress(stack: ExitStack) -> None:
     agent.close()
 
 
-def test_a_future_cannot_be_cancelled_out_of_the_stream(stack: ExitStack) -> None:
-    agents = Cluster(stack, 2).agents("fixed")
-    future = agents[0].submit(X)
-    assert not future.cancel()
-    agents[1].allreduce(X)
-    assert future.result(WAIT_S).mean.tolist() == X.tolist()
-
-
 def test_blocking_in_a_callback_is_refused(stack: ExitStack) -> None:
     agent = Cluster(stack, 1).agent(0, "fixed")
     seen: list[BaseException] = []
@@ -147,12 +120,6 @@ def test_no_such_rank_and_no_such_codec(stack: ExitStack) -> None:
         Agent(cluster.membership, 2)
     with pytest.raises(CodecError, match="codec 'zip'"):
         Agent(cluster.membership, 0, codec="zip")
-
-
-def test_a_path_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopsum.agent.agent.MEMBERSHIP_WAIT_S", 0.1)
-    with pytest.raises(MembershipError, match=r"within 0\.1 s"):
-        Agent(tmp_path / "membership.json", 0)
 
 
 def test_a_program_that_forgets_close_ends(stack: ExitStack, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ all-reduces. Then workers that do one thing wrong: the same check must say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -26,12 +25,6 @@ from .team import BRISK, WORKERS, Bench, Given, Setting, Team, own_things
 pytestmark = pytest.mark.system
 ELEMENTS = {"thc": 4000, "uhc": 4000, "fixed": 2000, "lossless": 4000}
 LOSSES = (0.0, 0.01, 0.05, 0.2)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def drawn(codec: str, seed: int = 0) -> Given:

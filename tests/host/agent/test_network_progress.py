@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -26,12 +26,6 @@ from .cluster import EAGER, Cluster
 
 WAIT_S = 60.0
 X = np.arange(1, 1001, dtype=np.float32)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
@@ -68,9 +62,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     host, port = cluster.switch.address
     switch = f"switch {host}:{port}"
     first, second = (
-        stack.enter_context(
-            Transport(link, Membership(cluster.membership.generation, rank, 2, 8, switch), EAGER)
-        )
+        stack.enter_context(Transport(link, Membership(cluster.membership.generation, rank, 2, 8, switch), EAGER))
         for rank, link in enumerate(cluster.links)
     )
     looks = Progress(first, clock=clock)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -22,12 +21,6 @@ from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
 
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.mark.parametrize(("more", "stage"), [(True, "encode"), (False, "prepare")])
@@ -65,26 +58,6 @@ def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStac
     assert overlap_s(spans) > 0
 
 
-def test_without_overlap_one_is_over_before_the_next_begins(stack: ExitStack) -> None:
-    cluster, spans = Cluster(stack, 2), list[Span]()
-    agents = [
-        stack.enter_context(
-            Agent(cluster.membership, rank, codec="thc", link=cluster.links[rank], overlap=False,
-                  trace=spans.append if rank == 0 else None)
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    for agent in agents:
-        agent.group_start()
-    futures = [agent.submit(X) for _ in range(3) for agent in agents]
-    for agent in agents:
-        agent.group_end()
-    for future in futures:
-        future.result(WAIT_S)
-    assert [span.number for span in spans] == [0] * 5 + [1] * 5 + [2] * 5
-    assert overlap_s(spans) == 0.0
-
-
 def test_the_stream_with_a_group(stack: ExitStack) -> None:
     """One rank submits all at once, the other one after the other, when the first has sent all that it can."""
     cluster = Cluster(stack, 2)
@@ -105,27 +78,6 @@ def test_the_stream_with_a_group(stack: ExitStack) -> None:
         sent = sorted(link.headers, key=lambda header: (header.round, header.slot))
         assert [header.op for header in sent] == expected
         assert [(header.round - 1) * WINDOW + header.slot for header in sent] == list(range(len(expected)))
-
-
-def test_error_feedback_through_a_group(stack: ExitStack) -> None:
-    """Every tensor has its own; what went in is what came out and what is left."""
-    agents = Cluster(stack, 2).agents("thc")
-    feedback = [[ErrorFeedback(2000) for _ in range(3)] for _ in agents]
-    into, out = np.zeros((3, 2000)), np.zeros((3, 2000))
-    rng = np.random.default_rng(4)
-    for _ in range(4):
-        vectors = rng.standard_normal((2, 3, 2000)).astype(np.float32)
-        into += vectors.mean(axis=0)
-        futures = []
-        for agent, xs, own in zip(agents, vectors, feedback, strict=True):
-            with agent.group():
-                futures.append([agent.submit(x, feedback=each) for x, each in zip(xs, own, strict=True)])
-        out += np.stack([future.result(WAIT_S).mean for future in futures[0]])
-        for future in futures[1]:
-            future.result(WAIT_S)
-    left = np.mean([[each.residual for each in own] for own in feedback], axis=0)
-    assert np.abs(left).max() > 0.01
-    np.testing.assert_allclose(out + left, into, atol=1e-4)
 
 
 def test_the_same_feedback_in_a_group_is_refused(stack: ExitStack) -> None:
@@ -161,24 +113,6 @@ def test_a_group_that_does_not_end_is_an_error(stack: ExitStack) -> None:
     np.testing.assert_array_equal(feedback.residual, X)
     with pytest.raises(GenerationEndedError):
         agent.submit(X)
-
-
-def test_a_group_of_one_leaves_the_stream_as_without_it(stack: ExitStack) -> None:
-    cluster = Cluster(stack, 2)
-    eager, late = cluster.agents("thc", PATIENT)
-    futures = []
-    for agent in (eager, late):
-        feedback = ErrorFeedback(X.size)
-        with agent.group():
-            futures.append(agent.submit(X, feedback=feedback))
-        with agent.group():
-            pass
-        futures.append(agent.submit(X, feedback=feedback))  # the same one: the group is no longer in its way
-    means = [future.result(WAIT_S).mean.tobytes() for future in futures]
-    assert means[:2] == means[2:]
-    for link in cluster.links:
-        sent = sorted(link.headers, key=lambda header: (header.round, header.slot))
-        assert [header.op for header in sent] == 2 * [Op.MAX32, Op.LOOKUP_ADD8]
 
 
 def failing_at(number: int) -> Codec:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from hopsum.agent import Agent
 from hopsum.codec import CODECS, ErrorFeedback, ReductionContext, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import CommunicatorClosedError
-from hopsum.errors import RankLeftError, ResultLostError
+from hopsum.errors import RankLeftError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
 from hopsum.transport.side_proof import Dialler, GenerationKey
@@ -27,18 +27,11 @@ from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
 from ...support.server import LOCALHOST
-from ..transport.lossy import Mishaps
 from .cluster import EAGER, GENERATION, Cluster
 
 WAIT_S = 90
 WORKERS = 3
 ELEMENTS = 60_000  # of codec fixed: 235 chunks, some 30 rounds of each of the 8 slots
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def with_side_channels(cluster: Cluster) -> Cluster:
@@ -78,12 +71,6 @@ def test_a_worker_that_comes_late_gets_all_of_it_from_its_peers(stack: ExitStack
     close_together(agents)
 
 
-def test_without_side_channels_it_is_lost(stack: ExitStack) -> None:
-    agents, _ = late(Cluster(stack, WORKERS, quorum=2))
-    with pytest.raises(ResultLostError):
-        agents[2].submit(vectors(0)[2]).result(WAIT_S)
-
-
 def test_ranks_that_run_more_all_reduces_than_another_hear_that_it_has_left(stack: ExitStack) -> None:
     """Rank 2 has fewer batches, and closes. The others fail long before their deadline, and say who is missing."""
     cluster = with_side_channels(Cluster(stack, WORKERS))
@@ -99,27 +86,6 @@ def test_ranks_that_run_more_all_reduces_than_another_hear_that_it_has_left(stac
             assert caught.value.ranks == (2,)
         close_together(agents[:2])
         closing.result(WAIT_S)
-
-
-def test_replicas_stay_equal_and_nothing_is_lost_or_doubled_at_loss(stack: ExitStack) -> None:
-    """contributors * mean, summed over steps, and what is left in the residuals: all that went in."""
-    mishaps = Mishaps(drop=0.05, duplicate=0.05, reorder=0.05)
-    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2, mishaps=mishaps, seed=5))
-    agents = cluster.agents("thc")
-    feedback = [ErrorFeedback(ELEMENTS) for _ in agents]
-    put_in, came_out = np.zeros(ELEMENTS), np.zeros(ELEMENTS)
-    for step in range(6):
-        given = vectors(step)
-        futures = [agent.submit(x, feedback=f) for agent, x, f in zip(agents, given, feedback, strict=True)]
-        results = [future.result(WAIT_S) for future in futures]
-        assert len({result.mean.tobytes() for result in results}) == 1
-        assert len({result.contributors.tobytes() for result in results}) == 1
-        counts = np.array([int(bits).bit_count() for bits in results[0].contributors], np.float64)
-        put_in += np.sum(given, axis=0, dtype=np.float64)
-        came_out += results[0].mean.astype(np.float64) * counts.repeat(1024)[:ELEMENTS]
-    left = np.sum([each.residual for each in feedback], axis=0, dtype=np.float64)
-    np.testing.assert_allclose(came_out + left, put_in, atol=1e-4)
-    close_together(agents)
 
 
 def test_a_side_channel_that_is_taken_is_named(stack: ExitStack) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -32,12 +31,6 @@ from .test_peers import WORKERS, close_together, with_side_channels
 WAIT_S = 90
 ELEMENTS = 60_000
 NEXT = GENERATION + 1
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def vectors(step: int) -> list[NDArray[np.float32]]:
@@ -91,12 +84,6 @@ def test_shards_sum_what_one_switch_sums(stack: ExitStack, codec: str) -> None:
     alone = summed(agents_of(stack, clusters(stack, 1, codec=codec), codec), 2)
     for shards in (2, 3):
         assert summed(agents_of(stack, clusters(stack, shards, codec=codec), codec), 2) == alone
-
-
-@pytest.mark.parametrize("codec", FORMS)
-def test_shards_that_lose_datagrams_sum_what_one_switch_sums(stack: ExitStack, codec: str) -> None:
-    alone = summed(agents_of(stack, clusters(stack, 1, codec=codec), codec), 1)
-    assert summed(agents_of(stack, clusters(stack, 2, codec=codec, lossy=True), codec), 1) == alone
 
 
 @pytest.mark.parametrize(

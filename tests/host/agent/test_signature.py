@@ -110,12 +110,6 @@ def test_numbers_that_differ_are_both_told() -> None:
         signers[0].compare(calls[0], results)
 
 
-@pytest.fixture
-def stack() -> Any:
-    with ExitStack() as made:
-        yield made
-
-
 DIFFERENT: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
     "length": ([{}, {}], [{"elements": 5000}, {"elements": 5001}], "5000 elements.*5001 elements|5001.*5000"),
     "chunks": ([{}, {}], [{"elements": 5000}, {"elements": 600_000}], "5000 elements.*600000|600000 el.*5000"),

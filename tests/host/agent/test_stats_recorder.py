@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -20,12 +19,6 @@ from .cluster import PATIENT, Cluster
 
 WAIT_S = 90.0
 SMALL, LARGE = 1000, RUNS * RUN_ELEMENTS * 3 + 5
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def test_samples_have_the_elements_of_every_part_and_move() -> None:

@@ -12,8 +12,7 @@ import pytest
 
 import hopsum
 from hopsum.api import ReduceOp
-from hopsum.codec import NonFiniteError, make_codec
-from hopsum.codec.simulate import simulate_allreduce
+from hopsum.codec import NonFiniteError
 from hopsum.communicator import Communicator
 from hopsum.config import ConfigError
 from hopsum.connection.url import UrlError
@@ -89,23 +88,6 @@ def test_mean_and_sum_over_ranks() -> None:
     assert run_ranks("memory://mean?workers=3", work, 3, codec="fixed") == [([1, 3], [3, 9])] * 3
 
 
-def test_many_tensors_in_flight() -> None:
-    xs = [vectors(2, 700 + 100 * number, seed=number) for number in range(5)]
-
-    def work(job: Communicator) -> list[np.ndarray]:
-        futures = [hopsum.allreduce(x[job.rank], job, async_op=True) for x in xs]
-        assert all(isinstance(future, Future) for future in futures)
-        assert not any(future.cancel() for future in futures)
-        return [future.result(60) for future in futures]
-
-    found = run_ranks("memory://flight?workers=2", work, 2, codec="uhc", seed=5)
-    codec = make_codec("uhc", workers=2, backend="numpy")
-    for step, x in enumerate(xs):
-        expected = simulate_allreduce(codec, x, seed=5, step=step)
-        assert expected is not None
-        assert found[0][step].tobytes() == found[1][step].tobytes() == expected[0].tobytes()
-
-
 @pytest.mark.parametrize("error_feedback", [True, False])
 def test_a_name_carries_the_error_to_the_next(error_feedback: bool) -> None:
     """One vector, many times: with error feedback the sum of means nears the sum of vectors."""
@@ -137,23 +119,6 @@ def test_a_name_is_on_its_way_once_and_keeps_its_length() -> None:
 
     start: Future[None] = Future()
     run_ranks("memory://once?workers=2", meet, 2, codec="fixed")
-
-
-def test_a_callback_cannot_wait_for_its_own_thread(job: Communicator) -> None:
-    told: Future[str] = Future()
-
-    def callback(_: Future[Any]) -> None:
-        try:
-            hopsum.allreduce(np.ones(2), job)
-        except RuntimeError as error:
-            told.set_result(str(error))
-
-    gate: Future[None] = Future()
-    job.submit(np.ones(2, np.float32)).add_done_callback(lambda _: gate.result(60))
-    hopsum.allreduce(np.ones(2), job, async_op=True).add_done_callback(callback)
-    gate.set_result(None)
-    assert "would wait for itself" in told.result(60)
-    assert hopsum.allreduce(np.ones(2), job).tolist() == [1, 1]
 
 
 def test_an_error_reaches_the_future(job: Communicator) -> None:

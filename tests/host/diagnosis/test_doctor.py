@@ -167,15 +167,6 @@ def test_no_membership_file(tmp_path: Path) -> None:
     assert report["rank"].finding == "nothing to be learnt without membership"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"), [({"generation": 0}, "generation is 0"), ({"wire_version": 99}, "is for wire version 99")]
-)
-def test_a_membership_file_that_does_not_fit(make: Callable[..., Job], change: dict[str, int], message: str) -> None:
-    report = examine(make(**change).write(), 0, patience=PATIENT)
-    assert report["membership"].status is Status.FAIL
-    assert message in report["membership"].finding
-
-
 def test_urls(make: Callable[..., Job]) -> None:
     job = make()
     host, port = job.switch.address

@@ -8,8 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.star import Star
 
-from ...support.printed import parse_printed
 from ...support.targets import require_namespaces
-from ..torch.embedded import EXAMPLES, embedded_jobs
+from ..torch.embedded import embedded_jobs
 
 pytestmark = pytest.mark.system
 HERE = Path(__file__).parent
@@ -101,16 +99,6 @@ def test_a_switch_that_is_lost_for_good(tmp_path: Path) -> None:
         assert rank["out"] < 2e-6
 
 
-def test_the_example(tmp_path: Path) -> None:
-    with embedded_jobs(tmp_path, 2):
-        arguments = ("--membership", str(tmp_path / "job0.json"), "--steps", "60")
-        printed, _ = run_hosts(EXAMPLES / "ddp_digits.py", *arguments, local_groups=("a", "b"))
-    ranks = parse_printed(printed)
-    assert len({rank["parameters_sha256"] for rank in ranks}) == 1
-    assert ranks[0]["accuracy"] > 0.7
-    assert [rank["packets_up"] > 0 for rank in ranks] == [True, False, True, False]
-
-
 def test_hosts_with_two_ranks_each_and_no_switch(tmp_path: Path) -> None:
     require_namespaces()
     with Star(2) as star:
@@ -124,45 +112,3 @@ def test_hosts_with_two_ranks_each_and_no_switch(tmp_path: Path) -> None:
     assert len({rank["digest"] for rank in ranks}) == 1
     assert [rank["stats"]["bytes_up"] > 0 for rank in ranks] == [True, False, True, False]
     assert all(rank["out"] < 2e-6 for rank in ranks)
-
-
-@contextmanager
-def four_ranks(killed: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start four ranks by themselves: nobody ends the others when one has died."""
-    variables = {
-        **os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1",
-        "MASTER_PORT": str(free_port(socket.SOCK_STREAM)),
-    }  # fmt: skip
-    with ExitStack() as kept:
-        ranks = []
-        for rank in range(RANKS):
-            process = subprocess.Popen(
-                [sys.executable, str(HERE / "failing_worker.py"), str(killed)],
-                env={**variables, "RANK": str(rank), "HOPSUM_LOCAL_GROUP": f"host{rank // 2}"},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            ranks.append(process)
-            kept.callback(end, process)
-        yield ranks
-
-
-@pytest.mark.parametrize("killed", [2, 3], ids=["leader", "member"])
-def test_a_rank_that_is_killed_ends_all_ranks_soon(killed: int) -> None:
-    told = {}
-    with four_ranks(killed) as ranks:
-        for rank in (1, 2, 3, 0):
-            if rank != killed:
-                out, errors = ranks[rank].communicate(timeout=WAIT_S)
-                assert ranks[rank].returncode == 0, errors
-                told[rank] = json.loads(out.splitlines()[-1])
-        assert ranks[killed].wait(WAIT_S) == -9
-    its_host = told[5 - killed]
-    assert its_host["kind"] == "RankLeftError"
-    if killed == 2:
-        assert "rank 2, which takes part in the job for this host, has ended" in its_host["text"]
-    else:
-        assert "rank 2 waits for the vector of rank 3 of its host, which has left" in its_host["text"]
-    for rank in (0, 1):
-        assert told[rank]["text"] == told[0]["text"]
-        assert "worker 1 is the host of ranks 2, 3" in told[rank]["text"] or "rank 1" in told[rank]["text"]
-    assert {each["after"] for each in told.values()} == {"GenerationEndedError"}

@@ -20,7 +20,6 @@ TABLE6 = (*range(7), *9 * (7,))
 
 OF_TREES = {Event.CLOSED, Event.RESENT, Event.TAKEN, Event.KNOWN, Event.RELAYED}
 """What a switch without parent never counts."""
-OBSERVER = WorkerConfig(64, 3, 0x020000000300, 0x0A000064, 6000)
 
 
 def worker(rank: int) -> WorkerConfig:

@@ -103,29 +103,6 @@ def test_a_named_worker_is_asked_for_all_that_is_lacking_of_the_slot() -> None:
     assert worker.statistics.fetches == 6
 
 
-def test_what_a_peer_has_is_a_result() -> None:
-    worker = make()
-    submit(worker, 2)
-    stale(worker, 0, held=3, contributors=0b1001)
-    from_switch(worker, 1)
-    found(worker, 3, 0)
-    event = done(worker)
-    assert event.results[:, 0].tolist() == [9, 5]
-    assert event.contributors.tolist() == [0b1101, EVERYBODY]
-    assert (worker.statistics.repaired, worker.statistics.results, worker.waits_for_peers) == (1, 2, False)
-
-
-def test_the_first_stays_whoever_sent_it() -> None:
-    worker = make()
-    submit(worker, 3)
-    from_switch(worker, 0)
-    found(worker, 0, 0)
-    found(worker, 0, 1)
-    from_switch(worker, 1)
-    from_switch(worker, 2)
-    assert done(worker).results[:, 0].tolist() == [5, 9, 5]
-
-
 @pytest.mark.parametrize(
     ("more", "reason"),
     [

@@ -129,38 +129,6 @@ def test_rounds_begin_again_at_the_base() -> None:
     assert worker.stream.place(base + 7) == (3, 2)
 
 
-def test_what_is_decided_is_fetched_and_never_sent() -> None:
-    worker = make()
-    submit(worker, 6)
-    results(worker, 0)
-    worker.seal()
-    worker.resume(8, resume(0, Decided(0, 2, (1, 2)), Decided(2, 3, (0,))), 10.0)
-    assert sent(worker, 10.0) == [(8, 3, 1), (8, 0, 2)], "1 and 2 are decided, 5 stands behind 1"
-    assert said(worker, PeerKind.FETCH) == [(2, 1), (0, 2)]
-    worker.handle_timer(10.05)
-    assert said(worker, PeerKind.FETCH) == []
-    worker.handle_timer(worker.get_timer() or 0.0)
-    assert said(worker, PeerKind.FETCH) == [(2, 1), (0, 2)]
-    hear(worker, 2, PeerKind.FOUND, 1, op=Op.ADD32, value=EVERYBODY, payload=bytes([9]) * 1024)
-    assert sent(worker, 10.2) == [(8, 1, 2)]
-    hear(worker, 0, PeerKind.FOUND, 2, op=Op.ADD32, value=EVERYBODY, payload=bytes([9]) * 1024)
-    results(worker, 3, 4, 5, now=10.3)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceDone)
-    assert event.results[:, 0].tolist() == [5, 9, 9, 5, 5, 5]
-    assert worker.statistics.repaired == 2
-
-
-def test_what_is_decided_and_submitted_later() -> None:
-    worker = make()
-    worker.seal()
-    worker.resume(8, resume(0, Decided(0, 3, (0,))), 0.0)
-    assert said(worker, PeerKind.FETCH) == []
-    submit(worker, 4, now=1.0)
-    assert said(worker, PeerKind.FETCH) == [(0, 0), (0, 1), (0, 2)]
-    assert worker.statistics.updates == 1
-
-
 def test_no_more_is_asked_for_at_a_time_than_may_be() -> None:
     worker = make(slots=64)
     submit(worker, 100)
@@ -212,41 +180,6 @@ def test_what_is_kept_is_served_by_its_new_number() -> None:
     assert (to, found.kind, found.generation, found.slot, found.round) == (2, PeerKind.FOUND, 8, 1, 1)
     assert worker.repair is not None
     assert worker.repair.store.unproved() == [0, 2, 3], "who said to hold it may have been replaced"
-
-
-def test_void_exchanges_end_for_all_alike() -> None:
-    worker = make()
-    handles = [submit(worker, 3), submit(worker, 3)]
-    results(worker, 0, 1, 2)
-    assert isinstance(worker.next_event(), AllReduceDone)
-    worker.seal()
-    worker.resume(8, resume(0, Decided(0, 5, (1,)), Decided(8, 10, (2,)), start=12, start_generation=8), 1.0)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert event.handle == handles[1]
-    assert isinstance(event.error, WorkersReplacedError)
-    assert event.error.ranks == (3,)
-    assert sent(worker, 1.0) == []
-    submit(worker, 2, now=2.0)
-    assert isinstance(worker.next_event(), AllReduceFailed), "void before it was submitted"
-    submit(worker, 2, now=2.0)
-    assert said(worker, PeerKind.FETCH) == [(2, 8), (2, 9)]
-    submit(worker, 2, now=2.0)
-    assert isinstance(worker.next_event(), AllReduceFailed)
-    assert worker.stream.end == 12
-    with pytest.raises(WorkersReplacedError, match="rank 3 was replaced"):
-        submit(worker, 1)
-    worker.go_on(7, 0)
-    with pytest.raises(WorkersReplacedError):
-        submit(worker, 1)
-    worker.go_on(8, 12)
-    for position in (8, 9):
-        hear(worker, 2, PeerKind.FOUND, position, op=Op.ADD32, value=EVERYBODY, payload=bytes(1024))
-    assert isinstance(worker.next_event(), AllReduceDone)
-    submit(worker, 1, now=3.0)
-    results(worker, 12)
-    assert isinstance(worker.next_event(), AllReduceDone)
-    assert worker.seal() == Sealed(8, 13, 13, ((0, 3), (8, 10), (12, 13)))
 
 
 def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:

@@ -111,30 +111,6 @@ def test_the_last_rank_of_sixty_four() -> None:
     assert done(worker).contributors.tolist() == [1 << 63]
 
 
-def test_the_first_result_stays() -> None:
-    worker = make(slots=1)
-    worker.submit(Op.ADD32, payloads(2), now=0.0)
-    worker.receive_datagram(result(0, 1, fill=5), 0.1)
-    worker.receive_datagram(result(0, 1, fill=6), 0.1)
-    worker.receive_datagram(result(0, 2, fill=7), 0.1)
-    worker.receive_datagram(result(0, 1, fill=8), 0.1)
-    assert done(worker).results[:, 0].tolist() == [5, 7]
-    assert worker.statistics.duplicates == 2
-    assert worker.statistics.results == 2
-
-
-def test_bytes_are_frozen_at_submission() -> None:
-    worker = make()
-    array = payloads(1)
-    worker.submit(Op.ADD32, array, now=0.0)
-    first = bytes(worker.datagrams_to_send(0.0)[0])
-    array[:] = 77
-    worker.handle_timer(1.0)
-    (again,) = worker.datagrams_to_send(1.0)
-    assert bytes(again) == first
-    assert again.readonly
-
-
 def test_retransmission_backs_off() -> None:
     worker = make(slots=1)
     worker.submit(Op.ADD32, payloads(1), now=10.0)
@@ -169,13 +145,6 @@ def test_no_timer_without_work() -> None:
     assert worker.get_timer() is None
 
 
-def test_a_result_before_the_packet_saves_it() -> None:
-    worker = make()
-    worker.submit(Op.ADD32, payloads(3), now=0.0)
-    worker.receive_datagram(result(0, 1), 0.0)
-    assert sent(worker) == [(1, 1), (0, 2)]
-
-
 def test_results_of_an_all_reduce_that_is_still_to_come() -> None:
     worker = make()
     worker.receive_datagram(result(0, 1, fill=5, contributors=0b101), 0.0)
@@ -186,14 +155,6 @@ def test_results_of_an_all_reduce_that_is_still_to_come() -> None:
     event = done(worker)
     assert event.results[:, 0].tolist() == [5, 7, 6]
     assert event.contributors.tolist() == [0b101, 0b111, 0b101]
-
-
-def test_an_all_reduce_may_be_complete_before_it_is_submitted() -> None:
-    worker = make()
-    worker.receive_datagram(result(0, 1, contributors=0b101), 0.0)
-    worker.submit(Op.ADD32, payloads(1), now=1.0)
-    assert sent(worker) == []
-    assert done(worker).contributors.tolist() == [0b101]
 
 
 def test_early_results_of_another_op_are_no_results() -> None:
@@ -357,13 +318,6 @@ def test_strangers_do_not_fill_the_memory() -> None:
         worker.receive_datagram(result(0, 1, generation=generation), 0.0)
     assert len(worker._ignored_packets.seen) == 33
     assert worker._ignored_packets.seen["other"] == 68
-
-
-def test_unreachable_is_said() -> None:
-    worker = make()
-    worker.submit(Op.ADD32, payloads(1), now=0.0)
-    worker.note_unreachable(0.0)
-    assert "came back: 1 x 'port unreachable'." in no_answer(worker)
 
 
 def test_a_refused_submission_changes_nothing() -> None:

@@ -110,18 +110,6 @@ def test_without_side_channels_the_job_is_over_with_its_generation(served: Serve
     _close(again)
 
 
-def test_a_worker_that_lost_its_place_hears_it(served: Served) -> None:
-    desk, service = served
-    jobs = _connect_all(service)
-    with desk.changed:
-        request, secret = desk.members[1]
-        desk.members[1] = request, secret + b"another"
-    with pytest.raises(GenerationEndedError, match="rank 1 is not with this secret"):
-        jobs[1].submit(np.ones(3, np.float32)).result(60)
-    _close(jobs)
-    assert desk.left == [0]
-
-
 def test_sums_need_no_controller(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     desk, service = served
     jobs = _connect_all(service)
@@ -134,23 +122,6 @@ def test_sums_need_no_controller(served: Served, caplog: pytest.LogCaptureFixtur
         _close(jobs)
     assert "left without saying so" in caplog.text
     assert TOKEN not in caplog.text
-
-
-def test_heartbeats_go_on_after_silence(served: Served) -> None:
-    desk, service = served
-    jobs = _connect_all(service)
-
-    def fail(name: str) -> None:
-        if name == "heartbeat":
-            time.sleep(0.7)  # longer than the call's deadline
-
-    desk.before = fail
-    desk.wait(lambda: len(desk.beats) >= 4)
-    desk.before = lambda name: None
-    count = len(desk.beats)
-    desk.wait(lambda: len(desk.beats) >= count + 4)
-    assert _sum(jobs) == [[0.5, 2]] * 2
-    _close(jobs)
 
 
 def test_ranks_that_do_not_come_are_named(served: Served) -> None:

@@ -209,27 +209,6 @@ class Deaf:
         return getattr(self._inner, name)
 
 
-def test_closed_in_the_middle_of_a_change(served: Served) -> None:
-    desk, service = served
-    with crew(service) as jobs:
-        waiting = jobs[0].submit(vector(jobs[0]))
-        asked = threading.Event()
-
-        def note(name: str) -> None:
-            if name == "await_membership":
-                asked.set()
-
-        vanish(jobs[1])
-        jobs[0]._transport._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
-        desk.before = note
-        desk.end("rank 1 was silent", lost=1)
-        assert asked.wait(WAIT_S)
-        jobs[0].close()
-        with pytest.raises(CommunicatorClosedError):
-            waiting.result(WAIT_S)
-        desk.wait(lambda: desk.left == [0])
-
-
 def test_a_change_that_is_refused_since_its_worker_left_says_nothing(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

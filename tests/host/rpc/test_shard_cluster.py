@@ -99,9 +99,7 @@ def test_workers_take_the_form_of_thc_from_a_job_over_two_switches(
         _close(jobs)
 
 
-def test_a_job_over_two_switches(
-    controller: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_over_two_switches(controller: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with controller.running() as cluster, ExitStack() as stack:
         operator = controller.operator(stack)
         made = create(controller, capsys, "--shards", "s2,s1")
@@ -140,22 +138,6 @@ def test_a_job_over_two_switches(
         _until(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
         operator.delete("train")
         assert [each.slots_used for each in operator.switches()] == [0, 0]
-
-
-def test_a_shard_that_forgets_its_entries_is_written_again(
-    controller: Controller, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One switch loses everything between two sums: both shards go on in a new generation, with the same workers."""
-    with controller.running() as cluster:
-        token = create(controller, capsys, "--shards", "2")["token"]
-        jobs = controller.connect_all("train", token, codec=None)
-        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
-        sum_all(jobs, 0, feedback)
-        before = cluster.job("train").generation
-        controller.devices["s2"].set_pipeline_config(PipelineConfig.load(*compiled_program()))
-        sum_all(jobs, 1, feedback)
-        assert cluster.job("train").generation > before
-        _close(jobs)
 
 
 def test_a_worker_that_is_replaced_begins_at_both_shards(

@@ -6,13 +6,10 @@ The lease is a minute, and so is the deadline of a sum: what is over sooner was 
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +17,14 @@ import numpy as np
 import pytest
 
 from hopsum.communicator import Communicator
-from hopsum.errors import GenerationEndedError, WorkersReplacedError
-from hopsum.rpc.job_agent import JobAgent
+from hopsum.errors import GenerationEndedError
 from hopsum_controlplane.cluster import ClusterController, JobRequest
-from hopsum_controlplane.cluster.cluster_controller import GRACE_S
-from hopsum_wire.control import control_pb2 as pb
 
-from .test_cluster import LEASE_S, SLOTS, Controller, _close, _sum, _until
+from .test_cluster import SLOTS, Controller, _close, _until
 from .test_cluster import controller as controller
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
-SERVES_PEERS_S = 10.0
-"""Seconds for which `close` serves peers that are not done."""
 
 
 @pytest.fixture
@@ -46,28 +38,6 @@ def _reason(cluster: ClusterController, text: str) -> None:
         _until(lambda: cluster.job("train").reason == text)
     except AssertionError:
         raise AssertionError(f"the job says {cluster.job('train').reason!r}, not {text!r}") from None
-
-
-def test_who_raises_is_replaced(controller: Controller, desk: tuple[ClusterController, str]) -> None:
-    cluster, token = desk
-    jobs = controller.connect_all("train", token)
-    assert _sum(jobs) == [[0.5, 2]] * 2
-    waiting = jobs[0].submit(np.ones(2, np.float32))
-    raised_at = time.monotonic()
-    with pytest.raises(RuntimeError, match="CUDA"), jobs[1]:
-        raise RuntimeError("CUDA out of memory")
-    assert time.monotonic() - raised_at < SERVES_PEERS_S / 2
-    _reason(cluster, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
-    with ThreadPoolExecutor(1) as pool:
-        newcomer = pool.submit(controller.connect, "train", token, 1)
-        with pytest.raises(WorkersReplacedError):
-            waiting.result(60)
-        jobs[0].resume(lambda: b"state")
-        jobs[1] = newcomer.result(60)
-    assert jobs[1].fetch_state() == b"state"
-    assert _sum(jobs) == [[0.5, 2]] * 2
-    _close(jobs)
-    _reason(cluster, "all its workers have left")
 
 
 def test_who_closes_while_it_sums(controller: Controller, desk: tuple[ClusterController, str]) -> None:
@@ -119,36 +89,3 @@ def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[Cl
     assert "RuntimeError: a bad batch" in said
     _reason(cluster, "rank 1 left unfinished: RuntimeError: a bad batch")
     job.close()
-
-
-def test_who_is_killed_is_given_up_long_before_its_lease(
-    controller: Controller, desk: tuple[ClusterController, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """But by its lease where the controller's machine stood still: connections that end then prove nothing."""
-    cluster, token = desk
-    url = f"hopsum://{controller.address}/train"
-    command = [sys.executable, "-m", "tests.host.rpc.elastic_worker", url, token, "1", "100"]
-    ended = f"the connection of rank 1 ended, and nothing was heard of it for {GRACE_S:g} s"
-    with (
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as child,
-        closing(controller.connect("train", token, 0)),
-    ):
-        _until(lambda: cluster.job("train").members[1].statistics.get("datagrams_sent", 0) > 0)
-        child.kill()
-        _until(lambda: cluster.job("train").reason.startswith((ended, "the lease of rank 1 ran out")), 3 * LEASE_S)
-        assert cluster.job("train").reason == ended or "the controller stood still" in caplog.text
-
-
-def test_a_fork_that_exits_closes_nothing(controller: Controller, desk: tuple[ClusterController, str]) -> None:
-    cluster, token = desk
-    jobs = controller.connect_all("train", token)
-    job = jobs[0]
-    assert isinstance(job, JobAgent)
-    child = os.fork()
-    if child == 0:
-        job._close_at_exit()  # as its atexit would
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert _sum(jobs) == [[0.5, 2]] * 2
-    assert [member.phase for member in cluster.job("train").members] == [pb.MEMBER_PHASE_IN] * 2
-    _close(jobs)

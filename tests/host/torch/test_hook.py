@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -84,12 +84,6 @@ class Ranks:
             assert value.data_ptr() == bucket.buffer().data_ptr()
             assert torch.equal(value, values[0])
         return values
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 LAST, FIRST = ("1.weight", "1.bias"), ("0.weight", "0.bias")

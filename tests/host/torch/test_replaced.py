@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
@@ -23,12 +22,6 @@ from hopsum.torch import HopsumState, hopsum_hook
 from .test_hook import FIRST, LAST, Bucket, Ranks, gradients
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def run(ranks: Ranks, seed: int) -> list[torch.futures.Future[torch.Tensor]]:

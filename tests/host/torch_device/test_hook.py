@@ -7,7 +7,7 @@ Ranks are states in one process, with a `memory://` group between them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
@@ -26,12 +26,6 @@ from hopsum.torch.device_reduction import DeviceFeedback
 from ..torch.test_hook import FIRST, LAST, Bucket, gradients
 
 SIZES = {LAST: 310, FIRST: 1230}
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 class Ranks:

@@ -9,7 +9,6 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -32,12 +31,6 @@ from .veth import PORT, SWITCH_IP, WORKER_IP, Veth
 ROWS: NDArray[np.uint8] = np.zeros((3, 64), np.uint8)
 WAIT_S = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def failure(code: int) -> OSError:

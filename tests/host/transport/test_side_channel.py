@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -34,12 +34,6 @@ class Ends:
         for channel, heard in zip(self.channels, self.heard, strict=True):
             stack.callback(channel.close)
             channel.start(peers, heard.put)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def found(sender: int, round_: int) -> PeerMessage:

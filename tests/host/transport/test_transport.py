@@ -6,19 +6,21 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
-from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing
 from hopsum.transport.scapy_link import ScapyLink
-from hopsum.transport.transport import Transport
+from hopsum.transport.side_channel import GenerationKey, SideChannel
+from hopsum.transport.transport import Peers, Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
-from hopsum_wire import Drop, Op, WireError, pack_codes
+from hopsum_wire import Drop, Op, WireError
 from hopsum_wire.payload import lanes
 
 from ...support.server import LOCALHOST, UdpSwitch, job_for
@@ -26,6 +28,7 @@ from .lossy import LossyLink, Mishaps
 
 TABLE = tuple(range(16))
 GENERATION, SLOTS = 7, 4
+KEY = GenerationKey(GENERATION, bytes(range(32)))
 FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
 
 
@@ -49,12 +52,6 @@ def together(transports: list[Transport], call: Callable[[Transport], AllReduceD
     if failures:
         raise failures[0]
     return [results[rank] for rank in range(len(transports))]
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def start(
@@ -102,17 +99,6 @@ def test_sums_of_three_workers(stack: ExitStack) -> None:
         assert statistics.link.bytes_received == statistics.link.datagrams_received * 1056
         assert not statistics.worker.ignored
     assert not switch.aggregator.drops
-
-
-def test_lookup(stack: ExitStack) -> None:
-    _, transports = start(stack, 2)
-    codes = np.random.default_rng(0).integers(0, 16, (2, 3, 1024), dtype=np.uint8)
-    payloads = pack_codes(codes)
-    results = together(
-        transports, lambda each: each.allreduce(Op.LOOKUP_ADD8, payloads[each.worker.membership.rank], 1024)
-    )
-    for result in results:
-        np.testing.assert_array_equal(result.results, codes.sum(axis=0))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -164,14 +150,6 @@ def test_a_switch_that_does_not_know_the_generation(stack: ExitStack) -> None:
     assert switch.aggregator.drops == {Drop.UNKNOWN_GENERATION: transport.statistics.link.datagrams_sent}
 
 
-def test_a_peer_that_never_comes(stack: ExitStack) -> None:
-    _, transports = start(stack, 2, timing=Timing(retransmit_s=0.1, deadline_s=4.0))
-    with pytest.raises(AllReduceTimeoutError, match="Check that rank 1 still runs, and runs this all-reduce") as raised:
-        transports[0].allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
-    assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0)" in str(raised.value)
-    assert raised.value.missing_ranks == (1,)
-
-
 def test_refused_payloads_send_nothing(stack: ExitStack) -> None:
     _, transports = start(stack, 1)
     with pytest.raises(WireError, match="payloads must be uint8"):
@@ -195,3 +173,35 @@ def test_strangers_do_not_come_through(stack: ExitStack) -> None:
         stranger.sendto(b"hello", link.local)
     sum_words([transport], 2, 1)
     assert not transport.statistics.worker.ignored
+
+
+def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
+    switch = stack.enter_context(UdpSwitch(Aggregator()))
+    channels = [SideChannel(rank, KEY, (LOCALHOST, 0)) for rank in range(2)]
+    addresses = {rank: channel.address for rank, channel in enumerate(channels)}
+    broken, other = (
+        Transport(
+            UdpLink((LOCALHOST, 0), switch.address),
+            Membership(GENERATION, rank, 2, SLOTS),
+            FAST,
+            Peers(channel, addresses, linger_s=0.2),
+        )
+        for rank, channel in enumerate(channels)
+    )
+    stack.callback(other.close)
+    broken.worker.receive_peer = None  # type: ignore[method-assign,assignment]
+    heard = threading.Event()
+    channels[1].send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))
+    while channels[0].failure is None:
+        heard.wait(0.005)
+    with broken, pytest.raises(HopsumError, match="the side channel of rank 0 has ended: 'NoneType'"):
+        broken.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
+
+
+def test_peers_without_an_address(stack: ExitStack) -> None:
+    channel = SideChannel(0, KEY, (LOCALHOST, 0))
+    stack.callback(channel.close)
+    link = UdpLink((LOCALHOST, 0), (LOCALHOST, 1))
+    stack.callback(link.close)
+    with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
+        Transport(link, Membership(GENERATION, 0, 3, SLOTS), peers=Peers(channel, {1: (LOCALHOST, 1)}))

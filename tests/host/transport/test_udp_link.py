@@ -6,8 +6,6 @@ from __future__ import annotations
 import errno
 import random
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import groupby
@@ -16,9 +14,8 @@ from mmap import PAGESIZE
 import numpy as np
 import pytest
 
-from hopsum.transport import udp_link as link_module
 from hopsum.transport.link import RowLink
-from hopsum.transport.offload import GSO, PLAIN, Gso, Offload, probe_once
+from hopsum.transport.offload import PLAIN, Offload, probe_once
 from hopsum.transport.udp_link import UdpLink
 
 LOCALHOST = "127.0.0.1"
@@ -47,33 +44,6 @@ def send_runs(link: UdpLink, datagrams: list[bytes]) -> None:
     assert isinstance(link, RowLink)
     for size, run in groupby(datagrams, len):
         link.send_rows(np.frombuffer(b"".join(run), np.uint8).reshape(-1, size))
-
-
-@pytest.mark.parametrize("gso", GSO)
-def test_segments_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -> None:
-    if gso == "on" and not probe_once().segment:
-        with pytest.raises(OSError, match="gso='auto' does without"):
-            UdpLink((LOCALHOST, 0), peer.getsockname(), gso=gso)
-        return
-    link = UdpLink((LOCALHOST, 0), peer.getsockname(), gso=gso)
-    datagrams = some_datagrams(seed=1)
-    send_runs(link, datagrams)
-    assert [peer.recv(65535) for _ in datagrams] == datagrams
-    assert link.statistics.datagrams_sent == len(datagrams)
-    assert link.statistics.bytes_sent == sum(map(len, datagrams))
-    peer.connect(link.local)
-    for datagram in datagrams:
-        peer.send(datagram)
-    received: list[bytes] = []
-    while len(received) < len(datagrams):
-        some = [bytes(view) for view in link.receive(WAIT_S)]
-        assert some
-        received += some
-    assert received == datagrams
-    assert link.statistics.datagrams_received == len(datagrams)
-    assert link.statistics.bytes_received == sum(map(len, datagrams))
-    link.close()
-    link.close()
 
 
 def test_segments_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None:
@@ -116,31 +86,6 @@ def test_words_for_gso(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> 
         UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
     link = UdpLink((LOCALHOST, 0), peer.getsockname())
     assert link.offload == PLAIN
-    link.close()
-
-
-def test_another_thread_can_end_a_wait(peer: socket.socket) -> None:
-    link = UdpLink((LOCALHOST, 0), peer.getsockname())
-    start = time.monotonic()
-    waker = threading.Thread(target=link.wake)
-    waker.start()
-    assert link.receive(WAIT_S) == []
-    waker.join()
-    link.wake()
-    assert link.receive(WAIT_S) == []  # a wake-up between two waits is not lost
-    assert time.monotonic() - start < WAIT_S
-    assert link.receive(0.0) == []
-    link.close()
-
-
-def test_a_receive_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> None:
-    monkeypatch.setattr(link_module, "BATCH_DATAGRAMS", 3)
-    link = UdpLink((LOCALHOST, 0), peer.getsockname(), gso="off")
-    peer.connect(link.local)
-    for number in range(5):
-        peer.send(bytes([number]))
-    assert [bytes(view) for view in link.receive(WAIT_S)] == [b"\0", b"\1", b"\2"]
-    assert [bytes(view) for view in link.receive(WAIT_S)] == [b"\3", b"\4"]
     link.close()
 
 
