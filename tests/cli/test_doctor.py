@@ -129,4 +129,4 @@ def test_a_table_for_people_names_the_fix() -> None:
     assert done.returncode == 1
     assert "FAIL  membership" in done.stdout
     assert "->" in done.stdout
-    assert "membership failed, 9 not made" in done.stdout
+    assert "membership failed, 10 not made" in done.stdout
