@@ -190,7 +190,7 @@ class NativeTable:
 
 def write_groups(multicast: MulticastStore, control: Words) -> list[Words]:
     """Put all multicast groups into arrays, and their addresses into the control block. Return the arrays to keep."""
-    groups = multicast.groups()
+    groups = multicast.everything()
     index, replicas = words(MAX_GROUPS), words(2 * sum(len(members) for members in groups.values()))
     at = 0
     for group, members in groups.items():

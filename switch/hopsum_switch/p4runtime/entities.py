@@ -289,7 +289,7 @@ def _write_session(target: RunningPipeline, update: int, session: CloneSessionEn
 
 def _read_groups(target: RunningPipeline, number: int) -> Iterator[MulticastGroupEntry]:
     with store_refusals():
-        groups = {number: target.engine.multicast.get(number)} if number else target.engine.multicast.groups()
+        groups = {number: target.engine.multicast.get(number)} if number else target.engine.multicast.everything()
     for number, replicas in groups.items():
         message = MulticastGroupEntry(multicast_group_id=number, metadata=target.group_notes.get(number, b""))
         message.replicas.extend(_messages(replicas, target.group_forms[number]))
@@ -298,7 +298,7 @@ def _read_groups(target: RunningPipeline, number: int) -> Iterator[MulticastGrou
 
 def _read_sessions(target: RunningPipeline, number: int) -> Iterator[CloneSessionEntry]:
     with store_refusals():
-        sessions = {number: target.engine.clones.get(number)} if number else target.engine.clones.sessions()
+        sessions = {number: target.engine.clones.get(number)} if number else target.engine.clones.everything()
     for number, session in sessions.items():
         message = CloneSessionEntry(session_id=number, packet_length_bytes=session.length)
         message.replicas.extend(_messages(session.replicas, target.clone_forms[number]))

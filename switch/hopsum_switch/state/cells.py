@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableSequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import InvalidArgumentError, NotFoundError
-from ..program.ir import ProgramIR, TableIR
+from ..program.ir import ProgramIR
 from .meter import MeterCell, MeterConfig
 from .table_store import TableStore
 
@@ -29,26 +29,40 @@ class CounterCells:
         self.bytes = octets
 
 
-class CounterStore:
-    """All counters of a program, by fully qualified name. Direct counters are by their table and entry handle."""
+_Cells = TypeVar("_Cells")
 
-    def __init__(self, program: ProgramIR, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
-        """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
-        self._program = program
-        self._tables = tables
-        indexed = [c for c in program.counters.values() if c.table is None]
-        self._cells = cells or {c.name: CounterCells([0] * c.size, [0] * c.size) for c in indexed}
 
-    def cells(self, name: str) -> CounterCells:
-        """Return the live cells of an indexed counter. Raises: NotFoundError."""
+class _CellStore(Generic[_Cells]):
+    """The arrays of one kind of a program, by fully qualified name."""
+
+    kind: str
+
+    def __init__(self, cells: Mapping[str, _Cells]) -> None:
+        self._cells = cells
+
+    def cells(self, name: str) -> _Cells:
+        """Return the live cells of an array. Raises: NotFoundError."""
         try:
             return self._cells[name]
         except KeyError:
-            raise NotFoundError(f"the program has no indexed counter {name!r}") from None
+            raise NotFoundError(f"the program has no {self.kind} {name!r}") from None
 
-    def size(self, name: str) -> int:
-        """Return the number of cells. Raises: NotFoundError."""
-        return len(self.cells(name).packets)
+
+def _check_index(name: str, index: int, size: int) -> None:
+    if not 0 <= index < size:
+        raise InvalidArgumentError(f"{name}: index {index} is outside 0..{size - 1}")
+
+
+class CounterStore(_CellStore[CounterCells]):
+    """All counters of a program, by fully qualified name. Direct counters are by their table and entry handle."""
+
+    kind = "indexed counter"
+
+    def __init__(self, program: ProgramIR, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
+        """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
+        self._tables = tables
+        indexed = [c for c in program.counters.values() if c.table is None]
+        super().__init__(cells or {c.name: CounterCells([0] * c.size, [0] * c.size) for c in indexed})
 
     def read(self, name: str, index: int) -> PacketByteCount:
         """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
@@ -87,15 +101,12 @@ class CounterStore:
 
     def _checked(self, name: str, index: int) -> CounterCells:
         cells = self.cells(name)
-        if not 0 <= index < len(cells.packets):
-            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells.packets) - 1}")
+        _check_index(name, index, len(cells.packets))
         return cells
 
-    def _require_direct(self, table: str) -> TableIR:
-        ir = self._tables[table].ir
-        if not ir.with_counters:
+    def _require_direct(self, table: str) -> None:
+        if not self._tables[table].ir.with_counters:
             raise InvalidArgumentError(f"{table} has no direct counter")
-        return ir
 
 
 def _check_value(name: str, value: PacketByteCount) -> None:
@@ -106,20 +117,15 @@ def _check_value(name: str, value: PacketByteCount) -> None:
 # Register arrays.
 
 
-class RegisterStore:
+class RegisterStore(_CellStore[MutableSequence[int]]):
     """All register arrays of a program, by fully qualified name. Cells are unsigned integers."""
+
+    kind = "register"
 
     def __init__(self, program: ProgramIR, cells: Mapping[str, MutableSequence[int]] | None = None) -> None:
         """Start with zeros, in lists or in the given cells (all 0) of each array."""
         self._program = program
-        self._cells = cells or {r.name: [0] * r.size for r in program.registers.values()}
-
-    def cells(self, name: str) -> MutableSequence[int]:
-        """Return the live cells of an array. Raises: NotFoundError."""
-        try:
-            return self._cells[name]
-        except KeyError:
-            raise NotFoundError(f"the program has no register {name!r}") from None
+        super().__init__(cells or {r.name: [0] * r.size for r in program.registers.values()})
 
     def read(self, name: str, index: int) -> int:
         """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
@@ -137,45 +143,29 @@ class RegisterStore:
             raise InvalidArgumentError(f"{name}: {value} is not a value of {bits} bits")
         cells[index] = value
 
-    def names(self) -> list[str]:
-        """Return the names of all arrays."""
-        return list(self._cells)
-
-    def clear(self, name: str) -> None:
-        """Set all cells of an array to 0. Raises: NotFoundError."""
-        cells = self.cells(name)
-        cells[:] = [0] * len(cells)
-
     def reset(self) -> None:
         """Set all cells to 0."""
-        for name in self._cells:
-            self.clear(name)
+        for cells in self._cells.values():
+            cells[:] = [0] * len(cells)
 
     def _checked(self, name: str, index: int) -> MutableSequence[int]:
         cells = self.cells(name)
-        if not 0 <= index < len(cells):
-            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells) - 1}")
+        _check_index(name, index, len(cells))
         return cells
 
 
 # Indexed and direct meters.
 
 
-class MeterStore:
+class MeterStore(_CellStore[list[MeterCell]]):
     """All meters of a program, by fully qualified name. Direct meters are by their table and entry handle."""
 
+    kind = "indexed meter"
+
     def __init__(self, program: ProgramIR, tables: TableStore) -> None:
-        self._program = program
         self._tables = tables
         indexed = [meter for meter in program.meters.values() if meter.table is None]
-        self._cells = {meter.name: [MeterCell() for _ in range(meter.size)] for meter in indexed}
-
-    def cells(self, name: str) -> list[MeterCell]:
-        """Return the live cells of an indexed meter. Raises: NotFoundError."""
-        try:
-            return self._cells[name]
-        except KeyError:
-            raise NotFoundError(f"the program has no indexed meter {name!r}") from None
+        super().__init__({meter.name: [MeterCell() for _ in range(meter.size)] for meter in indexed})
 
     def read(self, name: str, index: int) -> MeterConfig | None:
         """Return the configuration of one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
@@ -205,8 +195,7 @@ class MeterStore:
 
     def _cell(self, name: str, index: int) -> MeterCell:
         cells = self.cells(name)
-        if not 0 <= index < len(cells):
-            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells) - 1}")
+        _check_index(name, index, len(cells))
         return cells[index]
 
     def _direct(self, table: str, handle: int) -> MeterCell | None:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 # mcast_grp has 16 bits, and 0 means no group.
 MAX_GROUP_ID = 2**16 - 1
 MAX_INSTANCE = 2**16 - 1
+# bmv2 keeps a session in 15 bits of 16: the highest bit says that there is one.
+MAX_SESSION_ID = 2**15 - 1
 
 
 class PortCopy(NamedTuple):
@@ -20,76 +22,6 @@ class PortCopy(NamedTuple):
     instance: int
 
 
-class MulticastStore:
-    """Groups by id (1..65535). Copies are made in the order in which a group lists its replicas."""
-
-    def __init__(self) -> None:
-        self._groups: dict[int, tuple[PortCopy, ...]] = {}
-        self.version = 0  # grows with every change
-
-    def insert(self, group: int, replicas: Sequence[PortCopy]) -> None:
-        """Add a group. Raises: AlreadyExistsError, InvalidArgumentError."""
-        checked = _check_group(group, replicas)
-        if group in self._groups:
-            raise AlreadyExistsError(f"multicast group {group} exists; modify it")
-        self._groups[group] = checked
-        self.version += 1
-
-    def modify(self, group: int, replicas: Sequence[PortCopy]) -> None:
-        """Replace all replicas of a group. Raises: NotFoundError, InvalidArgumentError."""
-        checked = _check_group(group, replicas)
-        self.get(group)
-        self._groups[group] = checked
-        self.version += 1
-
-    def delete(self, group: int) -> None:
-        """Remove a group. Raises: NotFoundError."""
-        self.get(group)
-        del self._groups[group]
-        self.version += 1
-
-    def get(self, group: int) -> tuple[PortCopy, ...]:
-        """Return the replicas of a group. Raises: NotFoundError."""
-        try:
-            return self._groups[group]
-        except KeyError:
-            raise NotFoundError(f"no multicast group {group}") from None
-
-    def groups(self) -> dict[int, tuple[PortCopy, ...]]:
-        """Return a copy of all groups."""
-        return dict(self._groups)
-
-    def replicas(self, group: int) -> tuple[PortCopy, ...]:
-        """Return the replicas for a packet: none for an unknown group, which drops it."""
-        return self._groups.get(group, ())
-
-    def reset(self) -> None:
-        """Remove all groups."""
-        self._groups.clear()
-        self.version += 1
-
-
-def _check_group(group: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
-    if not 0 < group <= MAX_GROUP_ID:
-        raise InvalidArgumentError(f"multicast group {group} is outside 1..{MAX_GROUP_ID}")
-    return check_replicas(f"multicast group {group}", replicas)
-
-
-def check_replicas(owner: str, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
-    """Return replicas that can be used. Errors name `owner`. Raises: InvalidArgumentError."""
-    for replica in replicas:
-        if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:
-            raise InvalidArgumentError(f"{owner}: {replica} is out of range")
-    if len(set(replicas)) != len(replicas):
-        raise InvalidArgumentError(f"{owner} lists a replica twice")
-    return tuple(replicas)
-
-
-# Clone sessions: where copies made by clone() go.
-
-MAX_SESSION_ID = 2**15 - 1
-
-
 class CloneSession(NamedTuple):
     """Its copies, in order, each cut to at most `length` bytes when it leaves (0: not cut)."""
 
@@ -97,53 +29,97 @@ class CloneSession(NamedTuple):
     length: int
 
 
-class CloneStore:
-    """Sessions by id (1..32767). A program that clones for a session that does not exist makes no copy."""
+_Copies = TypeVar("_Copies")
+
+
+class _CopyStore(Generic[_Copies]):
+    """Values by number, 1..`most`. `kind` names one of them in errors."""
+
+    kind: str
+    most: int
 
     def __init__(self) -> None:
-        self._sessions: dict[int, CloneSession] = {}
+        self._values: dict[int, _Copies] = {}
+        # Grows with every change: the native back end copies the groups only then.
+        self.version = 0
+
+    def delete(self, number: int) -> None:
+        """Remove one. Raises: NotFoundError."""
+        self.get(number)
+        del self._values[number]
+        self.version += 1
+
+    def get(self, number: int) -> _Copies:
+        """Return one. Raises: NotFoundError."""
+        try:
+            return self._values[number]
+        except KeyError:
+            raise NotFoundError(f"no {self.kind} {number}") from None
+
+    def everything(self) -> dict[int, _Copies]:
+        """Return a copy of all, by number."""
+        return dict(self._values)
+
+    def reset(self) -> None:
+        """Remove all."""
+        self._values.clear()
+        self.version += 1
+
+    def _check(self, number: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
+        if not 0 < number <= self.most:
+            raise InvalidArgumentError(f"{self.kind} {number} is outside 1..{self.most}")
+        for replica in replicas:
+            if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:
+                raise InvalidArgumentError(f"{self.kind} {number}: {replica} is out of range")
+        if len(set(replicas)) != len(replicas):
+            raise InvalidArgumentError(f"{self.kind} {number} lists a replica twice")
+        return tuple(replicas)
+
+    def _put(self, number: int, value: _Copies, *, new: bool) -> None:
+        if not new:
+            self.get(number)
+        elif number in self._values:
+            raise AlreadyExistsError(f"{self.kind} {number} exists; modify it")
+        self._values[number] = value
+        self.version += 1
+
+
+class MulticastStore(_CopyStore[tuple[PortCopy, ...]]):
+    """Groups by id (1..65535). Copies are made in the order in which a group lists its replicas."""
+
+    kind, most = "multicast group", MAX_GROUP_ID
+
+    def insert(self, group: int, replicas: Sequence[PortCopy]) -> None:
+        """Add a group. Raises: AlreadyExistsError, InvalidArgumentError."""
+        self._put(group, self._check(group, replicas), new=True)
+
+    def modify(self, group: int, replicas: Sequence[PortCopy]) -> None:
+        """Replace all replicas of a group. Raises: NotFoundError, InvalidArgumentError."""
+        self._put(group, self._check(group, replicas), new=False)
+
+    def replicas(self, group: int) -> tuple[PortCopy, ...]:
+        """Return the replicas for a packet: none for an unknown group, which drops it."""
+        return self._values.get(group, ())
+
+
+class CloneStore(_CopyStore[CloneSession]):
+    """Sessions by id (1..32767). A program that clones for a session that does not exist makes no copy."""
+
+    kind, most = "clone session", MAX_SESSION_ID
 
     def insert(self, session: int, replicas: Sequence[PortCopy], length: int = 0) -> None:
         """Add a session. Raises: AlreadyExistsError, InvalidArgumentError."""
-        checked = _check_session(session, replicas, length)
-        if session in self._sessions:
-            raise AlreadyExistsError(f"clone session {session} exists; modify it")
-        self._sessions[session] = checked
+        self._put(session, self._session(session, replicas, length), new=True)
 
     def modify(self, session: int, replicas: Sequence[PortCopy], length: int = 0) -> None:
         """Replace a session. Raises: NotFoundError, InvalidArgumentError."""
-        checked = _check_session(session, replicas, length)
-        self.get(session)
-        self._sessions[session] = checked
-
-    def delete(self, session: int) -> None:
-        """Remove a session. Raises: NotFoundError."""
-        self.get(session)
-        del self._sessions[session]
-
-    def get(self, session: int) -> CloneSession:
-        """Return a session. Raises: NotFoundError."""
-        try:
-            return self._sessions[session]
-        except KeyError:
-            raise NotFoundError(f"no clone session {session}") from None
+        self._put(session, self._session(session, replicas, length), new=False)
 
     def find(self, session: int) -> CloneSession | None:
         """Return a session, or None."""
-        return self._sessions.get(session)
+        return self._values.get(session)
 
-    def sessions(self) -> dict[int, CloneSession]:
-        """Return a copy of all sessions."""
-        return dict(self._sessions)
-
-    def reset(self) -> None:
-        """Remove all sessions."""
-        self._sessions.clear()
-
-
-def _check_session(session: int, replicas: Sequence[PortCopy], length: int) -> CloneSession:
-    if not 0 < session <= MAX_SESSION_ID:
-        raise InvalidArgumentError(f"clone session {session} is outside 1..{MAX_SESSION_ID}")
-    if length < 0:
-        raise InvalidArgumentError(f"clone session {session}: length {length} is negative")
-    return CloneSession(check_replicas(f"clone session {session}", replicas), length)
+    def _session(self, session: int, replicas: Sequence[PortCopy], length: int) -> CloneSession:
+        if length < 0:
+            raise InvalidArgumentError(f"clone session {session}: length {length} is negative")
+        return CloneSession(self._check(session, replicas), length)

@@ -25,7 +25,6 @@ def test_counters_are_read_and_written(engine: Engine) -> None:
     engine.counters.write("c", 2, PacketByteCount(5, 600))
     assert engine.counters.read("c", 2) == (5, 600)
     assert engine.counters.read_all("c") == [(0, 0), (0, 0), (5, 600), (0, 0)]
-    assert engine.counters.size("c") == 4
     engine.reset_state()
     assert engine.counters.read("c", 2) == (0, 0)
 
@@ -74,7 +73,7 @@ def test_groups_are_inserted_modified_and_deleted() -> None:
     store.insert(5, [PortCopy(1, 0)])
     store.modify(5, [PortCopy(2, 0), PortCopy(2, 1)])
     assert store.get(5) == ((2, 0), (2, 1))
-    assert store.groups() == {5: ((2, 0), (2, 1))}
+    assert store.everything() == {5: ((2, 0), (2, 1))}
     store.delete(5)
     assert store.replicas(5) == ()
 
@@ -98,4 +97,4 @@ def test_refused_group_writes_change_nothing(write: Callable[[MulticastStore], N
     store.insert(1, [PortCopy(4, 4)])
     with pytest.raises(error):
         write(store)
-    assert store.groups() == {1: ((4, 4),)}
+    assert store.everything() == {1: ((4, 4),)}
