@@ -20,25 +20,6 @@ from .test_lifecycle import all_told, back, begun, forming, job_of, member, over
 SLOTS = 16
 
 
-def test_the_same_members_go_on() -> None:
-    now = over(running(), "switch s1 lost it")
-    now = back(now, 0, Report(7, 40, 60, ((38, 50),), 3))
-    assert (now.missing_ranks, now.ready) == ((1,), False)
-    now = begun(back(now, 1, Report(7, 35, 70, ((45, 52),), 3)), 9)
-    decided = (Decided(38, 45, (0,)), Decided(45, 50, (0, 1)), Decided(50, 52, (1,)))
-    assert now.resume == Resume(32, None, 0, None, (), decided)
-    assert [each.report for each in now.members] == [None, None]  # they know better by now
-    assert over(now).resume is None
-
-
-def test_a_newcomer_begins_where_nobody_was() -> None:
-    now = lifecycle.join(running(), member(1, life=1))
-    now = over(now)
-    now = begun(back(now, 0, Report(7, 40, 60, (), 3)), 9)
-    assert now.resume == Resume(32, 60, 9, 3, (1,), ())
-    assert now.newcomers == now.resume
-
-
 def test_all_new_begins_at_nothing() -> None:
     now = lifecycle.join(running(), member(1, life=1))
     now = begun(back(over(now), 0, report()), 9)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many threads at one ClusterController, as a service has them, and two processes at one database."""
+"""Many threads at one ClusterController, as a service has them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -130,16 +128,3 @@ def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: l
     assert state_of(cluster.controller.job("other")) is JobState.RUNNING
     crew[0].leave()  # the generation is over before it has begun
     assert state_of(cluster.controller.job("job", counters=False)) is JobState.CHANGING
-
-
-def test_two_processes_at_one_database(cluster: Cluster) -> None:
-    code = (
-        "import pathlib, sys; from hopsum_controlplane.cluster import StateStore; StateStore(pathlib.Path(sys.argv[1]))"
-    )
-    command = [sys.executable, "-c", code, str(cluster.config.database)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert second.returncode == 1
-    assert "database is locked; another controller has it: stop that one" in second.stderr
-    cluster.run()
-    cluster.stop()
-    assert subprocess.run(command, timeout=WAIT_S, check=False).returncode == 0

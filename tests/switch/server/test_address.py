@@ -9,9 +9,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,9 +19,9 @@ from hopsum_switch.grpc_address import ServerError, default_address
 from hopsum_switch.server import SwitchServer
 
 from .controller import DEADLINE_S, Controller
+from .switch_process import SWITCH, started
 
 pytestmark = pytest.mark.system
-COMMAND = [sys.executable, "-m", "hopsum_switch"]
 
 
 @pytest.fixture
@@ -34,21 +31,9 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@contextmanager
-def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a switch; yield it and its address; end it."""
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process:
-        try:
-            yield process, process.stdout.readline().split()[1].removeprefix("grpc=")
-        finally:
-            process.terminate()
-
-
 def refused(*arguments: str) -> str:
     """Return what a switch says that cannot start."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*SWITCH, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     return line
@@ -57,7 +42,7 @@ def refused(*arguments: str) -> str:
 def test_it_is_a_socket_for_its_user_alone_and_its_tools_find_it(
     runtime: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started("--udp", "7=127.0.0.1:0") as (process, address):
+    with started("--udp", "7=127.0.0.1:0", command=SWITCH) as (process, address, _):
         path = runtime / f"hopsum-{os.getuid()}" / "switch.sock"
         assert address == default_address() == f"unix:{path}"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -81,18 +66,18 @@ def test_without_a_runtime_folder_it_is_under_the_one_for_temporary_files(monkey
 @pytest.mark.parametrize("given", [False, True])
 def test_a_second_switch_says_what_to_give_it_and_the_first_one_goes_on(runtime: Path, given: bool) -> None:
     arguments = ["--grpc", f"unix:{runtime / 'mine'}"] if given else []
-    with started(*arguments) as (_, address):
+    with started(*arguments, command=SWITCH) as (_, address, _):
         message = refused(*arguments)
         assert f"cannot listen on {address}: another switch listens there" in message
         assert "--grpc unix:PATH or --grpc HOST:PORT" in message
         with Controller(address, device_id=0) as controller:
             controller.become_primary()
-        with started("--grpc", "127.0.0.1:0") as (_, other):
+        with started() as (_, other, _):
             assert other.startswith("127.0.0.1:")
 
 
 def test_of_two_that_start_at_once_one_starts(runtime: Path) -> None:
-    pair = [subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    pair = [subprocess.Popen(SWITCH, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         lines = []
         for process in pair:
@@ -110,11 +95,11 @@ def test_of_two_that_start_at_once_one_starts(runtime: Path) -> None:
 
 
 def test_what_a_killed_switch_left_is_taken_over(runtime: Path) -> None:
-    with started() as (process, address):
+    with started(command=SWITCH) as (process, address, _):
         process.kill()
         process.wait(DEADLINE_S)
         assert Path(address.removeprefix("unix:")).exists()
-    with started() as (_, again):
+    with started(command=SWITCH) as (_, again, _):
         assert again == address
 
 

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,11 +20,10 @@ from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
 
-from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
+from .controller import CPU_PORT, DEADLINE_S, INSERT, Controller, l2, wait_until
+from .switch_process import LOADED, started
 
 pytestmark = pytest.mark.system
-COMMAND = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--metrics", "0"]
-LOADED = ["--program", str(PROGRAM), "--p4info", str(P4INFO)]
 
 Values = dict[str, float]
 
@@ -53,27 +49,11 @@ def scrape(url: str) -> Values:
         return parse(response.read().decode())
 
 
-@contextmanager
-def started(*arguments: str) -> Iterator[tuple[str, str]]:
-    """Run a switch; yield the addresses of its metrics and of gRPC."""
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process:
-        try:
-            metrics = re.fullmatch(r"metrics (http://127\.0\.0\.1:\d+/metrics)\n", process.stdout.readline())
-            ready = re.fullmatch(r"ready grpc=(\S+) device_id=\d+\n", process.stdout.readline())
-            assert metrics
-            assert ready
-            yield metrics[1], ready[1]
-        finally:
-            process.terminate()
-
-
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
 def test_a_scrape_shows_what_went_through(tmp_path: Path, backend: str) -> None:
     path = str(tmp_path / "p1")
     arguments = ["--unix", f"1={path}", "--cpu-port", str(CPU_PORT), "--backend", backend]
-    with started(*LOADED, *arguments) as (url, grpc_address):
+    with started(*LOADED, "--metrics", "0", *arguments) as (_, grpc_address, url):
         with Controller(grpc_address, 0) as controller:
             controller.become_primary().write(l2(INSERT, b"\x05", "forward", b"\x02"), l2(INSERT, b"\x06"))
         with open_peer(path) as peer:
@@ -98,7 +78,7 @@ def test_a_scrape_shows_what_went_through(tmp_path: Path, backend: str) -> None:
 
 def test_a_switch_without_a_program_shows_its_ports(tmp_path: Path) -> None:
     path = str(tmp_path / "p1")
-    with started("--unix", f"1={path}") as (url, _):
+    with started("--metrics", "0", "--unix", f"1={path}") as (_, _, url):
         with open_peer(path) as peer:
             peer.send(bytes(60))
             wait_until(lambda: 'hopsum_switch_dropped_frames_total{port="none",reason="no_pipeline"}' in scrape(url))

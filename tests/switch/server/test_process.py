@@ -11,8 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,31 +22,9 @@ from hopsum_switch.ports.udp import UdpAddress
 from hopsum_switch.ports.unix import open_peer
 
 from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
+from .switch_process import COMMAND, LOADED, address_in, started
 
 pytestmark = pytest.mark.system
-COMMAND = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
-LOADED = ["--program", str(PROGRAM), "--p4info", str(P4INFO)]
-READY = re.compile(r"ready grpc=(127\.0\.0\.1:\d+) device_id=(\d+)\n")
-
-
-@contextmanager
-def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a switch; yield it and its gRPC address; kill it if the test has not stopped it."""
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process:
-        try:
-            yield process, address_in(process.stdout.readline())
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def address_in(line: str) -> str:
-    match = READY.fullmatch(line)
-    assert match, line
-    return match[1]
 
 
 def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
@@ -56,7 +32,7 @@ def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
     arguments = ["--device-id", "42", "--cpu-port", str(CPU_PORT), "--udp", "7=127.0.0.1:0,as=10.0.0.1:24677"]
     for number, path in enumerate(paths, 1):
         arguments += ["--unix", f"{number}={path}"]
-    with started(*LOADED, *arguments) as (process, address):
+    with started(*LOADED, *arguments) as (process, address, _):
         assert process.stdout is not None
         assert re.fullmatch(r"udp 7=127\.0\.0\.1:\d+\n", process.stdout.readline()), "the port that was found"
         with Controller(address, 42) as controller, ManagementClient(address) as management:
@@ -81,7 +57,7 @@ def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_with_open_streams_and_without_a_program(number: signal.Signals) -> None:
-    with started() as (process, address), Controller(address, device_id=0) as controller:
+    with started() as (process, address, _), Controller(address, device_id=0) as controller:
         controller.become_primary()
         assert not controller.get_pipeline().HasField("config")
         process.send_signal(number)
@@ -91,7 +67,7 @@ def test_it_ends_with_open_streams_and_without_a_program(number: signal.Signals)
 
 def test_a_signal_that_another_thread_takes_ends_it() -> None:
     """The packet loop sleeps meanwhile, as it may at the moment when a signal comes."""
-    with started() as (process, _):
+    with started() as (process, _, _):
         threads = [int(name) for name in os.listdir(f"/proc/{process.pid}/task") if int(name) != process.pid]
         assert threads
         for thread in threads:
@@ -109,7 +85,7 @@ def test_a_signal_that_another_thread_takes_ends_it() -> None:
 )
 def test_trace_shows_packets(tmp_path: Path, option: str, target: list[str], start: str) -> None:
     paths = [str(tmp_path / name) if name == "file" else name for name in target]
-    with started(*LOADED, "--cpu-port", "9", "--udp", "3=127.0.0.1:0", option, *paths) as (process, address):
+    with started(*LOADED, "--cpu-port", "9", "--udp", "3=127.0.0.1:0", option, *paths) as (process, address, _):
         with ManagementClient(address) as management:
             host, _, port = management.list_ports()[3]["address"].rpartition(":")
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
@@ -127,7 +103,7 @@ def test_it_compiles_what_it_is_given_unless_told_otherwise(tmp_path: Path, monk
     monkeypatch.setenv("HOPSUM_COMPILED", "0")  # so that the program is all that is compiled
     for backend, compiled in (("--backend=interpreter", 0), ("--backend=auto", 1), ("--backend=native", 1)):
         arguments = [] if backend == "--backend=auto" else [backend]
-        with started(*LOADED, "--cpu-port", "9", *arguments) as (process, _):
+        with started(*LOADED, "--cpu-port", "9", *arguments) as (process, _, _):
             assert len(list(tmp_path.glob("hopsum-switch/*.o"))) == compiled
             process.send_signal(signal.SIGTERM)
             assert process.communicate(timeout=DEADLINE_S) == ("", "")
@@ -136,7 +112,7 @@ def test_it_compiles_what_it_is_given_unless_told_otherwise(tmp_path: Path, monk
 def test_without_llvmlite_it_interprets_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "llvmlite.py").write_text("raise ImportError('none here')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with started(*LOADED) as (process, _):
+    with started(*LOADED) as (process, _, _):
         process.send_signal(signal.SIGTERM)
         errors = process.communicate(timeout=DEADLINE_S)[1]
     assert "runs in the interpreter: " in errors
