@@ -49,7 +49,6 @@ SECTIONS = (
     ),
     Section("try hopsum", ("demo", "selftest", "topology", "packet", "ptf", "lab")),
     Section("evaluate", ("plan", "bench", "codec", "table", "report")),
-    Section("set up", ("completion",)),
 )
 GROUPS = {
     "bench": Group(
@@ -129,7 +128,6 @@ COMMANDS = {
     "report": Command(
         "reproduce the papers' claims on two pages", "hopsum_evaluation.report.reporting", "demo,plot,estimation"
     ),
-    "completion": Command("print the completion of commands and options for a shell", "hopsum_cli.completion"),
 }
 EXIT_STATUSES = """\
 exit status:

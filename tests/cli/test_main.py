@@ -100,7 +100,7 @@ def test_ctrl_c_ends_a_command_that_waits() -> None:
 
 
 def test_output_that_nobody_reads_ends_a_command() -> None:
-    command = [sys.executable, "-m", "hopsum_cli.main", "completion", "bash"]
+    command = [sys.executable, "-m", "hopsum_cli.main", "topology", "show", "two_rack", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writing:
         assert writing.stdout is not None
         assert writing.stderr is not None

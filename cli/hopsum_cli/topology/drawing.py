@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network in words and as a tree of lines, for the terminal."""
+"""A network in words, for the terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.markup import escape
-from rich.tree import Tree
 
 from hopsum_topologies.description import Link, Topology
-
-_COLOURS = ("blue", "red", "green", "yellow")
-"""The colours of jobs, in their order."""
 
 
 def in_words(topology: Topology) -> str:
@@ -31,58 +29,12 @@ def link_words(link: Link) -> list[str]:
     return words
 
 
-def tree(topology: Topology) -> Tree:
-    """Return a network as a tree of lines from its middle."""
-    top = _middle(topology)
-    drawn, known = Tree(_label(topology, top, None)), {top: 0}
-    branches, waiting = {top: drawn}, [top]
-    # The list grows while it is walked: breadth first, so that nearer nodes are drawn first.
-    for node in waiting:
-        for child in _children(topology, node, known):
-            known[child] = known[node] + 1
-            link = next(link for link in topology.links_of(child) if node in link.ends)
-            branches[child] = branches[node].add(_label(topology, child, link))
-            waiting.append(child)
-    return drawn
-
-
-def _middle(topology: Topology) -> str:
-    """Return the switch whose farthest node is nearest. Of several it is the first."""
-    return min(topology.switches, key=lambda switch: max(_depths(topology, switch).values()))
-
-
-def _depths(topology: Topology, start: str) -> dict[str, int]:
-    """Count the links between every node and `start`."""
-    found, waiting = {start: 0}, [start]
-    for node in waiting:
-        for child in _children(topology, node, found):
-            found[child] = found[node] + 1
-            waiting.append(child)
-    return found
-
-
-def _children(topology: Topology, node: str, known: dict[str, int]) -> list[str]:
-    """Return the neighbours of a node that are not known yet."""
-    return [far for link in topology.links_of(node) if (far := link.other(node)) not in known]
-
-
-def _label(topology: Topology, node: str, up: Link | None) -> str:
-    style = "bold" if node in topology.switches else "default"
-    parts = [f"[{style}]{node}[/]", f"[dim]{topology.ip(node)}[/]"]
-    words, job = _seat_words(topology, node)
-    if job is not None:
-        parts.append(f"[{_COLOURS[job % len(_COLOURS)]}]{escape(words)}[/]")
-    if up is not None and (link := link_words(up)):
-        parts.append(f"[dim]({', '.join(link)})[/]")
-    return "  ".join(parts)
-
-
-def _seat_words(topology: Topology, host: str) -> tuple[str, int | None]:
-    """Return `JOB RANK` of a host's worker and the number of the job, empty and None for a host without a job."""
-    for number, job in enumerate(topology.jobs):
-        if host in job.workers:
-            return f"{job.name} {job.workers.index(host)}", number
-    return "", None
+def link_lines(topology: Topology) -> Iterator[str]:
+    """Yield a line for each link, in plain text: both ends with their addresses, the worker at a host, its limits."""
+    seats = {host: f" ({job.name} {rank})" for job in topology.jobs for rank, host in enumerate(job.workers)}
+    for link in topology.links:
+        ends = " - ".join(f"{end} {topology.ip(end)}{seats.get(end, '')}" for end in link.ends)
+        yield f"  {', '.join([ends, *link_words(link)])}"
 
 
 def _rate(rate_bps: float) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
-from hopsum_cli.topology.drawing import in_words, tree
+from hopsum_cli.topology.drawing import in_words, link_lines
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_switch.cli import existing_file
 from hopsum_topologies.description import CATALOGUE, Topology, as_document, find_topology, topology
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopsum topology", description="Networks of switches and hosts, here.")
     words = parser.add_subparsers(required=True, metavar="WORD")
     _word(words, "list", "the networks that have a name", _list)
-    showing = _word(words, "show", "draw a network", _show)
+    showing = _word(words, "show", "the links of a network, with addresses and workers", _show)
     _add_network(showing)
     showing.add_argument("--json", action="store_true", help="print its description; FILE.json may be given as NAME")
     running = _word(words, "run", "bring a network up, run a command on every worker, take it down", _run)
@@ -139,7 +139,8 @@ def _show(options: argparse.Namespace) -> int:
     else:
         console = Console(highlight=False)
         console.print(in_words(shown), soft_wrap=True)
-        console.print(tree(shown), soft_wrap=True)
+        for line in link_lines(shown):
+            console.print(line, markup=False, soft_wrap=True)
     return 0
 
 
