@@ -17,11 +17,11 @@ from hopsum.codec import Codec, CodecError, CollectivePhase, ReductionContext, b
 from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
-from hopsum.codec.theory import expected_nmse_of_values
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.thc_published import ThcPublished
 from hopsum_evaluation.baselines.two_shot import BITS, BLOCK, block_bytes, dequantise, padded, quantise
+from hopsum_evaluation.expected_error import expected_nmse_of
 from hopsum_wire.payload import SHAPES
 
 ROTATIONS = 8
@@ -105,7 +105,7 @@ class SwitchMethod:
         per_block = not isinstance(codec, ThcPublished)
         values, block = codec.table.values, codec.block_elements
         found = [
-            expected_nmse_of_values(x, values, codec.bound, workers, rng, block=block, per_block=per_block, rotations=1)
+            expected_nmse_of(x, values, codec.bound, workers, rng, block=block, per_block=per_block, rotations=1)
             for _ in range(ROTATIONS)
         ]
         return Theory(float(np.mean(found)), float(np.std(found) / (ROTATIONS - 1) ** 0.5))

@@ -27,12 +27,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
 from hopsum.codec.thc import Thc
-from hopsum.codec.theory import expected_nmse_of
 from hopsum.communicator import CommunicatorStatistics
 from hopsum.protocol.worker import Timing
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.command_options import view_of
 from hopsum_evaluation.demo.digits_network import Images, accuracy, load_images, make_network
+from hopsum_evaluation.expected_error import expected_nmse_of
 from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
 
 RETRANSMIT_S = 0.25
@@ -168,5 +168,6 @@ def _measure_nmse(agent: Agent, network: nn.Module) -> Nmse | None:
     errors = [np.square(agent.allreduce(x).mean - x, dtype=np.float64).sum() for _ in range(PROBES)]
     theory = None
     if isinstance(agent.codec, Thc) and agent.membership.quorum == agent.workers:
-        theory = expected_nmse_of(x, agent.codec.table, agent.workers, np.random.default_rng(1))
+        table = agent.codec.table
+        theory = expected_nmse_of(x, table.values, table.bound, agent.workers, np.random.default_rng(1))
     return Nmse(float(np.mean(errors)) / energy, theory)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Theoretical upper bounds of the mean squared error E|mean' - mean|^2 and of bits.
 
-They are those of Suresh et al. (ICML 2017), derived again in the modules of the estimators, with natural logarithm
-in the one of `srk`. Arguments: d elements, n workers, k levels, F the mean of |X_i|^2 over workers.
+They are those of Suresh et al. (ICML 2017), with natural logarithm in the one of `srk`.
+Arguments: d elements, n workers, k levels, F the mean of |X_i|^2 over workers.
 """
 
 from __future__ import annotations
@@ -41,18 +41,13 @@ def mse_bound_sb(d: int, n: int, energy: float) -> float:
 
 
 def mse_bound_sk(d: int, n: int, energy: float, k: int) -> float:
-    """Return d / (2 n (k - 1)^2) F."""
+    """Return d / (2 n (k - 1)^2) F, also the bound of `svk`."""
     return d / (2 * n * (k - 1) ** 2) * energy
 
 
 def mse_bound_srk(d: int, n: int, energy: float, k: int) -> float:
     """Return (2 ln D + 2) / (n (k - 1)^2) F, D the power of two to which d is padded."""
     return (2 * math.log(padded(d)) + 2) / (n * (k - 1) ** 2) * energy
-
-
-def mse_bound_svk(d: int, n: int, energy: float, k: int) -> float:
-    """Return the bound of `sk`, d / (2 n (k - 1)^2) F."""
-    return mse_bound_sk(d, n, energy, k)
 
 
 def bits_bound_svk(d: int, k: int) -> float:

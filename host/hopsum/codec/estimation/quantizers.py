@@ -1,57 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimators `sb`, `sk`, `srk` and `svk` (Suresh et al., ICML 2017).
+"""The estimators `sb`, `sk`, `srk` and `svk` (Suresh et al., ICML 2017, with the proofs of the bounds).
 
-`sb` and `sk`: levels from the smallest to the largest element (pi_sb and pi_sk).
+F is the mean of |X_i|^2 over n workers, d the elements, k the levels.
 
-A worker sends its smallest and largest element as float32, and ceil(log2 levels) bits for each element.
+`sb` and `sk`: levels from the smallest to the largest element (pi_sb and pi_sk). A worker sends these two as float32,
+and ceil(log2 k) bits for each element. An element between two levels h apart has variance (upper - x)(x - lower), at
+most h^2 / 4, and (max - min)^2 <= 2 |X|^2: MSE <= d / (2 n (k - 1)^2) F. `sb` is k = 2.
 
-Error: an element between two levels h apart has variance (upper - x)(x - lower) <= h^2 / 4, and workers are
-independent, so the mean has MSE <= 1/n^2 sum_i d s_i^2 / (4 (k - 1)^2) with s = max - min. Two different elements
-give s^2 <= 2 max^2 + 2 min^2 <= 2 |X|^2: MSE <= d / (2 n (k - 1)^2) F. `sb` is k = 2, where the first step is
-exact: MSE = 1/n^2 sum_i sum_j (max - X_j)(X_j - min).
+`srk`: `sk` after a random rotation of the whole vector (pi_srk). The vector, padded with zeros to D elements, a power
+of two, is rotated by R = H diag(signs) / sqrt(D), H the Hadamard matrix, signs shared by all ranks. The receiver
+rotates back. A worker also sends an exponent of 16 bits. MSE <= (2 ln D + 2) / (n (k - 1)^2) F. The rotation is
+float32, left unnormalised and made in a fixed order of additions, hence equal on all machines. Before it the vector is
+divided by a power of two, so that nothing overflows and subnormal numbers keep their bits.
 
-`srk`: `sk` after a random rotation of the whole vector (pi_srk).
+`svk`: levels from the smallest element to sqrt(2) |X| above it, codes entropy coded by their frequencies (pi_svk). A
+worker sends the smallest element as float32, the width as float64, and a range-coded stream. MSE as for `sk`, of which
+only s^2 <= 2 |X|^2 was used; E bits <= d (2 + log2((k - 1)^2 / (2 d) + 5/4)), and the histogram besides. With
+k = sqrt(d) + 1 that is less than 2.81 bits an element.
 
-The vector, padded with zeros to D elements, a power of two, is rotated by R = H diag(signs) / sqrt(D), H the
-Hadamard matrix, signs shared by all ranks. The receiver rotates back. A worker sends, besides the codes, the
-smallest and largest coordinate as float32 and an exponent of 16 bits.
-
-Error: a coordinate of R X is a sum of X_j with random signs / sqrt(D), so P(it exceeds t) <= exp(-t^2 D / 2 |X|^2),
-and by the union bound the expected square of the positive part of the largest is at most (2 ln D + 2) |X|^2 / D.
-The same holds for the smallest. Hence E (max - min)^2 <= 4 (2 ln D + 2) |X|^2 / D, and with the error of `sk` on D
-coordinates MSE <= (2 ln D + 2) / (n (k - 1)^2) F. Dropping the padding makes it no larger.
-
-The rotation is float32, left unnormalised and made in a fixed order of additions, hence equal on all machines.
-Before it the vector is divided by a power of two, so that nothing overflows and subnormal numbers keep their bits.
-
-`svk`: levels as wide as the norm, codes entropy coded by their frequencies (pi_svk).
-
-The levels go from the smallest element X_min to X_min + s with s = sqrt(2) |X|, which is at least max - min. A
-worker sends X_min as float32, s as float64, and a range-coded stream.
-
-Error: as for `sk`, of which only s^2 <= 2 |X|^2 was used: MSE <= d / (2 n (k - 1)^2) F.
-
-Bits: the entropy of the frequencies is at most sum_j -log2 p(code_j) / d for any distribution p. With h = s / (k - 1)
-the distance of levels and Y_j the level of element j, take p proportional to 1 / (1 + (level / h)^2): the sum of these
-over all levels is at most pi coth(pi) < 4, so a code costs at most 2 + log2(1 + (Y_j / h)^2). The logarithm is concave,
-so the mean over elements is at most that of the mean square of Y, whose expectation is at most
-|X|^2 / d + h^2 / 4. Together E bits <= d (2 + log2((k - 1)^2 / (2 d) + 5/4)), and the histogram besides. The range
-coder's own loss, below 0.01 bits an element, is less than what 4 instead of pi coth(pi) leaves: 0.34 bits.
-
-With k = sqrt(d) + 1 levels that is less than 2.81 bits an element, and MSE <= F / (2 n).
-
-The stream of `svk`: one range-coded stream of a histogram, then of codes by the histogram's frequencies.
-
-Histogram: d codes as d zeros, with a one between levels: k - 1 ones among d + k - 1 bits, each coded with the
-frequencies (d, k - 1), which both sides know. By the entropy of such a string that costs at most
-(k - 1) log2((d + k - 1) e / (k - 1)) < k log2((d + k) e / k) bits, whatever the histogram is.
-
-Codes: each with the frequencies h_r / d, together d H(h / d) bits.
-
-The two sides have equal models because both make them from the same integers: counts as float64, which hold them
-exactly. constriction (`Categorical` with perfect=False) adds these counts, exactly again, and maps the sums to
-its 24-bit integers by one division and one multiplication of float64, which every IEEE 754 machine rounds alike.
-It keeps at least 2^-24 for every level.
+The stream of `svk`: a histogram, then codes by the histogram's frequencies. The histogram is d zeros, with a one
+between levels: each bit is coded with the frequencies (d, k - 1), which both sides know, so that it takes at most
+k log2((d + k) e / k) bits. Both sides make equal models from the same integers: counts as float64, which hold them
+exactly. constriction (`Categorical` with perfect=False) adds these counts, exactly again, and maps the sums to its
+24-bit integers by one division and one multiplication of float64, which every IEEE 754 machine rounds alike. It keeps
+at least 2^-24 for every level.
 """
 
 from __future__ import annotations
@@ -172,7 +144,10 @@ def _separators(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
 
 # ---- sb and sk ---------------------------------------------------------------------------------------------
 
-_SK_SIDE: Final = struct.Struct("<ff")
+_EXTREMES: Final = struct.Struct("<ff")
+_EXPONENT: Final = struct.Struct("<h")
+_EXPONENTS: Final = range(-148, 129)
+"""The exponents of float32: the largest element is below 2^exponent, and not below half of it."""
 
 
 class Sk:
@@ -197,24 +172,25 @@ class Sk:
         """Return smallest, largest and packed codes. See `Estimator`."""
         require_finite_vector(x)
         # As float32, which the receiver has: both sides make the levels from the bytes that travel.
-        side = _SK_SIDE.pack(x.min(), x.max())
+        side = _EXTREMES.pack(x.min(), x.max())
         codes = pack_rounded(x, self._grid(side), rounding_key(context))
-        return Message(side + codes, _SK_SIDE.size * 8 + x.size * code_bits(self.levels))
+        return Message(side + codes, _EXTREMES.size * 8 + x.size * code_bits(self.levels))
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the levels of the codes. See `Estimator`. The context is not needed."""
-        size = _SK_SIDE.size + packed_bytes(elements, code_bits(self.levels))
+        size = _EXTREMES.size + packed_bytes(elements, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)
-        grid = self._grid(message.payload)
-        codes = message.payload[_SK_SIDE.size :]
         out = np.empty(elements, np.float32)
         for run in runs(elements):
-            out[run] = finite_float32(unpack_values(codes, grid, run))
+            out[run] = finite_float32(self._values(message.payload, run))
         return out
+
+    def _values(self, payload: bytes, run: slice) -> NDArray[np.float64]:
+        return unpack_values(payload[_EXTREMES.size :], self._grid(payload), run)
 
     def _grid(self, payload: bytes) -> Levels:
         """Both sides make the levels from the bytes that are sent."""
-        low, high = _SK_SIDE.unpack_from(payload)
+        low, high = _EXTREMES.unpack_from(payload)
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise CodecError(f"{self.name}: levels from {low} to {high}")
         return Levels(low, (high - low) / (self.levels - 1), self.levels)
@@ -231,28 +207,11 @@ class Sb(Sk):
 
 # ---- srk ---------------------------------------------------------------------------------------------------
 
-_SRK_SIDE: Final = struct.Struct("<hff")
-_EXPONENTS: Final = range(-148, 129)
-"""The exponents of float32: the largest element is below 2^exponent, and not below half of it."""
 
-
-class Srk:
-    """`sk` after a random rotation of the whole vector, which shrinks the distance between its extremes.
-
-    The contract is `hopsum.codec.estimation.estimator.Estimator`.
-    """
+class Srk(Sk):
+    """`sk` after a random rotation of the whole vector, which shrinks the distance between its extremes."""
 
     name = "srk"
-    unbiased = True
-
-    def __init__(self, levels: int = 16) -> None:
-        """Make the estimator with 2 to 65536 levels.
-
-        Raises:
-            CodecError: another number of levels.
-        """
-        require_levels(levels)
-        self.levels = levels
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return exponent, smallest, largest and packed codes of the rotated vector. See `Estimator`."""
@@ -264,34 +223,27 @@ class Srk:
         for run in runs(x.size):
             v[run] = np.ldexp(x[run], -exponent) * signs(key, run)
         hadamard(v)
-        side = _SRK_SIDE.pack(exponent, v.min(), v.max())
-        codes = pack_rounded(v, self._grid(side), rounding_key(context))
-        return Message(side + codes, _SRK_SIDE.size * 8 + v.size * code_bits(self.levels))
+        payload, bits = super().encode(v, context)
+        return Message(_EXPONENT.pack(exponent) + payload, _EXPONENT.size * 8 + bits)
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the levels of the codes, rotated back. See `Estimator`."""
         coordinates = padded(elements)
-        size = _SRK_SIDE.size + packed_bytes(coordinates, code_bits(self.levels))
+        size = _EXPONENT.size + _EXTREMES.size + packed_bytes(coordinates, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)
-        grid = self._grid(message.payload)
-        codes = message.payload[_SRK_SIDE.size :]
         v = np.empty(coordinates, np.float32)
         for run in runs(coordinates):
-            v[run] = unpack_values(codes, grid, run)
+            v[run] = self._values(message.payload[_EXPONENT.size :], run)
+        (exponent,) = _EXPONENT.unpack_from(message.payload)
+        if exponent not in _EXPONENTS:
+            raise CodecError(f"{self.name}: levels times 2^{exponent}")
         hadamard(v)
-        scale = 2.0 ** _SRK_SIDE.unpack_from(message.payload)[0] / coordinates
+        scale = 2.0**exponent / coordinates
         out = np.empty(elements, np.float32)
         key = rotation_key(context)
         for run in runs(elements):
             out[run] = finite_float32(v[run].astype(np.float64) * (signs(key, run) * scale))
         return out
-
-    def _grid(self, payload: bytes) -> Levels:
-        """Both sides make the levels from the bytes that are sent."""
-        exponent, low, high = _SRK_SIDE.unpack_from(payload)
-        if exponent not in _EXPONENTS or not (np.isfinite(low) and np.isfinite(high) and low <= high):
-            raise CodecError(f"{self.name}: levels from {low} to {high} times 2^{exponent}")
-        return Levels(low, (high - low) / (self.levels - 1), self.levels)
 
 
 def padded(elements: int) -> int:

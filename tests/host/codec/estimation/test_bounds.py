@@ -85,7 +85,7 @@ def test_svk_has_the_error_of_the_formula_and_few_bits(kind: str, levels: int | 
     widths = [math.sqrt(2 * bounds.mean_energy([x])) for x in vectors]
     exact = grid_mse(vectors, [float(x.min()) for x in vectors], widths, k)
     assert abs(found.mse - exact) <= 4 * found.standard_error + 1e-6 * exact
-    assert exact <= bounds.mse_bound_svk(ELEMENTS, 4, bounds.mean_energy(vectors), k)
+    assert exact <= bounds.mse_bound_sk(ELEMENTS, 4, bounds.mean_energy(vectors), k)
     assert found.bits <= bounds.bits_bound_svk(ELEMENTS, k)
 
 

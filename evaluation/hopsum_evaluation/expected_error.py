@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected error of `thc` and its kin for a given vector: from the formulas, sharing no code with them.
+"""The expected error of `thc` and codecs like it for a given vector: from the formulas, sharing no code with them.
 
-`table.expected_nmse` assumes coordinates with distribution N(0, 1). A block with few non-zero elements is rotated
-into coordinates with lighter tails, and its error is smaller. Here the coordinates are those of the vector.
+`hopsum.codec.lookup_table.expected_nmse` assumes coordinates with distribution N(0, 1). A block with few non-zero
+elements is rotated into coordinates with lighter tails, and its error is smaller. Here the coordinates are those of
+the vector.
 """
 
 from __future__ import annotations
@@ -12,24 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.lookup_table import LookupTable
-
 BLOCK = 1024
 """Elements that are rotated together, with lanes of 8 bits."""
 
 
 def expected_nmse_of(
-    x: NDArray[np.float32], table: LookupTable, workers: int, rng: np.random.Generator, rotations: int = 8
-) -> float:
-    """Return E||mean' - x||^2 / ||x||^2 when all workers have x, over roundings and a few random rotations.
-
-    Args:
-        x: float32[elements], finite and not zero.
-    """
-    return expected_nmse_of_values(x, table.values, table.bound, workers, rng, rotations=rotations)
-
-
-def expected_nmse_of_values(
     x: NDArray[np.float32],
     values: Sequence[int],
     bound: float,
@@ -40,21 +28,22 @@ def expected_nmse_of_values(
     per_block: bool = True,
     rotations: int = 8,
 ) -> float:
-    """Expected NMSE of the mean for any table of non-negative integers, as `expected_nmse_of` for a LookupTable.
+    """Expected NMSE of the mean, E||mean' - x||^2 / ||x||^2, when all workers have x, over roundings and rotations.
 
     Args:
         x: float32[elements], finite and not zero.
-        values: what codes stand for. The first means -bound, the last +bound.
+        values: the table, non-negative integers: the first means -bound, the last +bound.
         bound: where coordinates are truncated, in units of the range.
         block: elements that are rotated together, a power of two.
         per_block: whether the range is the root mean square of each block, or of x.
+        rotations: random rotations over which the mean is taken.
     """
     blocks = np.zeros((-(-x.size // block), block))
     blocks.reshape(-1)[: x.size] = x
     energy = np.square(blocks).sum(axis=1)
     ranges = np.sqrt(energy / block if per_block else np.full(len(blocks), energy.sum() / x.size))[:, None]
-    # Such a block is zero, and sent as that.
-    ranges[ranges == 0] = np.inf  # such a block is zero, and sent as that
+    # A block of zeros is sent as zeros.
+    ranges[ranges == 0] = np.inf
     levels = -bound + 2 * bound * np.array(values) / values[-1]
     error = 0.0
     for _ in range(rotations):

@@ -9,7 +9,7 @@ import pytest
 from hopsum.codec import best_table, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.theory import expected_nmse_of
+from hopsum_evaluation.expected_error import expected_nmse_of
 
 pytestmark = pytest.mark.system
 WORKERS = 4
@@ -18,7 +18,7 @@ WORKERS = 4
 def test_normal_coordinates_give_the_general_formula() -> None:
     x = np.random.default_rng(1).standard_normal(1 << 18, dtype=np.float32)
     table = best_table(WORKERS)
-    found = expected_nmse_of(x, table, WORKERS, np.random.default_rng(2), rotations=2)
+    found = expected_nmse_of(x, table.values, table.bound, WORKERS, np.random.default_rng(2), rotations=2)
     assert found == pytest.approx(expected_nmse(table, WORKERS), rel=0.02)
 
 
@@ -30,8 +30,9 @@ def test_sparse_blocks_have_the_error_that_is_measured(nonzero: int) -> None:
     for block in blocks:
         block[rng.choice(1024, nonzero, replace=False)] = rng.standard_normal(nonzero)
     x = blocks.reshape(-1)[: 300 * 1024 - 500]  # the last block is not whole
+    table = best_table(WORKERS)
     codec = make_codec("thc", workers=WORKERS, backend="numpy")
-    expected = expected_nmse_of(x, best_table(WORKERS), WORKERS, np.random.default_rng(5))
+    expected = expected_nmse_of(x, table.values, table.bound, WORKERS, np.random.default_rng(5))
     energy = float(np.square(x, dtype=np.float64).sum())
     errors = []
     for step in range(8):
