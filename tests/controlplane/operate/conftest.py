@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -19,6 +20,13 @@ from hopsum_ptf.fake_device import FakeDevice
 from ..cluster.world import Cluster, switch_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+class Terminal(io.StringIO):
+    """What an operator types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks
 from ..cluster.world import Cluster, switch_config
+from .conftest import Terminal
 from .test_controller import NOBODY, write_config
 
 pytestmark = pytest.mark.system
@@ -97,10 +98,6 @@ def options(*words: str) -> argparse.Namespace:
 def test_what_would_be_removed_is_shown_and_asked(
     answer: str, removed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     assert removal_question(options()) is None
     question = removal_question(options("--remove-existing"))
     assert question is not None

@@ -31,6 +31,7 @@ from hopsum_wire.watch.rates import document
 
 from ..cluster.noted import noted_tree
 from ..cluster.world import LEASE_S, Cluster, enter
+from .conftest import Terminal
 
 pytestmark = pytest.mark.system
 ADMIN = "administrators-token-of-a-test"
@@ -276,10 +277,6 @@ def test_a_job_with_workers_is_deleted_only_when_told_so(
     told = capsys.readouterr()
     assert told.out == ""
     assert "job 'busy' is running, with ranks 0, 1 in it; nothing was deleted: give --yes" in told.err
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
 
     for answer in ("", "n\n"):
         monkeypatch.setattr("sys.stdin", Terminal(answer))
