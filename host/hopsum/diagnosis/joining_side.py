@@ -16,12 +16,12 @@ The controller is asked with the job's token, as a worker asks. How the job and 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
+from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
 from hopsum_wire.membership import Endpoint
@@ -124,7 +124,7 @@ class _Way:
         """Check the switch by PROBEs."""
         client, refusal = self._client(own)
         if client is None:
-            return skipped("switch", f"no probe can be sent from UDP {own}: {refusal}", "run this as root")
+            return skipped("switch", refusal, "run this as root")
         try:
             # A switch answers no stranger: then silence means nothing, and only ICMP tells something.
             if self._member is None:
@@ -142,14 +142,7 @@ class _Way:
         rank, generation = (
             (0, 0) if self._member is None else (int(self._member["rank"]), int((self._job or {})["generation"]))
         )
-        ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
-        refusal = ""
-        for way in ways:
-            try:
-                return ProbeClient(ProbeSource(rank, generation, own), way(own, self._found.send_to)), ""
-            except OSError as error:
-                refusal = refusal or str(error.strerror)
-        return None, refusal
+        return open_probe_client(ProbeSource(rank, generation, own), self._found.send_to)
 
     def _listens(self, client: ProbeClient) -> CheckRow:
         """Check that no answer says that nobody listens: a switch answers members of a generation only."""

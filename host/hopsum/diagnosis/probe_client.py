@@ -12,7 +12,7 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -124,6 +124,21 @@ def _prepare(made: socket.socket, switch: Endpoint) -> None:
     made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
     made.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)  # all that ICMP says, "host unreachable" too
     made.connect(switch.address)
+
+
+def open_probe_client(source: ProbeSource, switch: Endpoint) -> tuple[ProbeClient | None, str]:
+    """Return a client that asks from the source's address, by root's way beside it where the address is in use.
+
+    Without any way the client is None, and a sentence has the reason.
+    """
+    refusal = ""
+    ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
+    for way in ways:
+        try:
+            return ProbeClient(source, way(source.local, switch)), ""
+        except OSError as error:
+            refusal = refusal or f"no probe can be sent from UDP {source.local}: {error.strerror}"
+    return None, refusal
 
 
 class ProbeClient:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from hopsum.config import ConfigError
 from hopsum.connection.membership_url import membership_at
 from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
+from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
 
@@ -221,12 +221,5 @@ class _Examination:
     def _open(self) -> None:
         """Get a socket to ask with: the worker's address, root's way beside it, or the observer's address."""
         rank, local = self._observer or (self.rank, self.own)
-        ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
-        for way in ways:
-            try:
-                transport = way(local, self.switch)
-            except OSError as error:
-                self._refusal = self._refusal or f"no probe can be sent from UDP {local}: {error.strerror}"
-                continue
-            self._client = ProbeClient(ProbeSource(rank, self.membership.generation, local), transport)
-            return
+        source = ProbeSource(rank, self.membership.generation, local)
+        self._client, self._refusal = open_probe_client(source, self.switch)

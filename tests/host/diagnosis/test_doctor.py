@@ -147,7 +147,7 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("hopsum.diagnosis.worker_side.RawProbeTransport", refuse)
+    monkeypatch.setattr("hopsum.diagnosis.probe_client.RawProbeTransport", refuse)
     job = make()
     with Agent(job.write(), 0, codec="fixed"):
         report = examine(job.write(), 0, patience=PATIENT)
