@@ -66,6 +66,7 @@ class Network:
 
     def carry(self, rank: int, frame: bytes) -> None:
         """Let a frame go to the switch, and the switch's frames to the workers."""
+        # One frame at a time: the engine belongs to one thread, and workers call from threads of their own.
         with self._lock:
             if self._is_closed:
                 raise PortClosed
@@ -80,6 +81,7 @@ class Network:
         with self._lock:
             self._is_closed = True
         for port in self.ports:
+            # None wakes a worker that waits for a frame.
             port.arrived.put(None)
 
     def _is_lost(self) -> bool:
@@ -91,6 +93,7 @@ def load_worker(path: Path) -> AllReduce:
     spec = importlib.util.spec_from_file_location("student_worker", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise Failed(f"{path} is not there")
+    # Never in sys.modules: the globals of a worker must not outlive its case.
     module = ModuleType(spec.name)
     try:
         spec.loader.exec_module(module)

@@ -145,6 +145,7 @@ class Management:
 
 def add_to_server(management: Management, server: grpc.Server) -> None:
     """Serve the methods on `server`, which has not started yet."""
+    # Generic handlers take and give bytes: JSON needs no generated code.
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
             _handler(method), request_deserializer=_identity, response_serializer=_identity
@@ -217,6 +218,7 @@ class ManagementClient:
     def _call(self, method: str, request: Json) -> Json:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=_dump, response_deserializer=_load)
         try:
+            # wait_for_ready: a switch that is just starting is waited for, within the time limit.
             response: Json = call(request, timeout=self._timeout_s, wait_for_ready=True)
         except grpc.RpcError as error:
             raise ManagementError(f"{method}: {error.details()} ({error.code().name})") from error

@@ -157,6 +157,7 @@ _SHOWN: Final = 16
 
 def text_of(packet: Packet) -> str:
     """Return the layers of a packet whose last layer is Hopsum, a field a line, and the payload in one line."""
+    # Built and dissected again, so that lengths and checksums are shown with their values.
     whole = packet.__class__(bytes(packet))
     payload = payload_of(whole)
     whole[Hopsum].remove_payload()
@@ -259,6 +260,7 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.bind(source)
+            # Connected: only the switch's datagrams arrive, and a closed port there is reported.
             sock.connect(to)
             sock.send(bytes(packet))
             own_ip, own_port = sock.getsockname()
@@ -305,6 +307,7 @@ def _frame(arguments: PacketArguments, interface: str) -> Packet:
         raise PacketError(f"interface {interface} has no IPv4 address: give src_ip=..., the worker's address")
     mac = path.get("dst_mac") or _ask_for_mac(interface, own_mac, source, path["dst_ip"])
     ports = {"sport": _port(path, "src_port", 5001), "dport": _port(path, "dst_port", HOPSUM_UDP_PORT)}
+    # UDP checksum 0 says that there is none, as in the frames that the switch sends.
     lower = IP(src=source, dst=path["dst_ip"], id=0, flags=IPV4_DO_NOT_FRAGMENT) / UDP(**ports, chksum=0)
     return Ether(src=own_mac, dst=mac) / lower / _hopsum(arguments)
 

@@ -66,6 +66,7 @@ class FrameAggregator(Aggregator):
         if lower is None or lower.ipv4["dst"] != self.switch.ip:
             return self._forward(port, frame)
         if lower.udp is None:
+            # The switch checks what it answers. A frame that it only forwards is its receiver's to check.
             if ipv4_checksum(frame[ETHERNET_BYTES:_ICMP_AT]):
                 return self._dropped(Drop.BAD_CHECKSUM), []
             return PacketOutcome(), [(port, self._echo_reply(frame, lower))]
@@ -94,6 +95,7 @@ class FrameAggregator(Aggregator):
         if destination in self.switch.forwarding:
             return PacketOutcome(), [(self.switch.forwarding[destination], frame)]
         if destination in self.switch.floods:
+            # Never back through its own port: floods would loop between two switches.
             return PacketOutcome(), [(out, frame) for out in self.switch.floods[destination] if out != port]
         return self._dropped(Drop.NO_ROUTE), []
 
@@ -117,6 +119,7 @@ class FrameAggregator(Aggregator):
             "target_mac": request["sender_mac"],
             "target_ip": request["sender_ip"],
         }
+        # The padding of a short frame goes back as it came: the P4 program emits its payload unchanged.
         return self._back(frame) + pack_fields(ARP_FIELDS, reply) + frame[ETHERNET_BYTES + ARP_BYTES :]
 
     def _echo_reply(self, frame: bytes, lower: _Lower) -> bytes:

@@ -58,6 +58,7 @@ class RecordingDevice(Device):
         """Write a batch, and record it when the switch took it."""
         self._device.write(updates)
         assert self._p4info is not None, "write before push"
+        # After the write: a batch that the switch refused is no part of the recording.
         encoded = (encode_update(self._p4info, update) for update in updates)
         self._recording.steps.append(Write(tuple(text_format.MessageToString(item) for item in encoded)))
 

@@ -51,6 +51,7 @@ _TYPED = {
 def shorten(dump: Node) -> Node:
     """Return the program of a dump: {"objects": [parsers, controls, instances, types in use]}."""
     nodes: dict[int, Node] = {}
+    # p4c writes a node in full once and by its id afterwards, so all ids are collected first.
     _index(dump, nodes)
     cleaner = _Cleaner(nodes)
     objects = [cleaner.declaration(item) for item in dump["objects"]["vec"] if item["Node_Type"] in _TOP]
@@ -68,6 +69,7 @@ def load_dump(path: Path) -> Node:
 def save(program: Node, path: Path) -> None:
     """Write a shortened program. The same program always gives the same bytes."""
     text = json.dumps(program, separators=(",", ":"), sort_keys=True)
+    # mtime 0, so that git sees a change only where there is one.
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 

@@ -217,6 +217,7 @@ class Explorer:
         )
 
     def _put(self, snapshot: _Snapshot) -> None:
+        # Copies: the switch changes its state in place, and a snapshot is put back many times.
         for register, cells in zip(self._registers, snapshot.cells, strict=True):
             register.cells = dict(cells)
         queues: dict[int, Any] = {}

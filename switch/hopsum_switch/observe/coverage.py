@@ -121,6 +121,7 @@ def _runnable(table: p4.TableIR) -> Sequence[p4.ActionIR]:
     """Return the actions that a table can run, whatever the control plane writes."""
     default = [] if table.default is None else [table.default.action]
     fixed = bool(default) and (table.const_default_action or table.const_default_entry)
+    # The control plane may insert every action of the table, and make each one the default.
     if table.keys and not table.immutable:
         return [*table.actions.values(), *default]
     entries = [entry.call.action for entry in table.const_entries]

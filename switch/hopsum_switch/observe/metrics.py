@@ -151,6 +151,7 @@ def _engine_families(engine: Engine) -> Iterator[Metric]:
 
 def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metric:
     """Return all values of one name. Names of counters end in `_total`."""
+    # OpenMetrics names the family of a counter without `_total`, and its samples with it.
     family = Metric(name.removesuffix("_total"), text, kind)
     for labels, value in samples:
         family.add_sample(name, dict(labels), value)

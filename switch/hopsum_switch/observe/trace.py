@@ -241,6 +241,7 @@ class Trace(Observer):
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
         """Start a record."""
+        # A record that is still open belongs to a packet on which the engine raised.
         self._hand_over_failed()
         self._packets += 1
         self._steps = []
@@ -328,6 +329,7 @@ class Trace(Observer):
         """Note a count. Both units of one count are one event."""
         events = self._steps[-1]["events"]
         last = events[-1] if events else {}
+        # A counter of packets and bytes tells of its units one after the other.
         if (last.get("count"), last.get("index")) == (counter.name, index) and unit not in last:
             last[unit] = [old, new]
         else:
@@ -424,6 +426,7 @@ class TraceWriter:
             return
         try:
             self._stream.write(self._format(record) + "\n")
+            # At once: a trace is read while the switch runs, and after it was killed.
             self._stream.flush()
         except OSError as error:
             # The traffic goes on: a full disk must not stop a switch.

@@ -284,6 +284,7 @@ def _write_session(target: RunningPipeline, update: int, session: CloneSessionEn
     with store_refusals():
         write = store.insert if update == Update.INSERT else store.modify
         write(number, replicas, session.packet_length_bytes)
+    # A read answers with each port in the form in which it was written.
     target.clone_forms[number] = _forms(session.replicas)
 
 

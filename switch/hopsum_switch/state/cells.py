@@ -78,6 +78,7 @@ class CounterStore(_CellStore[CounterCells]):
         """Set one cell. Raises: NotFoundError, InvalidArgumentError (index, negative value)."""
         cells = self._checked(name, index)
         _check_value(name, value)
+        # In place: the compiled program adds to the same memory.
         cells.packets[index], cells.bytes[index] = value
 
     def read_direct(self, table: str, handle: int) -> PacketByteCount:

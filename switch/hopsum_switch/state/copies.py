@@ -80,6 +80,7 @@ class _CopyStore(Generic[_Copies]):
             self.get(number)
         elif number in self._values:
             raise AlreadyExistsError(f"{self.kind} {number} exists; modify it")
+        # After all checks: a refused write changes nothing.
         self._values[number] = value
         self.version += 1
 
