@@ -15,7 +15,6 @@ The controller is asked with the job's token, as a worker asks. How the job and 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -148,12 +147,9 @@ class _Way:
         """Check that no answer says that nobody listens: a switch answers members of a generation only."""
         where = self._found.send_to
         client.ask([(0, 1)], wait_s=self._patience.answer_s)
-        if errno.ECONNREFUSED in client.unreachable:
-            fix = "start the switch (hopsum switch), or correct its service_address in the controller's configuration"
-            return failed("switch", f"{where}: port unreachable, no process listens there", fix)
-        if client.unreachable:
-            fix = "check what is between: routers, firewalls, the switch"
-            return failed("switch", f"{where}: host or network unreachable", fix)
+        unreachable = switch_checks.unreachable_switch(client, where)
+        if unreachable is not None:
+            return unreachable
         told = f"{where} refuses nothing; it answers workers of a running generation only, and none of this job is here"
         return skipped("switch", told)
 

@@ -38,15 +38,9 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
         return passed(
             check, f"{switch} answers rank {source.rank} at {source.local}{how}", {"generations": generations}
         )
-    if errno.ECONNREFUSED in client.unreachable:
-        return failed(
-            check,
-            f"{switch}: port unreachable, no process listens there",
-            "start the switch (hopsum switch --udp PORT=HOST:PORT), or have the job made with the address where it "
-            "listens; a job made again has a new membership file",
-        )
-    for code in client.unreachable.keys() - {errno.EMSGSIZE}:
-        return failed(check, f"{switch}: {os.strerror(code)}", "check what is between: routers, firewalls, the switch")
+    unreachable = unreachable_switch(client, switch)
+    if unreachable is not None:
+        return unreachable
     causes = silence_causes(client, switch, route)
     numbered = "; ".join(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
     return failed(
@@ -56,6 +50,22 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
         f"most likely first: {numbered}",
         {"causes": causes},
     )
+
+
+def unreachable_switch(client: ProbeClient, switch: Endpoint) -> CheckRow | None:
+    """Return the failure that ICMP reported on the way to the switch, None where ICMP reported nothing."""
+    if errno.ECONNREFUSED in client.unreachable:
+        return failed(
+            "switch",
+            f"{switch}: port unreachable, no process listens there",
+            "start the switch (hopsum switch --udp PORT=HOST:PORT), or have the job made with the address where it "
+            "listens; a job made again has a new membership file",
+        )
+    for code in client.unreachable.keys() - {errno.EMSGSIZE}:
+        return failed(
+            "switch", f"{switch}: {os.strerror(code)}", "check what is between: routers, firewalls, the switch"
+        )
+    return None
 
 
 def silence_causes(client: ProbeClient, switch: Endpoint, route: Route) -> list[str]:

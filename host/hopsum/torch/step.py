@@ -138,11 +138,6 @@ class Step:
         """Return whether a sum has begun and not ended."""
         return self._under_way > 0
 
-    @property
-    def is_complete(self) -> bool:
-        """Return whether the last bucket was added."""
-        return self._complete
-
     def begin(self, added: PortionSum | None = None) -> None:
         """Wait for one more all-reduce, of this sum if one is given. Each is followed by one `end`."""
         with self._lock:

@@ -78,10 +78,7 @@ def test_numba_equals_numpy(
     x = layered(elements, seed=elements) * np.float32(10.0**exponent)
     context = ReductionContext(seed, step, workers - 1)
     name, options = form
-    numpy, numba = (
-        CODECS[name](workers, kernels=load_kernels(backend), **options)
-        for backend in ("numpy", "numba")
-    )
+    numpy, numba = (CODECS[name](workers, kernels=load_kernels(backend), **options) for backend in ("numpy", "numba"))
     assert isinstance(numpy, RangeCodec)
     assert isinstance(numba, RangeCodec)
     ranges = numpy.ranges(x)

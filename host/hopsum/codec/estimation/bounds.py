@@ -25,16 +25,6 @@ def mean_energy(vectors: Sequence[NDArray[np.float32]]) -> float:
     return sum(float(np.square(x, dtype=np.float64).sum()) for x in vectors) / len(vectors)
 
 
-def mse_sb(vectors: Sequence[NDArray[np.float32]]) -> float:
-    """Return the mean squared error of `sb` itself: 1/n^2 sum_i sum_j (max - X_j)(X_j - min)."""
-    total = 0.0
-    for x in vectors:
-        # float64: a bound must not be broken by the rounding of its own figure.
-        wide = x.astype(np.float64)
-        total += float(((wide.max() - wide) * (wide - wide.min())).sum())
-    return total / len(vectors) ** 2
-
-
 def mse_bound_sb(d: int, n: int, energy: float) -> float:
     """Return d / (2 n) F."""
     return d / (2 * n) * energy

@@ -21,12 +21,22 @@ ELEMENTS = 1024
 STEPS = 60
 
 
+def mse_sb(vectors: list[Floats]) -> float:
+    """Mean squared error of `sb` itself: 1/n^2 sum_i sum_j (max - X_j)(X_j - min)."""
+    total = 0.0
+    for x in vectors:
+        # float64: a bound must not be broken by the rounding of its own figure.
+        wide = x.astype(np.float64)
+        total += float(((wide.max() - wide) * (wide - wide.min())).sum())
+    return total / len(vectors) ** 2
+
+
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.parametrize("workers", [1, 5])
 def test_sb_has_the_error_of_the_formula(kind: str, workers: int) -> None:
     vectors = VECTORS[kind](ELEMENTS, workers)
     found = measure(Sb(), vectors, STEPS)
-    exact = bounds.mse_sb(vectors)
+    exact = mse_sb(vectors)
     assert abs(found.mse - exact) <= 4 * found.standard_error + 1e-6 * exact
     assert exact <= bounds.mse_bound_sb(ELEMENTS, workers, bounds.mean_energy(vectors))
     assert found.bits == ELEMENTS + 64
@@ -35,7 +45,7 @@ def test_sb_has_the_error_of_the_formula(kind: str, workers: int) -> None:
 def test_the_bound_of_sb_is_reached() -> None:
     vectors = pair(ELEMENTS, 4)
     bound = bounds.mse_bound_sb(ELEMENTS, 4, bounds.mean_energy(vectors))
-    assert 0.99 * bound < bounds.mse_sb(vectors) <= bound
+    assert 0.99 * bound < mse_sb(vectors) <= bound
 
 
 @pytest.mark.parametrize("kind", VECTORS)
