@@ -61,15 +61,12 @@ def end(process: subprocess.Popen[str]) -> None:
         process.terminate()
 
 
-def train(
-    folder: Path, workers: int, *, local_groups: tuple[str, str], lose_switch: bool = False
-) -> list[dict[str, Any]]:
+def train(folder: Path, workers: int, *, local_groups: tuple[str, str]) -> list[dict[str, Any]]:
     """Train four ranks over a job of so many workers; return what each rank told."""
     folder.mkdir()
-    with embedded_jobs(folder, workers) as switch:
-        rest = ("fall_back", str(switch)) if lose_switch else ()
+    with embedded_jobs(folder, workers):
         url = f"file://{folder}/job0.json"
-        run_hosts(HERE / "training_worker.py", url, str(folder), *rest, local_groups=local_groups)
+        run_hosts(HERE / "training_worker.py", url, str(folder), local_groups=local_groups)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -89,14 +86,6 @@ def test_training_through_two_workers_for_four_ranks(tmp_path: Path) -> None:
     # Datagrams that were sent for the first time: half of them. A busy machine adds some that ask the switch.
     with_groups, without = (sum(rank["traffic"] for rank in ranks) for ranks in (shared, alone))
     assert without > 1.6 * with_groups
-
-
-def test_a_switch_that_is_lost_for_good(tmp_path: Path) -> None:
-    ranks = train(tmp_path / "lost", 2, local_groups=("a", "b"), lose_switch=True)
-    assert len({rank["digest"] for rank in ranks}) == 1
-    for rank in ranks:
-        assert rank["stats"]["compresses"] == 0
-        assert rank["out"] < 2e-6
 
 
 def test_hosts_with_two_ranks_each_and_no_switch(tmp_path: Path) -> None:

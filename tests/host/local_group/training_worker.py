@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of test_processes.py, under torchrun: `training_worker.py URL RANKS_FOLDER [fall_back SWITCH_PID]`.
+"""A rank of test_processes.py, under torchrun: `training_worker.py URL RANKS_FOLDER`.
 
 Trains by DistributedDataParallel with a ledger. Every rank writes a JSON file.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,17 +22,14 @@ from ledger import Ledger, Model, draw, loss_of
 import hopsum
 from hopsum.torch import register_comm_hook
 
-STEPS, LOST_IN_STEP = 8, 4
+STEPS = 8
 
 
-def train(comm: Any, switch: int | None) -> dict[str, Any]:
+def train(comm: Any) -> dict[str, Any]:
     ddp = DistributedDataParallel(Model(), bucket_cap_mb=0.002)
-    lost = "raise" if switch is None else "fall_back"
-    state = register_comm_hook(ddp, comm, on_switch_lost=lost, uncompressed=["left.bias"])
+    state = register_comm_hook(ddp, comm, uncompressed=["left.bias"])
     ledger, optimizer = Ledger(ddp, state), torch.optim.SGD(ddp.parameters(), lr=0.02)
     for step in range(STEPS):
-        if step == LOST_IN_STEP and switch is not None and comm.rank == 0:
-            os.kill(switch, signal.SIGKILL)
         batch = draw(comm.rank, step)
         ledger.owe([batch])
         optimizer.zero_grad()
@@ -54,12 +49,12 @@ def train(comm: Any, switch: int | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    url, folder, *rest = sys.argv[1:]
+    url, folder = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     with hopsum.connect(url, backend="numpy", retransmit_s=1.0, unreachable_s=1.0) as comm:
-        found = train(comm, int(rest[1]) if rest else None)
+        found = train(comm)
         (Path(folder) / f"rank{rank}.json").write_text(json.dumps(found))
         dist.barrier()
     dist.destroy_process_group()

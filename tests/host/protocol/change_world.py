@@ -11,7 +11,7 @@ position, on its rank and on which worker of that rank it is, so that every sum 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
 from hopsum.protocol.worker_state import AllReducePart, WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
@@ -28,12 +28,8 @@ from hopsum_wire.generations import Decided, Resume, Sealed
 from .jobs import job, worker
 from .network import Network, Weather
 from .parts import PartBook, Unfilled
+from .repair_world import PEER_DELAY_S, POLICY, STEPS_MAX, TIMING, UNION
 
-TIMING = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=600.0, retransmit_min_s=0.01)
-POLICY = RepairPolicy(ask_after=2, unproved_max=2, straggler_s=500.0)
-UNION = {Op.ADD32: np.add, Op.MAX32: np.maximum, Op.OR: np.bitwise_or}
-STEPS_MAX = 60_000
-PEER_DELAY_S = 0.01
 LAG_S = 0.2
 """Within this time after each other workers hear of a change, of a generation, and stand still."""
 
@@ -190,7 +186,7 @@ class ChangeWorld:
         now = self.network.now
         if is_new:
             own = Membership(generation, seat.rank, self.plan.workers, self.plan.slots)
-            timing = TIMING if self.plan.flush_after_s is None else _flushing(self.plan.flush_after_s)
+            timing = replace(TIMING, flush_after_s=self.plan.flush_after_s)
             seat.worker = Worker(own, timing, repair=POLICY, resume=resume)
             seat.begin = seat.worker.stream.end
             self.begins[seat.rank] += [seat.begin] * (seat.incarnation - len(self.begins[seat.rank]) + 1)
@@ -353,13 +349,6 @@ class ChangeWorld:
 
     def _incarnation(self, rank: int, position: int) -> int:
         return max(number for number, begin in enumerate(self.begins[rank]) if begin <= position)
-
-
-def _flushing(after_s: float) -> Timing:
-    return Timing(
-        retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=600.0, retransmit_min_s=0.01,
-        flush_after_s=after_s,
-    )  # fmt: skip
 
 
 def change_scenario(seed: int, plan: Plan) -> ChangeWorld:

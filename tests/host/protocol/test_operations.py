@@ -62,17 +62,6 @@ def test_lookups_put_every_element_in_its_lane(op: Op, table: tuple[int, ...], b
         assert sum_of(op, pack_codes(codes, bits), table6=STEEP6) == np.asarray(table)[codes].tolist()
 
 
-@pytest.mark.parametrize(
-    ("op", "table"), [(Op.LOOKUP_ADD8, "table"), (Op.LOOKUP_ADD16, "table16"), (Op.LOOKUP_ADD6, "table6")]
-)
-def test_each_lookup_needs_its_own_table(op: Op, table: str) -> None:
-    aggregator, where = Aggregator(jobs=[job(**{table: None}, slots=9)]), worker(0)
-    for each in (Op.LOOKUP_ADD8, Op.LOOKUP_ADD16, Op.LOOKUP_ADD6):
-        header = update(0, op=each, slot=each)
-        outcome = aggregator.receive(where.port, where.ip, where.udp_port, header.pack() + bytes(header.length))
-        assert outcome.drop is (Drop.NO_TABLE if each is op else Drop.NONE)
-
-
 def test_what_leaves_a_packed_lane_spoils_its_neighbours_in_one_known_way() -> None:
     """The controller proves that no lane exceeds 63; the oracle says what the program does with one that does."""
     codes = np.zeros(1024, np.uint8)

@@ -65,14 +65,6 @@ def test_least_wait_is_the_initial_one_unless_told() -> None:
     assert worker.get_timer() == 1.01
 
 
-def test_a_slow_switch_is_waited_for() -> None:
-    worker = make(slots=1, chunks=3)
-    sent(worker, 0.0)
-    answer(worker, 0, 0.9)
-    sent(worker, 0.9)
-    assert worker.get_timer() == 0.9 + 0.9 + 4 * 0.45
-
-
 def test_karn() -> None:
     worker = make(slots=1, chunks=3, retransmit_min_s=0.05)
     sent(worker, 0.0)

@@ -327,39 +327,6 @@ def test_a_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch)
 
 
 @pytest.mark.parametrize(
-    ("node", "changes", "reason"),
-    [
-        (SPINE, {}, Drop.NONE),
-        (SPINE, {"contributors": 0}, Drop.BAD_CONTRIBUTORS),
-        (SPINE, {"contributors": 0b111}, Drop.BAD_CONTRIBUTORS),
-        (SPINE, {"kind": Kind.UPDATE, "length": 1024}, Drop.UNKNOWN_WORKER),
-        (SPINE, {"worker": 1}, Drop.BAD_KIND),
-        (SPINE, {"kind": Kind.RESULT}, Drop.BAD_KIND),
-        (SPINE, {"worker": 2}, Drop.WRONG_PORT),
-        (1, {"kind": Kind.RESULT}, Drop.WRONG_PORT),
-        (1, {}, Drop.BAD_KIND),
-        (SPINE, {"generation": 9}, Drop.BAD_KIND),
-        (SPINE, {"flags": 3}, Drop.BAD_FLAGS),
-        (SPINE, {"op": Op.LOOKUP_ADD8}, Drop.NONE),
-        (SPINE, {"op": 0}, Drop.BAD_OP),
-        (SPINE, {"length": 512}, Drop.BAD_LENGTH),
-        (SPINE, {"round": 0}, Drop.BAD_ROUND),
-        (SPINE, {"slot": 9}, Drop.BAD_SLOT),
-    ],
-)  # fmt: skip
-def test_who_may_send_a_partial_sum(node: int, changes: dict[str, int], reason: Drop) -> None:
-    tree = Tree(Network(random.Random(0), Weather()), 2)
-    tree.admit(jobs_of(7, ((0, 1), (2, 3))))
-    packet = replace(
-        Header(kind=Kind.PARTIAL, op=Op.ADD32, worker=0, generation=7, round=1, contributors=0b11, length=1024),
-        **changes,
-    )
-    where = tree.switches[SPINE].jobs[7].leaves[0]
-    data = packet.pack() + bytes(packet.length)
-    assert tree.switches[node].receive(where.port, where.ip, where.udp_port, data).drop is reason
-
-
-@pytest.mark.parametrize(
     ("members", "message"),
     [
         ((0b11, 0), "members .* are none"),

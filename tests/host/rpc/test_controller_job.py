@@ -20,7 +20,7 @@ from hopsum.codec import CodecError
 from hopsum.communicator import Communicator
 from hopsum.config import ConfigError, resolve
 from hopsum.connection.url import UrlError
-from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
+from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError, TlsError
 from hopsum.rpc.controller_job import leaf_of, token_of
 from hopsum.rpc.member_client import Leaf, Location
@@ -84,30 +84,6 @@ def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
     _close(jobs)
     assert sorted(desk.left) == [0, 1]
     assert all(join.side_port and join.version for join in desk.joins)
-
-
-def test_without_side_channels_the_job_is_over_with_its_generation(served: Served) -> None:
-    desk, service = served
-    desk.side_channels = False
-    jobs = _connect_all(service)
-    waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
-    desk.end("rank 7 was silent for 15 s")
-    with pytest.raises(
-        GenerationEndedError, match="rank 0: the controller has ended generation 70: rank 7 was silent for 15 s"
-    ):
-        waiting.result(60)
-    for job in jobs:
-        with pytest.raises(GenerationEndedError, match="rank 7 was silent"):
-            job.submit(np.ones(3, np.float32)).result(60)
-    desk.wait(lambda: sorted(desk.left) == [0, 1])  # though nobody has closed them: others need not wait for them
-    assert all(str(why).startswith("GenerationEndedError: rank ") for why in desk.unfinished)
-    _close(jobs)
-    desk.side_channels = True
-    again = _connect_all(service)
-    assert not any(job.is_newcomer for job in again)
-    assert _sum(again) == [[0.5, 2]] * 2
-    desk.wait(lambda: desk.beats[-1][1] == FIRST_GENERATION + 1)
-    _close(again)
 
 
 def test_sums_need_no_controller(served: Served, caplog: pytest.LogCaptureFixture) -> None:

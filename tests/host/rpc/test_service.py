@@ -231,23 +231,6 @@ def test_nothing_without_the_right_secret(
         assert hidden not in caplog.text
 
 
-@pytest.mark.parametrize("token", ["", "another-token-of-somebody", TOKEN])
-def test_jobs_are_the_administrators(channel: Channel, cluster: Cluster, token: str) -> None:
-    cluster.make("train")
-    stranger = JobsClient(channel, token)
-    for call in (
-        lambda: stranger.create("mine", 2, 16),
-        stranger.jobs,
-        stranger.switches,
-        lambda: stranger.job("train"),
-        lambda: stranger.delete("train"),
-    ):
-        with pytest.raises(ControllerError, match="jobs are for the administrator") as raised:
-            call()
-        assert _code(raised) == "UNAUTHENTICATED"
-    assert [job.name for job in cluster.controller.jobs()] == ["train"]
-
-
 @pytest.mark.parametrize(
     ("request_", "code", "message"),
     [

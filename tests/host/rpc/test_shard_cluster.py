@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -17,7 +16,6 @@ import pytest
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import Communicator
-from hopsum.errors import WorkersReplacedError
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.job import main as job_command
 from hopsum_cli.top import main as top
@@ -138,26 +136,3 @@ def test_a_job_over_two_switches(controller: Controller, tmp_path: Path, capsys:
         _until(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
         operator.delete("train")
         assert [each.slots_used for each in operator.switches()] == [0, 0]
-
-
-def test_a_worker_that_is_replaced_begins_at_both_shards(
-    controller: Controller, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with controller.running(), ThreadPoolExecutor(1) as pool:
-        token = create(controller, capsys, "--shards", "2")["token"]
-        jobs = controller.connect_all("train", token, codec=None)
-        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
-        sum_all(jobs, 0, feedback)
-        waiting = jobs[0].submit(vectors(1)[0], feedback=feedback[0])
-        newcomer = pool.submit(controller.connect, "train", token, 1, codec=None)
-        with pytest.raises(WorkersReplacedError):
-            waiting.result(WAIT_S)
-        jobs[0].resume(lambda: b"state")
-        jobs[1].close()
-        jobs[1] = newcomer.result(WAIT_S)
-        assert jobs[1].is_newcomer
-        assert jobs[1].fetch_state(WAIT_S) == b"state"
-        feedback[1] = ErrorFeedback(ELEMENTS)
-        for step in range(2, 4):
-            sum_all(jobs, step, feedback)
-        _close(jobs)

@@ -146,20 +146,6 @@ def test_an_interface_that_flaps(stack: ExitStack, kind: str) -> None:
         assert _arrives(link, far), "it sends again"
 
 
-@needs_root
-def test_a_firewall_that_refuses(stack: ExitStack) -> None:
-    """A route that says 'prohibit' is a refusal of this host."""
-    veth, link = linked(stack, "plain")
-    far = veth.socket(veth.far, SWITCH_IP, PORT)
-    veth.host.ip("route", "add", "prohibit", f"{SWITCH_IP}/32")
-    for _ in range(5):
-        send(link)
-    assert set(link.statistics.failures) <= {"EACCES", "EHOSTUNREACH"}
-    assert link.statistics.failures.total() >= 5
-    veth.host.ip("route", "del", "prohibit", f"{SWITCH_IP}/32")
-    assert _arrives(link, far)
-
-
 def _drain(far: socket.socket) -> None:
     far.settimeout(0)
     try:
