@@ -20,8 +20,6 @@ from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum, read_hopsum
 
-from ..support.processes import assert_killed_command_leaves_nothing
-
 pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
 DEADLINE_S = 300.0
@@ -97,8 +95,3 @@ def test_a_failed_worker_is_named_with_its_traceback() -> None:
     with WorkerPool(seats, work, plan) as pool, pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:.*OSError"):
         pool.gather("bound")
     assert not any(process.is_alive() for process in pool.processes)
-
-
-def test_a_killed_command_leaves_no_process_behind() -> None:
-    # the switch, multiprocessing's resource tracker, four workers
-    assert_killed_command_leaves_nothing(["selftest", "--elements", "20000000"], 6)

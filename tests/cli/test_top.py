@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +15,6 @@ from rich.console import Console
 
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
-from hopsum_cli.main import INTERRUPTED
-from hopsum_cli.main import main as command_line
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top import main
 from hopsum_cli.top.screen import screen
@@ -230,34 +226,6 @@ def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: p
     assert found["seconds"] >= 0.05
     assert main(once) == 0
     assert "train" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("arguments", [["--json"], []])
-def test_the_loop_ends_when_it_is_interrupted(
-    cluster: Cluster,
-    address: str,
-    arguments: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster.run("train")
-    sleeps: list[float] = []
-    own, pause = threading.get_ident(), time.sleep
-
-    def sleep(seconds: float) -> None:
-        if threading.get_ident() != own:  # the controller's threads have the same module
-            return pause(seconds)
-        sleeps.append(seconds)
-        if len(sleeps) > 3:
-            raise KeyboardInterrupt
-        return None
-
-    monkeypatch.setattr("hopsum_cli.top.top_command.time.sleep", sleep)
-    assert command_line(["top", "--controller", address, "--interval", "0.5", *arguments]) == INTERRUPTED
-    assert sleeps == [0.5] * 4
-    out = capsys.readouterr().out
-    if arguments:
-        assert [json.loads(line)["jobs"][0]["name"] for line in out.splitlines()] == ["train"] * 3
 
 
 def test_no_controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

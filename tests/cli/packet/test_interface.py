@@ -61,14 +61,6 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
         yield Bed(worker, job.generation, tmp_path / "port1.pcapng")
 
 
-def test_a_frame_and_its_answer(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
-    fields = [f"generation={bed.generation}", "lanes=5,6", "slot=2", f"dst_ip={SWITCH.ip}", f"dst_mac={SWITCH.mac}"]
-    with bed.worker.inside():
-        assert main(["send", *fields, "--interface", "eth0", "--json", *PATIENCE]) == 0
-        (result,) = json.loads(capsys.readouterr().out)["answers"]
-    assert (result["kind"], result["contributors"], result["lanes"][:3]) == ("RESULT", 1, [5, 6, 0])
-
-
 def test_the_capture_of_an_interface_port(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     fields = [f"generation={bed.generation}", "slot=2", f"dst_ip={SWITCH.ip}"]
     with bed.worker.inside():

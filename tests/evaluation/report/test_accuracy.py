@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf, isnan
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from hopsum_evaluation.report import accuracy
-from hopsum_evaluation.report.accuracy import Trainings, gather_trained, run_apart, turned
-from hopsum_evaluation.report.accuracy_plan import MODELS, Course, TrainingRun
+from hopsum_evaluation.report.accuracy import Trainings, run_apart, turned
+from hopsum_evaluation.report.accuracy_plan import MODELS, Course
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.time_to_target import paced_seconds, seconds_to_target, steps_to_target, with_seconds
-from hopsum_topologies.worker_pool import WorkerDiedError
 
 MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
@@ -216,20 +214,3 @@ def test_what_fails_in_the_other_process_is_told_here() -> None:
 
 def test_another_scheme_begins_with_each_seed() -> None:
     assert [turned("abc", repeat) for repeat in range(4)] == [tuple("abc"), tuple("bca"), tuple("cab"), tuple("abc")]
-
-
-class Told:
-    """A crew of two that says these things."""
-
-    pipes = (None, None)
-
-    def __init__(self, messages: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
-        self.receive = iter(messages).__next__
-
-
-def test_a_long_training_is_heard_of_before_its_end() -> None:
-    first, second = (TrainingRun([], step_s, 0.1, None, 0.1, 4e6) for step_s in (1.0, 2.0))
-    said = [(0, ("step", 4)), (1, ("done", *second)), (0, ("step", 8)), (0, ("done", *first))]
-    assert gather_trained(cast(Any, Told(said))) == [first, second]
-    with pytest.raises(WorkerDiedError, match="worker 1 sent 'bound'"):
-        gather_trained(cast(Any, Told([(0, ("step", 4)), (1, ("bound", 1))])))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, interval, judge
-from hopsum_evaluation.report.experiment import figure
 from hopsum_evaluation.report.reporting import SECTIONS
 
 
@@ -99,12 +98,3 @@ def test_claims_have_names_of_their_own() -> None:
     names = [each.name for _, section in SECTIONS.values() for each in section.CLAIMS]
     assert len(names) == len(set(names))
     assert all(each.margin > 0 for _, s in SECTIONS.values() for each in s.CLAIMS if each.relation is Relation.WITHIN)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (0.0, "0"), (0.01234, "0.0123"), (12.34, "12.3"), (1234.5, "1,230"), (1.234e-9, "1.23e-9"),
-     (0.9999, "1.00"), (99.96, "100"), (4e9, "4.00e9"), (-0.5, "-0.500")],
-)  # fmt: skip
-def test_figures_have_few_digits(value: float | None, text: str) -> None:
-    assert figure(value) == text

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -142,20 +141,6 @@ def test_each_section_has_the_commit_that_it_was_run_with(monkeypatch: pytest.Mo
         assert reporting.main([*arguments, name]) == 0
     sections = reporting.read_report(tmp_path / "report.json")["sections"]
     assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "dataplane": "b"}
-
-
-def test_a_file_in_place_of_a_terminal_gets_a_line_at_each_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(_: Settings, tell: Callable[[float, str], None]) -> dict[str, Any]:
-        for part in range(100):
-            tell(part / 100, f"part {part}")
-        return {"nmse": []}
-
-    monkeypatch.setattr(SECTIONS["error"][1], "run", run)
-    console = Console(file=StringIO(), width=200)
-    reporting.collect(Settings(1, Size.SMALL), ("error",), console)
-    lines = [line.split() for line in console.file.getvalue().splitlines() if "part" in line]  # type: ignore[attr-defined]
-    assert [line[1] for line in lines[:3]] == ["0%", "5%", "10%"]
-    assert len(lines) == 20
 
 
 def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

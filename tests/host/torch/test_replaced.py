@@ -72,22 +72,3 @@ def test_the_whole_step_is_undone_and_can_be_done_again(stack: ExitStack, monkey
     for future in run(ranks, 5):
         future.wait()
     assert state.allreduces == 6, "numbers go on, on all ranks alike"
-
-
-def test_the_last_reason_is_told_until_one_ends_all(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(stack, 1)
-    agent, failures = ranks.agents[0], []
-    for ranks_gone in ((1,), (2,)):
-
-        def replaced(x: np.ndarray, *, feedback: ErrorFeedback, who: Any = ranks_gone, **rest: Any) -> Future[Any]:
-            future = end_replaced(x, feedback)
-            failed: Future[Any] = Future()
-            failed.set_exception(WorkersReplacedError(str(future.exception()), who))
-            return failed
-
-        monkeypatch.setattr(agent, "submit", replaced)
-        for future in run(ranks, 0):
-            with pytest.raises(RuntimeError):
-                future.wait()
-        failures.append(ranks.states[0].failure)
-    assert [failure.ranks for failure in failures if isinstance(failure, WorkersReplacedError)] == [(1,), (2,)]

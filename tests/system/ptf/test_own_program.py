@@ -77,11 +77,6 @@ def test_the_trace_tells_what_the_switch_did(tmp_path: Path) -> None:
     assert "MyIngress.job" in trace.read_text()
 
 
-def test_the_tests_are_listed() -> None:
-    status, output, _ = _ptf(SOLUTION, EXAMPLES / "sums.py", "--list")
-    assert (status, output.split()) == (0, list(CASES))
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -62,12 +62,6 @@ def test_auto_takes_a_filter_for_thin_supports() -> None:
     assert choose_index("bloom", elements, elements / 5, 1.25, 1) is not None
 
 
-def test_the_union_of_independent_supports() -> None:
-    assert expected_union(1000, 50, 1) == pytest.approx(50)
-    assert expected_union(1000, 50, 8) == pytest.approx(1000 * (1 - 0.95**8))
-    assert expected_union(7, 7, 3) == 7
-
-
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(CodecError, match="one of auto, bitmap, bloom"):
         require_kind("trie")
