@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -52,20 +51,6 @@ def test_search_prints_the_front(capsys: pytest.CaptureFixture[str], workers: in
         (table.values, pytest.approx(table.truncated), table.bound)
     ]
     assert (report["published"] is None) == (workers * 30 > 255)
-
-
-def test_search_shows_the_options_of_thc_at_a_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["table", "search", "--workers", "6", "--rate", "200mbit", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    found = {each["codec"]: each for each in report["choices"]}
-    assert [name for name, each in found.items() if each["on_front"]] == list(found)
-    assert found["thc"]["nmse"] == pytest.approx(expected_nmse(best_table(6), 6))
-    assert found["thc:bits=2"]["link_s_per_million"] < 0.6 * found["thc"]["link_s_per_million"]
-    assert main(["table", "search", "--workers", "8", "--rate", "200mbit"]) == 0
-    text = capsys.readouterr().out
-    assert "1 M at 200 Mbit/s" in text
-    assert re.search(r"thc:result_bits=6 +\* +4.03 +6.03", text)
-    assert "thc:bits=2: not possible: 8 workers with bits=2" in text
 
 
 def test_search_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
