@@ -75,7 +75,7 @@ class Audit:
     """The findings of one look at a switch.
 
     Attributes:
-        checked: how many entries stood there.
+        checked: number of entries that the switch had.
         foreign: entries that this controller did not write, or that should be gone.
         leftover: entries of jobs whose end the switch has not confirmed.
         findings: what is wrong with running jobs.

@@ -47,14 +47,14 @@ class TofinoFacts:
     passes: int
 
     def check_ports(self, ports: Iterable[int]) -> None:
-        """Raise ControlPlaneError for the first port that the program cannot serve.
+        """Raise ControlPlaneError for the first of these worker ports that is a loop port.
 
-        A frame from a loop port is one of the program's own.
+        The program takes a frame from a loop port for one that the program itself sent there.
         """
         loops = ", ".join(map(str, self.loop_gbps))
         for port in ports:
             if port in self.loop_gbps:
-                hint = f"workers stand at front ports of any pipe; loop ports are {loops}"
+                hint = f"workers use front ports of any pipe; loop ports are {loops}"
                 raise ControlPlaneError(f"port {port} is one that the program loops through", hint=hint)
 
     def check_loop_ports(self, ports: tuple[int, ...]) -> None:

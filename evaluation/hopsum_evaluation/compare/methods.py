@@ -55,13 +55,13 @@ class Theory(NamedTuple):
 
 
 class MeanMethod(Protocol):
-    """A method that computes the mean of n vectors: a codec with a switch, an estimator, or endpoints alone."""
+    """The interface of every compared method of computing the mean of n vectors: with codecs, estimators, endpoints."""
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """Compute the mean of float32[elements] vectors. All randomness follows from seed and step."""
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """Compute the expected error where all workers have x. None: no formula is known."""
+        """Compute by a formula this method's expected NMSE if all workers hold the same vector x. None: no formula is known."""
 
 
 class MethodCandidate(NamedTuple):

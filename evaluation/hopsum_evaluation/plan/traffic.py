@@ -38,7 +38,7 @@ class PlanError(HopsumError):
 
 
 class StepTraffic(NamedTuple):
-    """Of one worker in one step."""
+    """The bytes, chunks and phases of one worker in one training step."""
 
     up_bytes: float
     down_bytes: float

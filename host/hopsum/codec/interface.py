@@ -271,7 +271,7 @@ def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArra
     """
     # As a rule all chunks have the same contributors: one comparison of the array, in place of a pass for each worker.
     first = int(contributors[0]) if contributors.size else 0
-    if 0 < first < 1 << workers and (contributors == contributors[0]).all():  # as a rule, and quick
+    if 0 < first < 1 << workers and (contributors == contributors[0]).all():
         return np.full(contributors.shape, first.bit_count(), np.int32)
     bitmaps = contributors.astype(np.uint64)
     counts = np.zeros(bitmaps.shape, np.int32)

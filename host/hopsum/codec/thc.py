@@ -103,12 +103,15 @@ _QUARTERS: Final = range(2, 161)
 
 
 class LookupTableCodec(RangeCodec):
-    """The base of `Thc` and `Uhc`. The contract is `RangeCodec`.
+    """A codec that rotates blocks and rounds them to the values of a lookup table: the base of `Thc` and `Uhc`.
+
+    Codes of up to 4 bits travel as they are, and the switch looks up the value of each. Wider codes are the values
+    (T[z] = z) and travel as lanes, which the switch adds without a table.
 
     Args:
-        workers: of the job.
+        workers: number of workers of the job.
         table: up to 16 values, which the switch looks up, or T[z] = z.
-        lane_bits: of a lane of the switch, 8 or 16.
+        lane_bits: width of a lane of the switch, 8 or 16 bits.
         kernels: of a backend; "auto" on one thread if left out.
         code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
         paired: two codes of up to 4 values share a symbol. Lanes have 8 bits then.

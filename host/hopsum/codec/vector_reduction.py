@@ -94,7 +94,7 @@ class VectorReduction(ABC):
         try:
             self.phase: CollectivePhase | None = self._first_phase()
         # Nobody has this reduction, so nobody could abort it, and the feedback would stay busy.
-        except BaseException:  # nobody has this reduction, so nobody could give it up
+        except BaseException:
             self._rollback()
             raise
 

@@ -174,7 +174,7 @@ class RetransmitQueue:
 
     @property
     def sends_again(self) -> bool:
-        """Say whether positions wait to be sent again."""
+        """Flag: there are positions whose timer has fired and that nobody has taken for retransmission yet."""
         return bool(self._again)
 
     @property

@@ -34,7 +34,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Changing(Protocol):
-    """The part of an agent that is used here."""
+    """An agent as `GenerationChange` sees it."""
 
     membership: JobMembership
 
@@ -49,7 +49,7 @@ class Changing(Protocol):
 
     @property
     def switch_patience_s(self) -> float:
-        """Seconds that it would still wait for its switch if nothing comes from there."""
+        """Seconds for which the agent will still wait for its silent switch before the agent fails."""
 
     def end(self, error: HopsumError) -> None:
         """Fail with this error."""

@@ -81,7 +81,7 @@ class StepTimes:
         self.waited_steps += 1
 
     def end_allreduce(self, result: AllReduceResult, elements: int) -> None:
-        """Note that an all-reduce of so many elements is over."""
+        """Add a finished all-reduce to the totals: its elements, its bytes, and the time since the last end."""
         now = self._clock()
         # All-reduces overlap: only the time since the last end is counted anew.
         self._busy_s += max(0.0, now - max(self._last_end_s, now - result.seconds))

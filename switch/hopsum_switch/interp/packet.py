@@ -123,7 +123,10 @@ class PacketState:
 
 
 def wrap_signed(value: int, bits: int) -> int:
-    """Return the value of a signed field after a store: unchanged in [-2**(bits-1), 2**bits), else wrapped."""
+    """Return the value that a store leaves in a signed field, as bmv2 does.
+
+    Values in [-2**(bits-1), 2**bits) are unchanged. That is no two's complement at the top. Others are wrapped.
+    """
     # The format wraps only what leaves the range. A value of 2**(bits - 1) and more stays unsigned, as in bmv2.
     half = 1 << (bits - 1)
     if -half <= value < 2 * half:

@@ -296,7 +296,7 @@ class Trace(Observer):
         self._note({"invalid_read": field.qualified, "value": hex(value), "source": _place(source)})
 
     def action_called(self, node: p4.ActionNodeIR) -> None:
-        """Note a call."""
+        """Note an action that a control calls directly, without a table."""
         self._note({"call": node.action.name, "source": _place(node.source)})
 
     def table_applied(

@@ -72,7 +72,7 @@ class FrameBuffer:
         return self.count >= BATCH_FRAMES
 
     def add(self, *parts: bytes | memoryview) -> None:
-        """Append one frame, a copy of `parts` in order."""
+        """Append one received frame: a copy of `parts`, in order."""
         at = self._used
         self._extend(1, sum(map(len, parts)))
         for part in parts:
