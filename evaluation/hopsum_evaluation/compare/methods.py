@@ -61,7 +61,7 @@ class MeanMethod(Protocol):
         """Compute the mean of float32[elements] vectors. All randomness follows from seed and step."""
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """Compute by a formula this method's expected NMSE if all workers hold the same vector x. None: no formula is known."""
+        """Compute by a formula the expected NMSE when all workers hold the same vector x. None: no formula known."""
 
 
 class MethodCandidate(NamedTuple):

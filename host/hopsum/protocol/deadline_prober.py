@@ -28,7 +28,7 @@ LEAD_MAX_S: Final = 1.0
 
 
 class DeadlineProber:
-    """Asks the switch (PROBE), before a deadline, about the oldest position without a RESULT, and keeps the last answer."""
+    """Asks the switch (PROBE) before a deadline about the oldest position without a RESULT; keeps the last answer."""
 
     def __init__(self, membership: Membership, timing: Timing, stream: Stream, outbox: RetransmitQueue) -> None:
         self._membership, self._stream, self._queue = membership, stream, outbox
