@@ -131,7 +131,6 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     assert [part.switch for part in view.parts] == ["s1", "s2", "s3"]
     assert [part.counters["added"] for part in view.parts] == [20, 10, 2]
     assert (view.counters["added"], view.counters["completed"]) == (30, 1)
-    assert list(view.parts[1].counters.items())[:1] == [("added", 10)]
     values = parse(expose(tree.controller))
     assert values['job_packets_total{job_name="train",switch="s2",event="added"}'] == 10
     assert values['job_workers{job_name="train"}'] == 3
