@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, CollectivePhase, ReductionContext, best_table, make_codec
-from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
+from hopsum.codec.estimation import Estimator, Sk, Srk, Svk, estimate_mean
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.baselines import thc_published
@@ -126,7 +126,8 @@ class EstimatorMethod:
         """See `MeanMethod`: known where elements are rounded to levels as they are."""
         wide = x.astype(np.float64)
         energy = float(wide @ wide)
-        if isinstance(self.estimator, Sk):
+        # `Srk` is an `Sk` too, but rounds the rotated vector, whose extremes x does not tell.
+        if isinstance(self.estimator, Sk) and not isinstance(self.estimator, Srk):
             width = float(wide.max() - wide.min())
             levels = self.estimator.levels
         elif isinstance(self.estimator, Svk):
