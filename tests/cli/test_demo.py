@@ -100,7 +100,9 @@ def test_demo_trains_through_scapy_packets(tmp_path: Path) -> None:
     }
     assert len(seen[Kind.UPDATE]) == events["added"] + 2 * later
     assert len(seen[Kind.RESULT]) == 2 * (events["completed"] + later)
-    assert len({(slot, number) for _, slot, number in seen[Kind.RESULT]}) == events["completed"] + later
+    rounds = {kind: {(slot, number) for _, slot, number in found} for kind, found in seen.items()}
+    assert len(rounds[Kind.RESULT]) == events["completed"] + later
+    assert rounds[Kind.UPDATE] == rounds[Kind.RESULT]  # every round that was begun is complete
 
 
 @pytest.mark.parametrize(
