@@ -194,7 +194,7 @@ def test_rates_are_those_of_the_page(facts: TofinoFacts, carried_gbps: int) -> N
 @pytest.mark.parametrize(
     ("ports", "loops", "speeds", "message"),
     [
-        ([1, 196], (), {}, "port 196 is one that the program loops through; workers stand at front ports of any pipe"),
+        ([1, 196], (), {}, "port 196 is one that the program loops through; workers use front ports of any pipe"),
         ([1], (68, 69), {}, "loop port 69; the program for tofino loops through 68, 192, 196, 324, 448, 452"),
         ([1], (68, 68), {}, "loop ports 68, 68; name each once"),
         ([1], (), {1: 400}, "port 1 with 400 Gbit/s; tofino has 10, 25, 40, 50, 100"),
