@@ -114,6 +114,9 @@ _STEP_S: Final = 1.0
 # A LEAVE may be lost with its connection. It is repeated this often while `close` lingers.
 LEAVE_EVERY_S: Final = 0.1
 LINGER_SHORT_S: Final = 0.5
+# Longer than a process waits for a processor, and short against deadlines.
+TIMERS_WAIT_S: Final = 1.0
+"""The longest time for which datagrams that keep coming put off the worker's timers."""
 _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
 """The messages that may let the caller's thread go on."""
 
@@ -170,6 +173,8 @@ class Transport:
         self._step_lock = StepLock(link.wake)
         self._changed = threading.Condition(self._step_lock)  # type: ignore[arg-type]  # a lock of another class
         self._loop = worker_loop(link, membership.slots)
+        self._put_off_at: float | None = None
+        """The time since which datagrams put off the worker's timers, None while they do not."""
         self._closed = False
         self._others = [other for other in range(membership.workers) if other != membership.rank]
         self._peers, self._linger_s = peers, 0.0
@@ -278,12 +283,14 @@ class Transport:
         now = time.monotonic()
         limit_at = now if timer is None else min(timer, now + wait_s)
         arrived: Sequence[NDArray[np.uint8] | bytes | memoryview] = ()
-        if not self._run_loop(limit_at):
+        emptied = self._run_loop(limit_at)
+        if emptied is None:
             arrived = self._receive(limit_at - now)
+            emptied = not arrived
         if self._peers is not None:
             self._peers.channel.require_open()
         with self._changed:
-            self._hand_over(arrived, time.monotonic())
+            self._hand_over(arrived, time.monotonic(), emptied=emptied)
             self._say()
         return list(iter(worker.next_event, None))
 
@@ -414,23 +421,29 @@ class Transport:
                 for datagram in segments:
                     self._link.send(memoryview(datagram))
 
-    def _run_loop(self, limit_at: float) -> bool:
-        """Let the compiled loop serve the worker until `limit_at`. Return False where it cannot now."""
+    def _run_loop(self, limit_at: float) -> bool | None:
+        """Let the compiled loop serve the worker until `limit_at`. Return None where it cannot now.
+
+        Else return whether the loop left nothing to read in the socket.
+        """
         loop = self._loop
         if loop is None or self._step_lock.is_wanted:
-            return False
+            return None
         with self._changed:
             if not loop.is_plain(self.worker):
-                return False
+                return None
             unsent = loop.run(self.worker, limit_at)
+            emptied = loop.has_emptied
         self._send(unsent)
-        return True
+        return emptied
 
     def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:
         """Wait for what arrives: rows, or one datagram each."""
         return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
 
-    def _hand_over(self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], now: float) -> None:
+    def _hand_over(
+        self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], now: float, *, emptied: bool
+    ) -> None:
         """Give the worker what arrived, what the network said since the last time, and the time."""
         for received in arrived:
             if isinstance(received, np.ndarray):
@@ -443,7 +456,13 @@ class Transport:
         for name in (said.failures - self._failures).elements():
             self.worker.note_failed_send(name)
         self._unreachable, self._failures = said.unreachable, Counter(said.failures)
-        self.worker.handle_timer(now)
+        # A process that waited for a processor finds its timers due and their results in the socket: first the results.
+        # The bound keeps a flood from putting off deadlines for ever.
+        if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):
+            self._put_off_at = None
+            self.worker.handle_timer(now)
+        elif self._put_off_at is None:
+            self._put_off_at = now
 
     def _say(self) -> None:
         """Put what the worker has to say into the channel; with the lock."""

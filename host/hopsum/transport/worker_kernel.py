@@ -427,12 +427,11 @@ def _serve(m: Any) -> None:
     while words[at.STOP] == 0:
         if words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
             _send_pending(m)
-        # Receive until the socket is empty before waiting: ppoll costs as much as a train of results.
+        # Receive until the socket is empty before waiting: ppoll costs as much as a train of results. The limit counts
+        # there only, so that no timer fires while its result lies unread in the socket.
         elif _receive(m):
             m.clocks[at.NOW] = _now_s(m)
             take_train(m)
-            if words[at.STOP] == 0 and m.clocks[at.NOW] >= m.clocks[at.LIMIT_AT]:
-                words[at.STOP] = at.STOP_TIME
         elif _errno()[0] == _EAGAIN:
             _wait(m)
         elif _errno()[0] != _EINTR:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import sys
 from math import inf
 from typing import Any, Final
@@ -163,6 +164,13 @@ class WorkerLoop:
                 for rows in arrays_of(self._link.buffer, [rest]):
                     worker.receive_rows(rows, float(self.clocks[at.NOW]))
         return unsent
+
+    @property
+    def has_emptied(self) -> bool:
+        """Say whether the last call ended with nothing left to read in the socket."""
+        if self.words[at.STOP] == at.STOP_WOKEN:  # while it waited, and datagrams may have come at the same time
+            return not self._socket[at.POLL] >> 48 & select.POLLIN
+        return bool(self.words[at.STOP] == at.STOP_TIME)
 
     def _unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
         """Return the datagrams of the positions that the kernel chose and could not send."""

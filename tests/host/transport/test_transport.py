@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -20,11 +21,12 @@ from hopsum.transport.side_channel import GenerationKey, SideChannel
 from hopsum.transport.transport import Peers, Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
-from hopsum_wire import Drop, Op, WireError
+from hopsum_wire import Drop, Op, WireError, up_bytes
 from hopsum_wire.payload import lanes
 
 from ...support.server import LOCALHOST, UdpSwitch, job_for
-from .lossy import LossyLink, Mishaps
+from .lossy import LossyLink, Mishaps, WrappedLink
+from .results import result_of
 
 TABLE = tuple(range(16))
 GENERATION, SLOTS = 7, 4
@@ -84,6 +86,40 @@ def sum_words(transports: list[Transport], chunks: int, seed: int) -> None:
     for result in results:
         np.testing.assert_array_equal(lanes(Op.ADD32, result.results), words.sum(axis=0, dtype=np.uint32))
         assert (result.contributors == (1 << len(transports)) - 1).all()
+
+
+class SingleFile(WrappedLink):
+    """A link that hands over one datagram at a time."""
+
+    def __init__(self, link: UdpLink) -> None:
+        super().__init__(link)
+        self._here: list[bytes] = []
+
+    def receive(self, timeout_s: float) -> list[bytes]:
+        """Return the next datagram."""
+        self._here = self._here or [bytes(datagram) for datagram in self._link.receive(timeout_s)]
+        return [self._here.pop(0)] if self._here else []
+
+
+@pytest.mark.parametrize("kind", [UdpLink, SingleFile], ids=["compiled", "reference"])
+def test_results_that_lie_in_the_socket_are_not_asked_for_again(kind: type[UdpLink] | type[SingleFile]) -> None:
+    """A worker that waited longer for a processor than its timers run finds both: due timers, and the results."""
+    chunks, timing = 40, Timing(retransmit_s=0.05, deadline_s=60.0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
+        switch.bind((LOCALHOST, 0))
+        link = UdpLink((LOCALHOST, 0), switch.getsockname(), gso="off")
+        wrapped = link if kind is UdpLink else SingleFile(link)
+        with Transport(wrapped, Membership(GENERATION, 0, 1, 2 * chunks), timing) as transport:
+            transport.submit(Op.ADD32, np.zeros((chunks, up_bytes(Op.ADD32)), np.uint8))
+            transport.step(0.0)
+            switch.settimeout(60)
+            updates = [switch.recv(65535) for _ in range(chunks)]
+            for update in updates:
+                switch.sendto(result_of(update), link.local)
+            time.sleep(2 * timing.retransmit_s)
+            events = [event for _ in range(2 * chunks) for event in transport.step(0.0)]
+            assert len(events) == 1
+            assert transport.statistics.worker.retransmits == 0
 
 
 def test_sums_of_three_workers(stack: ExitStack) -> None:

@@ -32,9 +32,10 @@ from hopsum.transport.link import RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
-from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
+from hopsum_wire import Kind, Op, split_datagram, up_bytes
 
 from ..protocol.test_result_batch import OPTIONS, STEPS, Twins
+from .results import result_of
 
 SEEDS = 60
 COUNTED = ("results", "duplicates", "retransmits", "flushes")
@@ -155,16 +156,6 @@ def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
     expected = {"AllReduceDone", "in a narrow window", *COUNTED}
     assert not {name for name in expected if not met[name]}, met
     assert met["taken"] > met["results"] / 4, met  # else the comparison says little
-
-
-def result_of(update: bytes) -> bytes:
-    """Return the RESULT of an UPDATE in a job of one contributor."""
-    sent = split_datagram(update)[0]
-    header = Header(
-        kind=Kind.RESULT, op=sent.op, worker=sent.worker, slot=sent.slot, generation=sent.generation,
-        round=sent.round, length=down_bytes(sent.op), contributors=1 << sent.worker,
-    )  # fmt: skip
-    return header.pack() + bytes([sent.slot]) * down_bytes(sent.op)
 
 
 def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
