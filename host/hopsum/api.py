@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback
-from hopsum.codec.interface import OnNonfinite
+from hopsum.codec.interface import Floats, OnNonfinite
 from hopsum.communicator import AllReduceResult, Communicator, HostVector, Vector
 from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of
@@ -53,14 +53,7 @@ class _HostCall:
         is_half: whether it was float16.
     """
 
-    def __init__(
-        self,
-        x: NDArray[np.float32],
-        write: Callable[[NDArray[np.float32]], Any],
-        out: NDArray[np.float32] | None,
-        *,
-        is_half: bool,
-    ) -> None:
+    def __init__(self, x: Floats, write: Callable[[Floats], Any], out: Floats | None, *, is_half: bool) -> None:
         self.elements = x.size
         self._x, self._write, self._out, self._is_half = x, write, out, is_half
 
@@ -73,7 +66,7 @@ class _HostCall:
     def vector(self, feedback: ErrorFeedback | None) -> Vector:
         return HostVector(self._x, feedback, self._out)
 
-    def restore(self, mean: NDArray[np.float32], factor: int) -> Any:
+    def restore(self, mean: Floats, factor: int) -> Any:
         if self._is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
             mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
         return self._write(mean if factor == 1 else mean * np.float32(factor))
@@ -196,12 +189,7 @@ def _communicator(comm: Communicator | str | None) -> Communicator:
 
 
 def _submit(
-    comm: Communicator,
-    call: _Call,
-    op: ReduceOp,
-    name: str | None,
-    step: int | None,
-    on_nonfinite: OnNonfinite | None,
+    comm: Communicator, call: _Call, op: ReduceOp, name: str | None, step: int | None, on_nonfinite: OnNonfinite | None
 ) -> Future[Any]:
     config = settings_of(comm)
     kept = _feedback(comm, name, call) if name is not None and config.error_feedback else None
@@ -292,7 +280,7 @@ def _read(tensor: Any, out: Any) -> _Call:
     return _HostCall(x, lambda mean: _write(mean, array, out), place, is_half=array.dtype == np.float16)
 
 
-def _write(mean: NDArray[np.float32], like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
+def _write(mean: Floats, like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):
         made = mean.reshape(like.shape).astype(like.dtype, copy=False)
     if out is None:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectivePhase
+from hopsum.codec.interface import Bytes, Flags
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
@@ -212,7 +213,7 @@ class MemoryCommunicator(SerialCommunicator):
         require_agreement(self._rack.meet(self.rank, call, lambda calls, _: calls, self._deadline_s))
 
     def _sum(self, phase: CollectivePhase) -> Summed:
-        def add(payloads: list[NDArray[np.uint8]], number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        def add(payloads: list[Bytes], number: int) -> tuple[Bytes, NDArray[np.uint64]]:
             present = _arrivals(self._rack.options, number, len(phase.payloads))
             return simulate_switch(phase.op, payloads, self.codec.lookup, present, self.codec.code_group)
 
@@ -228,7 +229,7 @@ class MemoryCommunicator(SerialCommunicator):
         _part(self._rack, self.rank)
 
 
-def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> NDArray[np.bool_] | None:
+def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> Flags | None:
     """Return whose contributions are in time, bool[workers, chunks]. None stands for all."""
     if not options.loss:
         return None
@@ -236,5 +237,5 @@ def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> NDArr
     chance = rng.random((options.workers, chunks))
     # The latest have the smallest numbers: as many as the quorum needs are in time whatever was drawn.
     order = chance.argsort(axis=0).argsort(axis=0)
-    in_time: NDArray[np.bool_] = (chance >= options.loss) | (order >= options.workers - options.quorum)
+    in_time: Flags = (chance >= options.loss) | (order >= options.workers - options.quorum)
     return in_time

@@ -13,12 +13,18 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import FIXED_BLOCK, Kernels
 from hopsum.codec.interface import (
+    Bitmaps,
+    Bytes,
+    Doubles,
+    Flags,
+    Floats,
+    Ints,
     ReductionContext,
+    Words,
     blocks_of,
     contributor_counts,
     padded_rows,
@@ -35,12 +41,12 @@ _SHAPE: Final = SHAPES[Op.ADD32]
 _FINEST_EXPONENT: Final = 126
 
 
-def fixed_exponents(ranges: NDArray[np.float32], workers: int) -> NDArray[np.int32]:
+def fixed_exponents(ranges: Floats, workers: int) -> Ints:
     """Return s of blocks with these largest magnitudes, finite: the sum of `workers` integers x 2^s fits 32 bits."""
     # Powers of two scale exactly, so that rounding to an integer is the only error.
     magnitude = np.frexp(ranges)[1]
     finest = 31 - (workers - 1).bit_length() - magnitude
-    exponents: NDArray[np.int32] = np.minimum(finest, _FINEST_EXPONENT).astype(np.int32)
+    exponents: Ints = np.minimum(finest, _FINEST_EXPONENT).astype(np.int32)
     return exponents
 
 
@@ -70,7 +76,7 @@ class Fixed(RangeCodec):
         worker_bits = (workers - 1).bit_length()
         self._limit = np.float32(2.0 ** (31 - worker_bits) - 2.0 ** (7 - worker_bits))
 
-    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's largest magnitude. See `RangeCodec`."""
         require_vector(x)
         bits = np.concatenate([self._kernels.peak_bits(part) for part in padded_rows(x, FIXED_BLOCK)])
@@ -78,14 +84,14 @@ class Fixed(RangeCodec):
 
     def encode(
         self,
-        x: NDArray[np.float32],
-        own: NDArray[np.uint32],
+        x: Floats,
+        own: Words,
         shared: SharedRanges,
         context: ReductionContext,
         *,
         first_block: int = 0,
-        out: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
+        out: Bytes | None = None,
+    ) -> Bytes:
         """Return big-endian integers. See `RangeCodec`. Elements beyond a shared range are clamped."""
         require_vector(x)
         blocks = blocks_of(x.size, FIXED_BLOCK)
@@ -103,15 +109,15 @@ class Fixed(RangeCodec):
 
     def decode(
         self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
+        results: Bytes,
+        contributors: Bitmaps,
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
         *,
         first_block: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the mean in a new array: the exact sum, divided and rounded to float32 once. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
@@ -121,14 +127,14 @@ class Fixed(RangeCodec):
 
     def contribution(
         self,
-        payloads: NDArray[np.uint8],
+        payloads: Bytes,
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        included: NDArray[np.bool_] | None = None,
+        included: Flags | None = None,
         *,
         first_block: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the values of these integers, float32[elements], a new array. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(payloads, blocks, _SHAPE.up_bytes, f"payloads of {elements} elements")
@@ -139,7 +145,7 @@ class Fixed(RangeCodec):
             counts[~included] = np.inf
         return self._divide(payloads, counts, shared, elements)
 
-    def exponents(self, shared: SharedRanges, blocks: int) -> NDArray[np.int32]:
+    def exponents(self, shared: SharedRanges, blocks: int) -> Ints:
         """Return s of each block, int32[blocks]: its integers are x 2^s.
 
         Raises:
@@ -149,9 +155,7 @@ class Fixed(RangeCodec):
         require_usable(shared)
         return fixed_exponents(shared.values, self.workers)
 
-    def _divide(
-        self, payloads: NDArray[np.uint8], counts: NDArray[np.float64], shared: SharedRanges, elements: int
-    ) -> NDArray[np.float32]:
+    def _divide(self, payloads: Bytes, counts: Doubles, shared: SharedRanges, elements: int) -> Floats:
         # One division by count times scale, and not two: it rounds once.
         divisors = np.ldexp(counts, self.exponents(shared, len(payloads)))
         lanes = np.require(payloads.view(np.uint32), requirements="A")

@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.codec.interface import Words
+
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _FIRST: Final = 0xBF58476D1CE4E5B9
 _SECOND: Final = 0x94D049BB133111EB
@@ -59,7 +61,7 @@ def mix_keys(key: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(value ^ value >> np.uint64(31))
 
 
-def lane_bits(keys: NDArray[np.uint64], lanes: int) -> NDArray[np.uint32]:
+def lane_bits(keys: NDArray[np.uint64], lanes: int) -> Words:
     """Return random bits, uint32[blocks, lanes]."""
     low = keys.astype(np.uint32)[:, None]
     high = (keys >> np.uint64(32)).astype(np.uint32)[:, None]

@@ -29,6 +29,14 @@ from hopsum.errors import HopsumError
 from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES
 
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Words = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+Bitmaps = NDArray[np.uint64]
+"""Bitmaps of workers, rank 0 the lowest bit."""
 Tensors = Sequence[tuple[str, int]]
 """Names and elements of the tensors that a vector is made of, in order: for messages."""
 OnNonfinite = Literal["raise", "skip"]
@@ -75,7 +83,7 @@ class CollectivePhase(NamedTuple):
     """One phase of an all-reduce: payloads for a switch to sum over the ranks. Op and sizes are the same on all."""
 
     op: Op
-    payloads: NDArray[np.uint8]
+    payloads: Bytes
     """uint8[chunks, up_bytes(op)]"""
     lanes: int
     """Lanes in use, over all chunks (bits for OR). Only the last chunk may be partly filled."""
@@ -97,22 +105,18 @@ class Reduction(Protocol):
     elements: int
     phase: CollectivePhase | None
     """The phase to sum next, or None when the all-reduce is over."""
-    mean: NDArray[np.float32] | None
+    mean: Floats | None
     """float32[elements] once it is over, the caller's, `out` if that was given.
 
     None before, and where there is no mean.
     """
-    contributors: NDArray[np.uint64]
+    contributors: Bitmaps
     """[blocks], bitmap of the workers in the mean of each. It is empty before, and if it was skipped.
 
     A block is the elements of a chunk of the last phase, or a part of them where a lane carries several sums.
     """
 
-    def take(
-        self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
-    ) -> None:
+    def take(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)]. Begin the next one.
 
         Args:
@@ -131,10 +135,10 @@ class Reduction(Protocol):
     def encode_in_parts(self, part_chunks: int) -> None:
         """Let the next phase begin with the payloads of so many chunks, where the codec can."""
 
-    def encode_part(self) -> NDArray[np.uint8]:
+    def encode_part(self) -> Bytes:
         """Make the next payloads of the phase, of which some are not made. Return them, uint8[n, up_bytes(op)]."""
 
-    def take_part(self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
         """Take the results of some chunks of the phase early; `take` gets them again, with all others.
 
         Args:
@@ -172,13 +176,13 @@ class Codec(Protocol):
 
     def start(
         self,
-        x: NDArray[np.float32],
+        x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
     ) -> Reduction:
         """Begin an all-reduce.
 
@@ -224,7 +228,7 @@ def require_vector(x: NDArray[Any]) -> None:
         )
 
 
-def require_out(out: NDArray[Any] | None, x: NDArray[np.float32]) -> None:
+def require_out(out: NDArray[Any] | None, x: Floats) -> None:
     """Raise CodecError unless out, if there is one, can take a vector like x."""
     if out is None or out is x:
         return
@@ -251,7 +255,7 @@ def blocks_of(elements: int, block_elements: int) -> int:
     return -(-elements // block_elements)
 
 
-def padded_rows(x: NDArray[np.float32], columns: int) -> list[NDArray[np.float32]]:
+def padded_rows(x: Floats, columns: int) -> list[Floats]:
     """Return the whole blocks of x as a view [blocks, columns], then any rest as a padded copy [1, columns]."""
     # Only the rest is copied: whole blocks are a view, since a gradient has tens of megabytes.
     whole = x.size // columns
@@ -263,7 +267,7 @@ def padded_rows(x: NDArray[np.float32], columns: int) -> list[NDArray[np.float32
     return parts
 
 
-def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArray[np.int32]:
+def contributor_counts(contributors: Bitmaps, workers: int) -> Ints:
     """Return the number of workers in each sum, int32[chunks].
 
     Raises:
@@ -286,12 +290,12 @@ def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArra
     return counts
 
 
-def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:
+def includes(contributors: Bitmaps, rank: int) -> Flags:
     """Return in which sums a rank is, bool[chunks]."""
     return (contributors.astype(np.uint64) >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
 
 
-def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_large: bool = False) -> NonFiniteError:
+def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool = False) -> NonFiniteError:
     """Return the error that names the tensors of x that are not finite, or says that another rank's are not.
 
     Args:
@@ -335,9 +339,9 @@ class SpareVectors:
 
     def __init__(self, elements: int) -> None:
         self._elements = elements
-        self._spare: list[NDArray[np.float32]] = []
+        self._spare: list[Floats] = []
 
-    def take(self) -> NDArray[np.float32]:
+    def take(self) -> Floats:
         """Return a vector, float32[elements], with any content."""
         try:
             # list.pop and list.append are atomic under the interpreter lock: feedbacks of several threads share the
@@ -346,7 +350,7 @@ class SpareVectors:
         except IndexError:
             return np.empty(self._elements, np.float32)
 
-    def give(self, vector: NDArray[np.float32]) -> None:
+    def give(self, vector: Floats) -> None:
         """Take a vector back that no error feedback uses any more."""
         self._spare.append(vector)
 
@@ -375,13 +379,13 @@ class ErrorFeedback:
         self.residual = np.zeros(elements, np.float32)
         """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
         the old one serves other error feedbacks: copy what is to be kept."""
-        self._pending: NDArray[np.float32] | None = None
+        self._pending: Floats | None = None
         self._revocable = revocable
-        self._before: NDArray[np.float32] | None = None
+        self._before: Floats | None = None
         # Weak values: the vectors of a length go when the last feedback of that length does.
         self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
 
-    def compensate(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compensate(self, x: Floats) -> Floats:
         """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
 
         Raises:
@@ -398,7 +402,7 @@ class ErrorFeedback:
             self._pending = np.add(x, self.residual, out=self._spares.take())
         return self._pending
 
-    def commit(self, delivered: NDArray[np.float32] | None = None) -> None:
+    def commit(self, delivered: Floats | None = None) -> None:
         """End the all-reduce: keep of the compensated vector what was not delivered. None stands for nothing.
 
         Raises:

@@ -44,9 +44,8 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hopsum.codec.interface import CodecError
+from hopsum.codec.interface import CodecError, Doubles
 from hopsum.codec.solved_tables import SOLVED
 from hopsum_wire._layout import TABLE_ENTRIES
 
@@ -174,7 +173,7 @@ def rounding_error(values: tuple[int, ...], bound: float) -> float:
     return float(cell_errors(values, bound).sum())
 
 
-def cell_errors(values: tuple[int, ...], bound: float) -> NDArray[np.float64]:
+def cell_errors(values: tuple[int, ...], bound: float) -> Doubles:
     """Return the share of each gap of a table in its rounding error, float64[entries - 1]."""
     return cell_errors_between(-bound + 2 * bound * np.array(values) / values[-1])
 
@@ -402,13 +401,13 @@ def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, .
     return tuple(reversed(values))
 
 
-def relax_all(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+def relax_all(best: Doubles, costs: Doubles) -> Doubles:
     """Return the least cost of every grid point after one more step, float64[g + 1], from all pairs."""
-    least: NDArray[np.float64] = (best[:, None] + costs).min(axis=0)
+    least: Doubles = (best[:, None] + costs).min(axis=0)
     return least
 
 
-def relax_narrowed(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+def relax_narrowed(best: Doubles, costs: Doubles) -> Doubles:
     """Return the same as `relax_all`: the best origin of a target lies between those of its neighbours."""
     size = best.size
     least = np.full(size, np.inf)
@@ -432,7 +431,7 @@ def relax_narrowed(best: NDArray[np.float64], costs: NDArray[np.float64]) -> NDA
 
 
 @lru_cache(maxsize=2)
-def grid_costs(granularity: int, bound: float) -> NDArray[np.float64]:
+def grid_costs(granularity: int, bound: float) -> Doubles:
     """Return C(l, h) for all grid points as float64[g + 1, g + 1], read-only, with inf where h <= l.
 
     A grid point further on, every point of the gap costs its distance to l more, times one grid step.
@@ -454,21 +453,21 @@ def grid_costs(granularity: int, bound: float) -> NDArray[np.float64]:
     return costs
 
 
-def cell_errors_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def cell_errors_between(points: Doubles) -> Doubles:
     """Return the integral of (h - a)(a - l) phi(a) over each gap between ascending points, float64[points - 1]."""
     nodes, weights = _rule(_NODES)
     widths = np.diff(points)[:, None]
-    errors: NDArray[np.float64] = _density(points[:-1, None] + widths * nodes) @ (nodes * (1 - nodes) * weights)
+    errors: Doubles = _density(points[:-1, None] + widths * nodes) @ (nodes * (1 - nodes) * weights)
     return errors * widths[:, 0] ** 3
 
 
-def _density(a: NDArray[np.float64]) -> NDArray[np.float64]:
-    density: NDArray[np.float64] = np.exp(-a * a / 2) / np.sqrt(2 * np.pi)
+def _density(a: Doubles) -> Doubles:
+    density: Doubles = np.exp(-a * a / 2) / np.sqrt(2 * np.pi)
     return density
 
 
 @lru_cache(maxsize=2)
-def _rule(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _rule(nodes: int) -> tuple[Doubles, Doubles]:
     """Return nodes and weights of Gauss and Legendre's rule over 0..1."""
     at, weights = np.polynomial.legendre.leggauss(nodes)
     return (at + 1) / 2, weights / 2

@@ -28,11 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import (
+    Bitmaps,
+    Bytes,
     CollectivePhase,
     ErrorFeedback,
+    Flags,
+    Floats,
     OnNonfinite,
     ReductionContext,
     Tensors,
+    Words,
     blocks_of,
     includes,
 )
@@ -73,32 +78,31 @@ class RangeCodec(ABC):
 
     def start(
         self,
-        x: NDArray[np.float32],
+        x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
     ) -> RangeReduction:
-        """Begin an all-reduce. See `Codec`."""
         return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     @abstractmethod
-    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def ranges(self, x: Floats) -> Words:
         """Return the ranges to share, uint32: bits of non-negative float32 or +inf. x may be infinite."""
 
     @abstractmethod
     def encode(
         self,
-        x: NDArray[np.float32],
-        own: NDArray[np.uint32],
+        x: Floats,
+        own: Words,
         shared: SharedRanges,
         context: ReductionContext,
         *,
         first_block: int = 0,
-        out: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
+        out: Bytes | None = None,
+    ) -> Bytes:
         """Return UPDATE payloads, uint8[chunks, up_bytes(op)]. A chunk has `chunk_blocks` blocks.
 
         Args:
@@ -114,15 +118,15 @@ class RangeCodec(ABC):
     @abstractmethod
     def decode(
         self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
+        results: Bytes,
+        contributors: Bitmaps,
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
         *,
         first_block: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the mean of the contributions, float32[elements]: a new array, or `out` where that saves one.
 
         Args:
@@ -134,14 +138,14 @@ class RangeCodec(ABC):
     @abstractmethod
     def contribution(
         self,
-        payloads: NDArray[np.uint8],
+        payloads: Bytes,
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        included: NDArray[np.bool_] | None = None,
+        included: Flags | None = None,
         *,
         first_block: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the decoded share of these UPDATE payloads in the sum, float32[elements], a new array.
 
         Args:
@@ -151,11 +155,11 @@ class RangeCodec(ABC):
 
     def subtract_contribution(
         self,
-        x: NDArray[np.float32],
-        payloads: NDArray[np.uint8],
+        x: Floats,
+        payloads: Bytes,
         shared: SharedRanges,
         context: ReductionContext,
-        included: NDArray[np.bool_] | None = None,
+        included: Flags | None = None,
         *,
         first_block: int = 0,
     ) -> None:
@@ -169,18 +173,17 @@ class RangeReduction(VectorReduction):
     def __init__(
         self,
         codec: RangeCodec,
-        x: NDArray[np.float32],
+        x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
     ) -> None:
-        """Take a vector. See `Codec.start`."""
         self.codec = codec
         self._shared: SharedRanges | None = None
-        self._payloads: NDArray[np.uint8] | None = None
+        self._payloads: Bytes | None = None
         self._part_chunks = 0
         self._encoded = 0
         self._taken: list[NDArray[np.uint64]] = []
@@ -188,8 +191,7 @@ class RangeReduction(VectorReduction):
         self._taken_chunks = 0
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
-        """Take the results of the current phase. See `Reduction`."""
+    def take(self, results: Bytes, contributors: Bitmaps) -> None:
         self._require_phase()
         if self.state is ReductionState.RANGES:
             self._take_ranges(results)
@@ -197,7 +199,6 @@ class RangeReduction(VectorReduction):
             self._take_sums(results, contributors)
 
     def encode_in_parts(self, part_chunks: int) -> None:
-        """Let codes be made by parts of so many chunks. See `Reduction`."""
         self._part_chunks = part_chunks if self.codec.streams else 0
 
     @property
@@ -205,8 +206,7 @@ class RangeReduction(VectorReduction):
         """Return the chunks of the phase whose payloads are made."""
         return self._encoded if self.state is ReductionState.SUMS else super().encoded
 
-    def encode_part(self) -> NDArray[np.uint8]:
-        """Make the codes of the next chunks. See `Reduction`."""
+    def encode_part(self) -> Bytes:
         if self._payloads is None or self._shared is None or self._encoded == len(self._payloads):
             return super().encode_part()
         chunks = slice(self._encoded, min(self._encoded + self._part_chunks, len(self._payloads)))
@@ -222,7 +222,7 @@ class RangeReduction(VectorReduction):
         self._encoded = chunks.stop
         return made
 
-    def take_part(self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
         """Take the sums of some chunks early. See `Reduction`.
 
         A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
@@ -239,7 +239,6 @@ class RangeReduction(VectorReduction):
             self._settle(slice(self._taken_chunks, self._taken_chunks + len(results)), results, contributors)
 
     def abort(self) -> None:
-        """Abort. See `Reduction`."""
         if self.phase is not None:
             self._take_parts_back()
         super().abort()
@@ -248,7 +247,7 @@ class RangeReduction(VectorReduction):
         self._own = self.codec.ranges(self._x)
         return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._own.size)
 
-    def _take_ranges(self, results: NDArray[np.uint8]) -> None:
+    def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
             self._skip()
@@ -275,7 +274,7 @@ class RangeReduction(VectorReduction):
         self._payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
         self.encode_part()
 
-    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         assert self._shared is not None
         # Parts have settled their chunks in the vector already: only the rest is decoded here.
         if self._taken_chunks:
@@ -295,7 +294,7 @@ class RangeReduction(VectorReduction):
         self._payloads = None
         self._finish(mean, contributors)
 
-    def _settle(self, chunks: slice, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _settle(self, chunks: slice, results: Bytes, contributors: Bitmaps) -> None:
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
         if not self._taken_chunks:
             self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
@@ -322,7 +321,7 @@ class RangeReduction(VectorReduction):
             first += len(contributors)
         self._taken, self._taken_chunks = [], 0
 
-    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
+    def _deliver(self, chunks: slice, contributors: Bitmaps, *, back: bool) -> None:
         """Subtract from the vector, which is the feedback's, what its chunks delivered; or add it again."""
         if self._feedback is None:
             return
@@ -382,7 +381,7 @@ class RangeReduction(VectorReduction):
                     self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
             self._own = self.codec.ranges(self._x)
 
-    def _subtract_delivered(self, contributors: NDArray[np.uint64]) -> None:
+    def _subtract_delivered(self, contributors: Bitmaps) -> None:
         """Leave of the compensated vector, which is the feedback's, what was not delivered."""
         assert self._payloads is not None
         assert self._shared is not None

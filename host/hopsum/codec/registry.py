@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.fixed import Fixed
-from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, ReductionContext
+from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, Floats, ReductionContext
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc, Uhc
@@ -141,7 +141,7 @@ def self_check(codec: Codec, reference: Codec) -> None:
             )
 
 
-def _trace(codec: Codec, x: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _trace(codec: Codec, x: Floats) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it."""
     kept = ErrorFeedback(x.size)
     # The last rank has the highest bit of the bitmap, rank 0 the lowest: both ends are checked.

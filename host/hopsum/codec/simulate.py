@@ -9,16 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.interface import Codec, CodecError, CollectivePhase, ErrorFeedback, ReductionContext
+from hopsum.codec.interface import (
+    Bytes,
+    Codec,
+    CodecError,
+    CollectivePhase,
+    ErrorFeedback,
+    Flags,
+    Floats,
+    ReductionContext,
+)
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_codes
 
 
 def lane_values(
-    op: int,
-    payloads: NDArray[np.uint8],
-    table: Sequence[int] | None = None,
-    code_group: int = LANE_GROUP_CODES,
+    op: int, payloads: Bytes, table: Sequence[int] | None = None, code_group: int = LANE_GROUP_CODES
 ) -> NDArray[Any]:
     """Return the lanes that a switch adds for UPDATE payloads, in element order, of the op's lane type.
 
@@ -44,11 +50,11 @@ def lane_values(
 
 def simulate_switch(
     op: int,
-    payloads: Sequence[NDArray[np.uint8]],
+    payloads: Sequence[Bytes],
     table: Sequence[int] | None = None,
-    present: NDArray[np.bool_] | None = None,
+    present: Flags | None = None,
     code_group: int = LANE_GROUP_CODES,
-) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+) -> tuple[Bytes, NDArray[np.uint64]]:
     """Return RESULT payloads and contributors of one all-reduce.
 
     Args:
@@ -81,13 +87,13 @@ def simulate_switch(
 
 def simulate_allreduce(
     codec: Codec,
-    vectors: Sequence[NDArray[np.float32]],
+    vectors: Sequence[Floats],
     *,
     seed: int,
     step: int,
     feedback: Sequence[ErrorFeedback] | None = None,
-    present: NDArray[np.bool_] | Callable[[int, CollectivePhase], NDArray[np.bool_] | None] | None = None,
-) -> list[NDArray[np.float32]] | None:
+    present: Flags | Callable[[int, CollectivePhase], Flags | None] | None = None,
+) -> list[Floats] | None:
     """Return the mean as each rank decodes it, or None if the ranks skip.
 
     Args:

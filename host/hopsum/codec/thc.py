@@ -43,7 +43,6 @@ from itertools import accumulate
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import (
@@ -57,8 +56,15 @@ from hopsum.codec.backends.kernels import (
 )
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.interface import (
+    Bitmaps,
+    Bytes,
     CodecError,
+    Doubles,
+    Flags,
+    Floats,
+    Ints,
     ReductionContext,
+    Words,
     blocks_of,
     contributor_counts,
     padded_rows,
@@ -174,7 +180,7 @@ class LookupTableCodec(RangeCodec):
         """True: blocks are independent of each other, so that any run of them can be encoded or decoded by itself."""
         return True
 
-    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's root mean square. See `RangeCodec`."""
         require_vector(x)
         found = [self._kernels.root_mean_square(part) for _, part in _numbered(padded_rows(x, self.block_elements))]
@@ -187,14 +193,14 @@ class LookupTableCodec(RangeCodec):
 
     def encode(
         self,
-        x: NDArray[np.float32],
-        own: NDArray[np.uint32],
+        x: Floats,
+        own: Words,
         shared: SharedRanges,
         context: ReductionContext,
         *,
         first_block: int = 0,
-        out: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
+        out: Bytes | None = None,
+    ) -> Bytes:
         """Return packed codes, or lanes. See `RangeCodec`. A block that exceeds the shared range is clipped to it."""
         require_vector(x)
         blocks = blocks_of(x.size, self.block_elements)
@@ -219,15 +225,15 @@ class LookupTableCodec(RangeCodec):
 
     def decode(
         self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
+        results: Bytes,
+        contributors: Bitmaps,
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
         *,
         first_block: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the mean. See `RangeCodec`."""
         blocks = blocks_of(elements, self.block_elements)
         chunks = blocks_of(blocks, self.chunk_blocks)
@@ -237,7 +243,7 @@ class LookupTableCodec(RangeCodec):
         peaks = np.empty(blocks, np.int32)
         factors = self._factors(_shared_ranges(shared, blocks), counts)
 
-        def decode(rows: slice, out: NDArray[np.float32]) -> None:
+        def decode(rows: slice, out: Floats) -> None:
             given = (self._sums(results, rows), counts[rows], factors[rows], self.granularity, self._form)
             # Kernels report the largest lane of each block in passing. It is checked when all are decoded.
             peaks[rows] = self._kernels.thc_decode(*given, _keys(context, first_block + rows.start), out)
@@ -250,14 +256,14 @@ class LookupTableCodec(RangeCodec):
 
     def contribution(
         self,
-        payloads: NDArray[np.uint8],
+        payloads: Bytes,
         shared: SharedRanges,
         elements: int,
         context: ReductionContext,
-        included: NDArray[np.bool_] | None = None,
+        included: Flags | None = None,
         *,
         first_block: int = 0,
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the decoded share of codes in a sum. See `RangeCodec`."""
         out = np.empty(elements, np.float32)
         self._dequantize(out, payloads, shared, _keys(context, first_block), included, subtract=False)
@@ -265,11 +271,11 @@ class LookupTableCodec(RangeCodec):
 
     def subtract_contribution(
         self,
-        x: NDArray[np.float32],
-        payloads: NDArray[np.uint8],
+        x: Floats,
+        payloads: Bytes,
         shared: SharedRanges,
         context: ReductionContext,
-        included: NDArray[np.bool_] | None = None,
+        included: Flags | None = None,
         *,
         first_block: int = 0,
     ) -> None:
@@ -278,11 +284,11 @@ class LookupTableCodec(RangeCodec):
 
     def _dequantize(
         self,
-        x: NDArray[np.float32],
-        payloads: NDArray[np.uint8],
+        x: Floats,
+        payloads: Bytes,
         shared: SharedRanges,
         keys: BlockKeys,
-        included: NDArray[np.bool_] | None,
+        included: Flags | None,
         *,
         subtract: bool,
     ) -> None:
@@ -295,13 +301,13 @@ class LookupTableCodec(RangeCodec):
             # A factor of 0 makes the contribution of a block 0, at no cost for the others.
             factors[~included] = 0
 
-        def dequantize(rows: slice, out: NDArray[np.float32]) -> None:
+        def dequantize(rows: slice, out: Floats) -> None:
             given = (self._own_codes(payloads, rows), factors[rows], self._steps, self._form)
             self._kernels.thc_dequantize(*given, keys.advanced(rows.start), out, subtract)
 
         self._by_rows(dequantize, x)
 
-    def _require_sums(self, peaks: NDArray[np.int32], counts: NDArray[np.int32], first_block: int) -> None:
+    def _require_sums(self, peaks: Ints, counts: Ints, first_block: int) -> None:
         """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
         beyond = np.flatnonzero(peaks > counts * self.granularity)
         if beyond.size:
@@ -312,7 +318,7 @@ class LookupTableCodec(RangeCodec):
                 f"but the table ends at {self.granularity}: the switch has another table than this codec"
             )
 
-    def _by_rows(self, work: Callable[[slice, NDArray[np.float32]], None], out: NDArray[np.float32]) -> None:
+    def _by_rows(self, work: Callable[[slice, Floats], None], out: Floats) -> None:
         """Let work fill, or change, the rows of out. The last one may be shorter than a block."""
         columns = self.block_elements
         whole, rest = divmod(out.size, columns)
@@ -338,7 +344,7 @@ class LookupTableCodec(RangeCodec):
         """Return the chunks that hold these blocks."""
         return slice(rows.start // self.chunk_blocks, blocks_of(rows.stop, self.chunk_blocks))
 
-    def _sums(self, results: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+    def _sums(self, results: Bytes, rows: slice) -> Bytes:
         """Return the sums of these blocks, uint8[rows, 1024]."""
         if self.op == Op.LOOKUP_ADD6:
             return unpack_sums(results[rows])
@@ -346,24 +352,22 @@ class LookupTableCodec(RangeCodec):
             return results[rows]
         return self._of_blocks(split_sums(results[self._chunks(rows)]), rows)
 
-    def _own_codes(self, payloads: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+    def _own_codes(self, payloads: Bytes, rows: slice) -> Bytes:
         """Return the payloads of these blocks, each by itself."""
         if self.chunk_blocks == 1:
             return payloads[rows]
         return self._of_blocks(split_payloads(payloads[self._chunks(rows)]), rows)
 
-    def _of_blocks(self, split: NDArray[np.uint8], rows: slice) -> NDArray[np.uint8]:
+    def _of_blocks(self, split: Bytes, rows: slice) -> Bytes:
         """Return the rows of these blocks out of those of all blocks of their chunks."""
         first = rows.start % self.chunk_blocks
         return split[first : first + rows.stop - rows.start]
 
-    def _room_for_codes(self, chunks: slice) -> NDArray[np.uint8]:
+    def _room_for_codes(self, chunks: slice) -> Bytes:
         """Return room for the codes of blocks before they share chunks. A missing block has codes 0."""
         return np.zeros(((chunks.stop - chunks.start) * self.chunk_blocks, self._form.up_bytes), np.uint8)
 
-    def _scales(
-        self, own: NDArray[np.float32], shared: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    def _scales(self, own: Floats, shared: Doubles) -> tuple[Floats, Ints]:
         """Return the scale of the elements of each block, 0 where the shared range is zero, and the shifts k.
 
         Between kernels, with cold caches, each operation takes some 10 us on the calling thread alone: few of them.
@@ -380,7 +384,7 @@ class LookupTableCodec(RangeCodec):
             used = np.maximum(np.ldexp(used, shifts), own)
         return (unit / used).astype(np.float32), shifts
 
-    def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+    def _factors(self, shared: Doubles, counts: Ints) -> Floats:
         """Return the factor of rotated-back integers, 0 where the shared range is zero or no worker is in."""
         # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
         unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
@@ -542,7 +546,7 @@ def pair_table(values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple((high << PAIRED_SUM_BITS) + low for high in padded for low in padded)
 
 
-def pair_payloads(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def pair_payloads(packed: Bytes) -> Bytes:
     """Return UPDATE payloads, uint8[chunks, 512], a new array.
 
     Args:
@@ -552,18 +556,18 @@ def pair_payloads(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return (packed[0::PAIR_BLOCKS] << np.uint8(PAIRED_BITS)) | packed[1::PAIR_BLOCKS]
 
 
-def split_payloads(payloads: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def split_payloads(payloads: Bytes) -> Bytes:
     """Undo `pair_payloads`: uint8[chunks, 512] to uint8[2 * chunks, 512], a new array."""
     low = np.uint8(PAIR_LOW_BITS)
     return _interleaved((payloads >> np.uint8(PAIRED_BITS)) & low, payloads & low)
 
 
-def split_sums(lanes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def split_sums(lanes: Bytes) -> Bytes:
     """Return the sums of both blocks of each chunk: uint8[chunks, 1024] to uint8[2 * chunks, 1024], a new array."""
     return _interleaved(lanes >> np.uint8(PAIRED_SUM_BITS), lanes & np.uint8((1 << PAIRED_SUM_BITS) - 1))
 
 
-def _interleaved(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _interleaved(first: Bytes, second: Bytes) -> Bytes:
     return np.stack((first, second), axis=1).reshape(-1, first.shape[1])
 
 
@@ -613,7 +617,7 @@ def _require_table(workers: int, table: LookupTable, lane_bits: int) -> None:
 # ---- runs of blocks ---------------------------------------------------------------------------------------
 
 
-def _shared_ranges(shared: SharedRanges, blocks: int) -> NDArray[np.float64]:
+def _shared_ranges(shared: SharedRanges, blocks: int) -> Doubles:
     require_ranges(shared.values, blocks, "shared")
     require_usable(shared)
     return shared.values.astype(np.float64)
@@ -625,7 +629,7 @@ def _keys(context: ReductionContext, first: int) -> BlockKeys:
     return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
 
 
-def _within(parts: list[tuple[int, NDArray[np.float32]]], run: slice) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+def _within(parts: list[tuple[int, Floats]], run: slice) -> Iterator[tuple[slice, Floats]]:
     """Yield the blocks of a run, part by part, with their numbers."""
     for first, part in parts:
         start, stop = max(first, run.start), min(first + len(part), run.stop)
@@ -633,7 +637,7 @@ def _within(parts: list[tuple[int, NDArray[np.float32]]], run: slice) -> Iterato
             yield slice(start, stop), part[start - first : stop - first]
 
 
-def _numbered(parts: list[NDArray[np.float32]]) -> list[tuple[int, NDArray[np.float32]]]:
+def _numbered(parts: list[Floats]) -> list[tuple[int, Floats]]:
     """Pair each part of a vector with the number of its first block. Parts without blocks are left out."""
     firsts = accumulate((len(part) for part in parts), initial=0)
     return [(first, part) for first, part in zip(firsts, parts, strict=False) if len(part)]

@@ -29,12 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import (
+    Bitmaps,
+    Bytes,
     CodecError,
     CollectivePhase,
     ErrorFeedback,
+    Floats,
     OnNonfinite,
     ReductionContext,
     Tensors,
+    Words,
     blocks_of,
     nonfinite_error,
     require_on_nonfinite,
@@ -64,18 +68,18 @@ class ReductionState(Enum):
 class VectorReduction(ABC):
     """One all-reduce of one vector. The contract is `hopsum.codec.interface.Reduction`."""
 
-    _own: NDArray[np.uint32]
+    _own: Words
     """Its ranges, made by `_first_phase`."""
 
     def __init__(
         self,
-        x: NDArray[np.float32],
+        x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
     ) -> None:
         """Take a vector, see `Codec.start`, and make the first phase. Subclasses set what that needs beforehand."""
         require_vector(x)
@@ -84,7 +88,7 @@ class VectorReduction(ABC):
         self.context = context
         self.state = ReductionState.RANGES
         self.elements = x.size
-        self.mean: NDArray[np.float32] | None = None
+        self.mean: Floats | None = None
         self.contributors = np.zeros(0, np.uint64)
         self._out = out
         self._feedback = feedback
@@ -99,18 +103,17 @@ class VectorReduction(ABC):
             raise
 
     @abstractmethod
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the results of the current phase. See `Reduction`."""
 
     def encode_in_parts(self, part_chunks: int) -> None:  # noqa: B027  (most codecs have whole phases only)
         """Let the next phase begin with some of its payloads. See `Reduction`."""
 
-    def encode_part(self) -> NDArray[np.uint8]:
-        """Make the next payloads of the phase. See `Reduction`."""
+    def encode_part(self) -> Bytes:
         raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
 
     def take_part(  # noqa: B027
-        self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]
+        self, first: int, results: Bytes, contributors: Bitmaps
     ) -> None:
         """Take results early. See `Reduction`. Codecs without parts do nothing here: `take` has all results."""
 
@@ -120,11 +123,9 @@ class VectorReduction(ABC):
 
     @property
     def encoded(self) -> int:
-        """Return the chunks of the phase whose payloads are made. See `Reduction`."""
         return 0 if self.phase is None else len(self.phase.payloads)
 
     def abort(self) -> None:
-        """Abort. See `Reduction`."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
         # A vector with NaN must not enter the residual: every later step would have it.
@@ -152,14 +153,14 @@ class VectorReduction(ABC):
         if error is not None:
             raise error
 
-    def _finish(self, mean: NDArray[np.float32], contributors: NDArray[np.uint64]) -> None:
+    def _finish(self, mean: Floats, contributors: Bitmaps) -> None:
         if self._out is not None and mean is not self._out:
             # Written at the very end, so that `out` may be x itself: until here x was still needed.
             self._out[:] = mean
         self.mean, self.contributors = mean if self._out is None else self._out, contributors
         self._end(ReductionState.DONE)
 
-    def _commit(self, delivered: NDArray[np.float32] | None) -> None:
+    def _commit(self, delivered: Floats | None) -> None:
         if self._feedback is not None:
             self._feedback.commit(delivered)
 
@@ -178,7 +179,7 @@ class VectorReduction(ABC):
 class SharedRanges:
     """The maximum over the workers of each block's range."""
 
-    values: NDArray[np.float32]
+    values: Floats
     """[blocks], non-negative or +inf."""
 
     @property
@@ -193,7 +194,7 @@ def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
         raise CodecError(f"{what} ranges: {list(ranges.shape)} for {blocks} blocks")
 
 
-def require_finite(own: NDArray[np.uint32]) -> None:
+def require_finite(own: Words) -> None:
     """Raise CodecError for own ranges with a block that is not finite."""
     if own.max(initial=0) >= INFINITE:
         bad = np.flatnonzero(own >= INFINITE)
@@ -210,7 +211,7 @@ def require_usable(shared: SharedRanges) -> None:
         )
 
 
-def pack_ranges(ranges: NDArray[np.uint32]) -> NDArray[np.uint8]:
+def pack_ranges(ranges: Words) -> Bytes:
     """Return the MAX32 payloads of ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
     chunks = blocks_of(ranges.size, RANGE_LANES)
     # Lanes beyond the last block are 0, which no maximum is below.
@@ -219,7 +220,7 @@ def pack_ranges(ranges: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return lanes.view(np.uint8).reshape(chunks, -1)
 
 
-def read_ranges(results: NDArray[np.uint8], blocks: int) -> SharedRanges:
+def read_ranges(results: Bytes, blocks: int) -> SharedRanges:
     """Read the ranges of `blocks` blocks from MAX32 RESULT payloads, uint8[chunks, 1024].
 
     Raises:

@@ -34,6 +34,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectivePhase
+from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import lane_values, simulate_switch
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
@@ -210,7 +211,7 @@ def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:
     return native.reshape(-1).view(np.int32)
 
 
-def unpack_words(op: int, words: NDArray[Any], lanes: NDArray[Any], has_or: bool) -> NDArray[np.uint8]:
+def unpack_words(op: int, words: NDArray[Any], lanes: NDArray[Any], has_or: bool) -> Bytes:
     """Undo `pack_words`: RESULT payloads, uint8[chunks, bytes].
 
     Args:

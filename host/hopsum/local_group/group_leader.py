@@ -24,10 +24,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec import CollectiveError, NonFiniteError
-from hopsum.codec.interface import nonfinite_error
+from hopsum.codec.interface import Bitmaps, Floats, nonfinite_error
 from hopsum.communicator import (
     AllReduceResult,
     Communicator,
@@ -247,7 +246,7 @@ class LocalGroupLeader(Communicator):
                     "submit vectors of the same lengths and names in the same order. Connect all ranks again"
                 )
 
-    def _begin(self, task: Task, vectors: list[NDArray[np.float32]]) -> None:
+    def _begin(self, task: Task, vectors: list[Floats]) -> None:
         """Hand the sum of this host to the job. The sum stands in the first member's segment, then the mean."""
         # The first member's segment holds the sum, so that neither a buffer is allocated nor the program's x changed.
         total, out = (vectors[0], vectors[0]) if vectors else (task.x, task.out)
@@ -280,7 +279,7 @@ class LocalGroupLeader(Communicator):
             self._in_group = False
             self._job.group_end()
 
-    def _finish(self, task: Task, vectors: list[NDArray[np.float32]], done: Future[AllReduceResult]) -> None:
+    def _finish(self, task: Task, vectors: list[Floats], done: Future[AllReduceResult]) -> None:
         """Give a mean, or an error, to the members and to the program; in the thread of the job's communicator."""
         try:
             result = done.result()
@@ -291,7 +290,7 @@ class LocalGroupLeader(Communicator):
         else:
             task.future.set_result(result)
 
-    def _distribute(self, task: Task, vectors: list[NDArray[np.float32]], result: AllReduceResult) -> AllReduceResult:
+    def _distribute(self, task: Task, vectors: list[Floats], result: AllReduceResult) -> AllReduceResult:
         """Return the result of this rank, and tell the members. What they have been told of is theirs at once."""
         # Written into the segments before the message: the socket orders the two processes' accesses.
         mean = result.mean
@@ -317,7 +316,7 @@ class LocalGroupLeader(Communicator):
             self._tell(member, told, None if uniform else result.contributors)
         return replace(result, mean=mean)
 
-    def _tell(self, member: _Member, told: dict[str, Any], contributors: NDArray[np.uint64] | None) -> None:
+    def _tell(self, member: _Member, told: dict[str, Any], contributors: Bitmaps | None) -> None:
         """Tell a member that a mean is here. Contributors that differ from chunk to chunk go in memory of their own."""
         if contributors is None:
             member.connection.send(told)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectiveError, NonFiniteError
-from hopsum.codec.interface import nonfinite_error
+from hopsum.codec.interface import Floats, nonfinite_error
 from hopsum.communicator import (
     AllReduceResult,
     Communicator,
@@ -40,7 +39,7 @@ class _Call:
 
     task: Task
     segment: SharedVector
-    compensated: NDArray[np.float32] | None
+    compensated: Floats | None
     """The vector that was handed over, where the error feedback had something in it."""
     told_s: float
     begun: bool = False
@@ -188,7 +187,7 @@ class LocalGroupMember(Communicator):
                 os.close(descriptor)
 
     @staticmethod
-    def _compensate(task: Task) -> NDArray[np.float32] | None:
+    def _compensate(task: Task) -> Floats | None:
         if task.feedback is None:
             return None
         task.feedback.give_back()

@@ -26,10 +26,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum import errors
 from hopsum.codec import CodecError, CollectiveError, NonFiniteError
+from hopsum.codec.interface import Floats
 from hopsum.communicator import CommunicatorClosedError, MismatchError
 from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
@@ -49,7 +49,7 @@ class SharedVector:
         try:
             size = os.fstat(descriptor).st_size
             # The mapping keeps the memory alive, so the descriptor can be closed at once.
-            self._words: NDArray[np.float32] = np.frombuffer(mmap.mmap(descriptor, size), np.float32)
+            self._words: Floats = np.frombuffer(mmap.mmap(descriptor, size), np.float32)
         finally:
             os.close(descriptor)
 
@@ -58,7 +58,7 @@ class SharedVector:
         """The number of elements that fit."""
         return self._words.size
 
-    def vector(self, elements: int) -> NDArray[np.float32]:
+    def vector(self, elements: int) -> Floats:
         """Return the first elements, float32[elements]; the memory itself."""
         return self._words[:elements]
 

@@ -27,9 +27,13 @@ import torch
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import (
+    Bitmaps,
+    Bytes,
     Codec,
     CodecError,
     CollectivePhase,
+    Floats,
+    Ints,
     OnNonfinite,
     ReductionContext,
     Tensors,
@@ -189,13 +193,12 @@ class DeviceReduction:
         on_nonfinite: OnNonfinite = "raise",
         piece_elements: int = PIECE_ELEMENTS,
     ) -> None:
-        """Take a vector. See `Codec.start`."""
         require_on_nonfinite(on_nonfinite)
         self.context = context
         self.state = ReductionState.RANGES
         self.elements = x.numel()
         self.mean: Any = None
-        self.contributors: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.contributors: Bitmaps = np.zeros(0, np.uint64)
         self.squares: list[torch.Tensor] = []
         """Sums of squares of the sample, float64[1] each: of the compensated vector, then of its residual. Empty
         without feedback."""
@@ -210,8 +213,7 @@ class DeviceReduction:
             self._rollback()
             raise
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
-        """Take the results of the current phase. See `Reduction`."""
+    def take(self, results: Bytes, contributors: Bitmaps) -> None:
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
         if self.state is ReductionState.RANGES:
@@ -227,15 +229,14 @@ class DeviceReduction:
     def encode_in_parts(self, part_chunks: int) -> None:
         """Do nothing: the bus is faster than the network, and each part would be one more wait."""
 
-    def encode_part(self) -> NDArray[np.uint8]:
+    def encode_part(self) -> Bytes:
         """Refuse: all payloads are made. See `Reduction`."""
         raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
 
-    def take_part(self, first: int, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
         """Do nothing: `take` has all results again. See `Reduction`."""
 
     def abort(self) -> None:
-        """Abort. See `Reduction`."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
         if self._feedback is not None:
@@ -261,7 +262,7 @@ class DeviceReduction:
         self._own_bits = own.numpy().view(np.uint32)
         return CollectivePhase(Op.MAX32, pack_ranges(self._own_bits), self._blocks)
 
-    def _take_ranges(self, results: NDArray[np.uint8]) -> None:
+    def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._blocks)
         if shared.skipped:
             self._skip()
@@ -274,7 +275,7 @@ class DeviceReduction:
         self.phase = CollectivePhase(self._codec.op, payloads, self._lanes(), last=True)
         self.state = ReductionState.SUMS
 
-    def _encode(self, shared: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def _encode(self, shared: Floats) -> Bytes:
         """Return the codes on the host. The device keeps ranges and codes for the end."""
         codec, staging = self._codec, self._staging
         rows = (codec.chunks(self._blocks), SHAPES[codec.op].up_bytes)
@@ -324,7 +325,7 @@ class DeviceReduction:
 
     # ---- sums -----------------------------------------------------------------------------------------
 
-    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         codec, staging = self._codec, self._staging
         require_rows(results, codec.chunks(self._blocks), SHAPES[codec.op].down_bytes, f"results of {self.elements}")
         by_block = self._by_block(contributors)
@@ -346,7 +347,7 @@ class DeviceReduction:
         self.mean, self.contributors = self._out, by_block
         self._end(ReductionState.DONE)
 
-    def _decode(self, results: NDArray[np.uint8], counts: NDArray[np.int32]) -> torch.Tensor:
+    def _decode(self, results: Bytes, counts: Ints) -> torch.Tensor:
         """Fill the mean. Return int32[1], not 0 where a sum is impossible."""
         codec, beyond = self._codec, []
         counted = self._staging.load(counts)
@@ -358,7 +359,7 @@ class DeviceReduction:
             beyond.append(codec.decode_blocks(*given, self._out[elements]))
         return torch.stack(beyond).amax(dim=0)
 
-    def _subtract_delivered(self, contributors: NDArray[np.uint64], beyond: torch.Tensor) -> None:
+    def _subtract_delivered(self, contributors: Bitmaps, beyond: torch.Tensor) -> None:
         """Leave of the compensated vector, which is the feedback's, what was not delivered."""
         included = includes(contributors, self.context.rank)
         if not included.any():
@@ -371,7 +372,7 @@ class DeviceReduction:
             factors *= self._staging.load(included)
         codec.subtract_blocks(self._payloads, factors, self.context, self._x)
 
-    def _refuse_sums(self, results: NDArray[np.uint8], counts: NDArray[np.int32]) -> None:
+    def _refuse_sums(self, results: Bytes, counts: Ints) -> None:
         """Raise CodecError: nothing is changed but the memory of the mean."""
         with self._staging.on_kernels():
             self._codec.refuse_sums(self._staging.load(results), self._staging.load(counts))
@@ -395,7 +396,7 @@ class DeviceReduction:
         before = (self._codec.chunks(self._blocks) - 1) * block
         return before + min(self.elements - before * self._codec.chunk_blocks, block)
 
-    def _by_block(self, of_chunks: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _by_block(self, of_chunks: Bitmaps) -> NDArray[np.uint64]:
         """Return for each block what there is for its chunk."""
         if self._codec.chunk_blocks == 1:
             return of_chunks
@@ -466,13 +467,11 @@ class DeviceVector:
             staging.streams.adopt(tensor)
 
     def note_number(self, number: int) -> None:
-        """Take the number of the all-reduce. See `Vector`."""
         self._number = number
 
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> DeviceReduction:
-        """Begin the all-reduce on the device. See `Vector`."""
         self._reduction = DeviceReduction(
             self._codec,
             self._staging,
@@ -488,7 +487,6 @@ class DeviceVector:
         return self._reduction
 
     def give_back(self) -> None:
-        """Put the vector into the error feedback. See `Vector`."""
         with self._staging.on_kernels(self._ready):
             if self.feedback is not None:
                 self.feedback.give_back()
@@ -498,7 +496,6 @@ class DeviceVector:
         self._staging.wait()  # the caller may use x again
 
     def squares(self) -> tuple[float, float]:
-        """Return the squares of the sample. See `Vector`."""
         if self._reduction is None or len(self._reduction.squares) < 2:
             return 0.0, 0.0
         before, after = self._reduction.squares

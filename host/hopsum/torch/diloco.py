@@ -36,10 +36,10 @@ from typing import Any, Final, TypedDict
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from hopsum.codec import ErrorFeedback
+from hopsum.codec.interface import Floats
 from hopsum.communicator import AllReduceResult, Communicator, MismatchError
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import within_range
@@ -70,7 +70,7 @@ class Fragment:
         """Return the number of elements of all parameters."""
         return sum(self.sizes)
 
-    def pseudo_gradient(self) -> NDArray[np.float32]:
+    def pseudo_gradient(self) -> Floats:
         """Return the global less the local parameters, float32[elements], a new array.
 
         The local values are compared with what `merge` writes: the global ones, rounded to the type of the parameter.
@@ -84,7 +84,7 @@ class Fragment:
             torch.sub(start, _data(local).to("cpu", torch.float32), out=place.view(shared.shape))
         return vector.numpy()
 
-    def set_gradients(self, mean: NDArray[np.float32]) -> None:
+    def set_gradients(self, mean: Floats) -> None:
         """Make a vector, float32[elements], the gradients of the global parameters. They keep its memory."""
         gradients = torch.split(torch.from_numpy(mean), list(self.sizes))
         for each, gradient in zip(self.global_parameters, gradients, strict=True):
@@ -226,9 +226,9 @@ class _Sent:
     future: Future[AllReduceResult] | None
     """The result of the all-reduce, None where the mean came with a checkpoint."""
     feedback: ErrorFeedback | None = None
-    residual: NDArray[np.float32] | None = None
+    residual: Floats | None = None
     """The array of the residual when the fragment was sent. A commit replaces the array."""
-    mean: NDArray[np.float32] | None = None
+    mean: Floats | None = None
 
 
 class DiLoCo:
@@ -373,7 +373,7 @@ class DiLoCo:
         options = (self.sync_every, self.fragment_sync_delay, self.fragment_update_alpha, len(self.fragments))
         return f"{options}, {type(outer).__name__} {groups}"
 
-    def _arrive(self, sent: _Sent) -> NDArray[np.float32]:
+    def _arrive(self, sent: _Sent) -> Floats:
         """Wait for a mean. What fails is undone: the fragment counts as not sent."""
         if sent.mean is not None:
             return sent.mean

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback
+from hopsum.codec.interface import Floats
 from hopsum.torch.device_reduction import DeviceFeedback
 
 Layout = tuple[str, ...]
@@ -50,11 +49,11 @@ class Residuals:
             return here
         return self._move(tuple(names), sizes, lambda elements: DeviceFeedback(elements, device))
 
-    def as_dict(self) -> dict[str, NDArray[np.float32]]:
+    def as_dict(self) -> dict[str, Floats]:
         """Return a copy of each parameter's residual, float32[elements], in numpy's memory."""
         return {name: self._copy(name) for name in self._places}
 
-    def read(self, name: str) -> NDArray[np.float32] | None:
+    def read(self, name: str) -> Floats | None:
         """Return a copy of a parameter's residual if there is anything in it; `clear` it once that is delivered."""
         residual = self._copy(name) if name in self._places else None
         return residual if residual is not None and residual.any() else None
@@ -73,7 +72,7 @@ class Residuals:
             with _queue(feedback):
                 _values(feedback).mul_(factor)
 
-    def load(self, residuals: Mapping[str, NDArray[np.float32]]) -> None:
+    def load(self, residuals: Mapping[str, Floats]) -> None:
         """Replace everything by these residuals, float32[elements] each; they are copied."""
         self._feedback.clear()
         self._places.clear()
@@ -86,11 +85,11 @@ class Residuals:
         found = all(name in self._places and self._places[name].layout == layout for name in layout)
         return self._feedback[layout] if found else None
 
-    def _copy(self, name: str) -> NDArray[np.float32]:
+    def _copy(self, name: str) -> Floats:
         place = self._places[name]
         feedback = self._feedback[place.layout]
         with _queue(feedback):
-            copied: NDArray[np.float32] = _values(feedback)[place.elements].to("cpu", copy=True).numpy()
+            copied: Floats = _values(feedback)[place.elements].to("cpu", copy=True).numpy()
         return copied
 
     def _move(self, layout: Layout, sizes: Sequence[int], make: Callable[[int], Kept]) -> Kept:

@@ -19,14 +19,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
+from hopsum.codec.interface import CollectiveError, Floats, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
@@ -453,7 +451,7 @@ class HopsumState:
         self.load_state_dict(pickled["state"])
 
 
-def _require_fit(residuals: Mapping[str, NDArray[np.float32]], names: Mapping[torch.Tensor, str]) -> None:
+def _require_fit(residuals: Mapping[str, Floats], names: Mapping[torch.Tensor, str]) -> None:
     """Raise ValueError unless every residual is one of these parameters'."""
     sizes = {name: parameter.numel() for parameter, name in names.items()}
     for name, residual in residuals.items():

@@ -54,24 +54,20 @@ class NoStreams:
     device = torch.device("cpu")
 
     def mark(self) -> Mark:
-        """Return None. See `Streams`."""
         return None
 
     @contextmanager
     def on_kernels(self, after: Mark = None) -> Iterator[None]:
-        """Run what is inside at once. See `Streams`."""
         yield
 
     @contextmanager
     def on_copies(self, after: Mark = None) -> Iterator[None]:
-        """Run what is inside at once. See `Streams`."""
         yield
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Do nothing: nothing is queued. See `Streams`."""
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return ordinary memory. See `Streams`."""
         return torch.empty(shape, dtype=dtype)
 
     def wait(self) -> None:
@@ -92,18 +88,15 @@ class CudaStreams:
         self._copies = cuda.Stream(device, priority=-1)
 
     def mark(self) -> Mark:
-        """Record an event. See `Streams`."""
         return torch.cuda.current_stream(self.device).record_event()
 
     @contextmanager
     def on_kernels(self, after: Mark = None) -> Iterator[None]:
-        """Make it the current stream. See `Streams`."""
         with self._on(self._kernels, after):
             yield
 
     @contextmanager
     def on_copies(self, after: Mark = None) -> Iterator[None]:
-        """Make it the current stream. See `Streams`."""
         with self._on(self._copies, after):
             yield
 
@@ -116,13 +109,11 @@ class CudaStreams:
             yield
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """Record both streams with torch's allocator. See `Streams`."""
         # Both: kernels and copies of the codec use it, and its owner may free it as soon as the mean is there.
         for stream in (self._kernels, self._copies):
             tensor.record_stream(stream)
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return pinned memory. See `Streams`."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def wait(self) -> None:

@@ -6,24 +6,23 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from hopsum.codec.interface import Floats
 from hopsum.communicator import Communicator
 from hopsum.config import CodecOn
 from hopsum.torch.device_codec import DeviceCodec, DeviceCodecs
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceVector
 
 
-def read_tensor(tensor: torch.Tensor) -> NDArray[np.float32]:
+def read_tensor(tensor: torch.Tensor) -> Floats:
     """Return a tensor's elements, float32[elements], contiguous; a view where it is that already, on the CPU.
 
     Raises:
         TypeError: no dense floating-point tensor.
     """
     require_dense(tensor)
-    flat: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32).contiguous().view(-1).numpy()
+    flat: Floats = tensor.detach().to("cpu", torch.float32).contiguous().view(-1).numpy()
     return flat
 
 
@@ -35,11 +34,11 @@ def require_dense(tensor: torch.Tensor) -> None:
         )
 
 
-def vector_of(out: torch.Tensor) -> NDArray[np.float32] | None:
+def vector_of(out: torch.Tensor) -> Floats | None:
     """Return a tensor's own memory as float32[elements], None unless it is that, contiguous, on the CPU."""
     if out.device.type != "cpu" or out.dtype != torch.float32 or not out.is_contiguous():
         return None
-    flat: NDArray[np.float32] = out.detach().view(-1).numpy()
+    flat: Floats = out.detach().view(-1).numpy()
     return flat
 
 
@@ -55,7 +54,7 @@ def within_range(mean: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(mean.isfinite(), mean.clamp(-most, most), mean)
 
 
-def write_tensor(mean: NDArray[np.float32], like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def write_tensor(mean: Floats, like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """Return a vector in the shape, type and place of `like`, in `out` if there is one.
 
     Raises:

@@ -41,6 +41,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum_wire import LANE_GROUP_CODES
 
 THC_BLOCK: Final = 1024
@@ -102,21 +103,21 @@ class TableSteps:
     done at a time, and one that is reached by nothing fills up.
     """
 
-    table: NDArray[np.uint8]
+    table: Bytes
     """[entries], from 0 up."""
-    widths: NDArray[np.int32]
+    widths: Ints
     """[groups], ascending"""
     starts: NDArray[np.int64]
     """[groups + 1]: runs starts[i]:starts[i + 1] have widths[i]"""
-    below: NDArray[np.uint8]
+    below: Bytes
     """[runs]: their first value, less one"""
-    lengths: NDArray[np.uint8]
+    lengths: Bytes
     """[runs]"""
     base: int
     """The most frequent width."""
-    extra_codes: NDArray[np.uint8]
+    extra_codes: Bytes
     """[extras]: the first code with it"""
-    extra_gaps: NDArray[np.uint8]
+    extra_gaps: Bytes
     """[extras]: width less base, modulo 256"""
 
     @classmethod
@@ -168,55 +169,39 @@ class Kernels(Protocol):
     threads: int
     """The threads that a call may use, the calling one among them."""
 
-    def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def root_mean_square(self, x: Floats) -> Floats:
         """Return the root mean square of each row of float32[blocks, B]. It is not finite where the row is not."""
 
-    def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def peak_bits(self, x: Floats) -> Words:
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""
 
     def thc_encode(
-        self,
-        x: NDArray[np.float32],
-        scales: NDArray[np.float32],
-        shifts: NDArray[np.int32],
-        steps: TableSteps,
-        form: Form,
-        keys: BlockKeys,
-        out: NDArray[np.uint8],
+        self, x: Floats, scales: Floats, shifts: Ints, steps: TableSteps, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         """Fill payloads uint8[blocks, up_bytes] from float32[blocks, B], scales [blocks] and shifts k [blocks]."""
 
     def thc_dequantize(
         self,
-        payloads: NDArray[np.uint8],
-        factors: NDArray[np.float32],
+        payloads: Bytes,
+        factors: Floats,
         steps: TableSteps,
         form: Form,
         keys: BlockKeys,
-        out: NDArray[np.float32],
+        out: Floats,
         subtract: bool,
     ) -> None:
         """Fill float32[blocks, B] with what payloads alone decode to, or subtract that from what `out` holds."""
 
     def thc_decode(
-        self,
-        lanes: NDArray[np.uint8],
-        counts: NDArray[np.int32],
-        factors: NDArray[np.float32],
-        granularity: int,
-        form: Form,
-        keys: BlockKeys,
-        out: NDArray[np.float32],
-    ) -> NDArray[np.int32]:
+        self, lanes: Bytes, counts: Ints, factors: Floats, granularity: int, form: Form, keys: BlockKeys, out: Floats
+    ) -> Ints:
         """Fill float32[blocks, B] from lane sums uint8[blocks, 1024] of counts[block] workers.
 
         Returns the largest lane of each block, int32[blocks]. Where that exceeds counts * granularity, `out` is void.
         """
 
-    def fixed_encode(
-        self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
-    ) -> None:
+    def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
         """Fill lanes uint32[blocks, 256], big-endian in memory, from float32[blocks, 256]. It clamps to +-limit."""
 
-    def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+    def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
         """Fill float32[blocks, 256] from lanes uint32[blocks, 256] that are big-endian in memory."""

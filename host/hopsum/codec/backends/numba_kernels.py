@@ -20,6 +20,7 @@ from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, t
 from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
+from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
 _I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
@@ -97,26 +98,19 @@ class NumbaKernels:
     def __init__(self, threads: int) -> None:
         self.threads = threads
 
-    def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def root_mean_square(self, x: Floats) -> Floats:
         out = np.empty(len(x), np.float32)
         self._run(x, lambda turns, own: thc_kernels.root_mean_square(x, turns, own, out))
         return out
 
-    def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def peak_bits(self, x: Floats) -> Words:
         out = np.empty(len(x), np.uint32)
         bits = x.view(np.uint32)
         self._run(x, lambda turns, own: _peak_bits(bits, turns, own, out))
         return out
 
     def thc_encode(
-        self,
-        x: NDArray[np.float32],
-        scales: NDArray[np.float32],
-        shifts: NDArray[np.int32],
-        steps: TableSteps,
-        form: Form,
-        keys: BlockKeys,
-        out: NDArray[np.uint8],
+        self, x: Floats, scales: Floats, shifts: Ints, steps: TableSteps, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         encode = _ENCODE[form.lane_bits]
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
@@ -126,12 +120,12 @@ class NumbaKernels:
 
     def thc_dequantize(
         self,
-        payloads: NDArray[np.uint8],
-        factors: NDArray[np.float32],
+        payloads: Bytes,
+        factors: Floats,
         steps: TableSteps,
         form: Form,
         keys: BlockKeys,
-        out: NDArray[np.float32],
+        out: Floats,
         subtract: bool,
     ) -> None:
         dequantize = _DEQUANTIZE[form.lane_bits]
@@ -141,27 +135,18 @@ class NumbaKernels:
         self._run(out, lambda turns, own: dequantize(*given, turns, own, out))
 
     def thc_decode(
-        self,
-        lanes: NDArray[np.uint8],
-        counts: NDArray[np.int32],
-        factors: NDArray[np.float32],
-        granularity: int,
-        form: Form,
-        keys: BlockKeys,
-        out: NDArray[np.float32],
-    ) -> NDArray[np.int32]:
+        self, lanes: Bytes, counts: Ints, factors: Floats, granularity: int, form: Form, keys: BlockKeys, out: Floats
+    ) -> Ints:
         peaks = np.empty(len(lanes), np.int32)
         decode = _DECODE[form.lane_bits]
         given = (lanes, counts, factors, granularity, _key(keys.rotation, keys.first))
         self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks
 
-    def fixed_encode(
-        self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
-    ) -> None:
+    def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
         self._run(x, lambda turns, own: _fixed_encode(x, scales, limit, turns, own, out))
 
-    def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+    def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
         self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
 
     def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:

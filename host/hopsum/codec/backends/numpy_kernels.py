@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, TableSteps
 from hopsum.codec.hashing import block_keys, lane_bits
+from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum_wire.payload import pack_codes, unpack_codes
 
 _RUN_BLOCKS: Final = 32
@@ -25,7 +26,7 @@ class NumpyKernels:
     name = "numpy"
     threads = 1
 
-    def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def root_mean_square(self, x: Floats) -> Floats:
         """Add squares in 16 lanes over B/16 rows, then halve the lanes. A square of a float32 is exact in float64."""
         out = np.empty(len(x), np.float32)
         for run in _runs(len(x)):
@@ -40,20 +41,13 @@ class NumpyKernels:
             out[run] = np.sqrt(lanes[:, 0] / x.shape[1])
         return out
 
-    def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def peak_bits(self, x: Floats) -> Words:
         """Compare bits: magnitudes order like unsigned integers."""
-        bits: NDArray[np.uint32] = (x.view(np.uint32) & np.uint32(0x7FFFFFFF)).max(axis=1, initial=np.uint32(0))
+        bits: Words = (x.view(np.uint32) & np.uint32(0x7FFFFFFF)).max(axis=1, initial=np.uint32(0))
         return bits
 
     def thc_encode(
-        self,
-        x: NDArray[np.float32],
-        scales: NDArray[np.float32],
-        shifts: NDArray[np.int32],
-        steps: TableSteps,
-        form: Form,
-        keys: BlockKeys,
-        out: NDArray[np.uint8],
+        self, x: Floats, scales: Floats, shifts: Ints, steps: TableSteps, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         """Round by looking up the lower neighbour of every cell of the table's grid."""
         granularity = steps.granularity
@@ -73,12 +67,12 @@ class NumpyKernels:
 
     def thc_dequantize(
         self,
-        payloads: NDArray[np.uint8],
-        factors: NDArray[np.float32],
+        payloads: Bytes,
+        factors: Floats,
         steps: TableSteps,
         form: Form,
         keys: BlockKeys,
-        out: NDArray[np.float32],
+        out: Floats,
         subtract: bool,
     ) -> None:
         """Dequantise this worker's own codes: decode a sum that has one contributor."""
@@ -89,15 +83,8 @@ class NumpyKernels:
             out[run] = out[run] - x if subtract else x
 
     def thc_decode(
-        self,
-        lanes: NDArray[np.uint8],
-        counts: NDArray[np.int32],
-        factors: NDArray[np.float32],
-        granularity: int,
-        form: Form,
-        keys: BlockKeys,
-        out: NDArray[np.float32],
-    ) -> NDArray[np.int32]:
+        self, lanes: Bytes, counts: Ints, factors: Floats, granularity: int, form: Form, keys: BlockKeys, out: Floats
+    ) -> Ints:
         """Centre the sums and rotate back."""
         peaks = np.empty(len(lanes), np.int32)
         for run in _runs(len(lanes)):
@@ -107,15 +94,13 @@ class NumpyKernels:
             out[run] = _back(w, factors[run], keys.advanced(run.start))
         return peaks
 
-    def fixed_encode(
-        self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
-    ) -> None:
+    def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
         """Scale by a power of two, which is exact, and round."""
         for run in _runs(len(x)):
             scaled = np.clip(x[run] * scales[run, None], -limit, limit)
             out[run] = np.rint(scaled).astype(np.int32).astype(">i4").view(np.uint32)
 
-    def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+    def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
         """Divide in float64, which holds every int32."""
         for run in _runs(len(lanes)):
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
@@ -126,30 +111,24 @@ def _runs(blocks: int) -> Iterator[slice]:
         yield slice(start, min(start + _RUN_BLOCKS, blocks))
 
 
-def _lanes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
+def _lanes(payloads: Bytes, form: Form) -> NDArray[Any]:
     """Return lanes in element order, [blocks, B]."""
     return np.ascontiguousarray(payloads).view(form.lane_dtype)
 
 
-def _codes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
+def _codes(payloads: Bytes, form: Form) -> NDArray[Any]:
     if form.packed:
         return unpack_codes(payloads, form.lane_bits, form.group_codes)
     return _lanes(payloads, form)
 
 
-def _to_payload(codes: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
+def _to_payload(codes: Bytes, form: Form) -> Bytes:
     if form.packed:
         return pack_codes(codes, form.lane_bits, form.group_codes)
     return codes.astype(form.lane_dtype).view(np.uint8)
 
 
-def _coordinates(
-    x: NDArray[np.float32],
-    scales: NDArray[np.float32],
-    shifts: NDArray[np.int32],
-    granularity: int,
-    keys: BlockKeys,
-) -> NDArray[np.int32]:
+def _coordinates(x: Floats, scales: Floats, shifts: Ints, granularity: int, keys: BlockKeys) -> Ints:
     """Return q before its clamp, int32[blocks, B]."""
     half = granularity << FRACTION_BITS - 1
     # A vector with infinite elements passes here before its ranges make all ranks skip.
@@ -162,13 +141,13 @@ def _coordinates(
     return np.asarray(np.where(beyond, np.clip(y, -limits, limits) << shifts[:, None], y) + np.int32(half))
 
 
-def _back(w: NDArray[np.int32], factors: NDArray[np.float32], keys: BlockKeys) -> NDArray[np.float32]:
+def _back(w: Ints, factors: Floats, keys: BlockKeys) -> Floats:
     """Return x', float32[blocks, B]: H is symmetric, so only order and signs are undone."""
     x = _hadamard(_from_wire(w)) * _signs(keys, w.shape)
     return np.asarray(x.astype(np.float32) * factors[:, None])
 
 
-def _signs(keys: BlockKeys, shape: tuple[int, ...]) -> NDArray[np.int32]:
+def _signs(keys: BlockKeys, shape: tuple[int, ...]) -> Ints:
     """Return +1 and -1, int32[blocks, B]: -1 where the bit is set."""
     blocks, elements = shape
     lanes = lane_bits(block_keys(keys.rotation, keys.first, blocks), 32)[:, None, :]
@@ -176,14 +155,14 @@ def _signs(keys: BlockKeys, shape: tuple[int, ...]) -> NDArray[np.int32]:
     return 1 - 2 * (bits & np.uint32(1)).astype(np.int32).reshape(blocks, elements)
 
 
-def _fractions(keys: NDArray[np.uint64], elements: int) -> NDArray[np.int32]:
+def _fractions(keys: NDArray[np.uint64], elements: int) -> Ints:
     """Return 16 random bits per element, int32[blocks, B]."""
     bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, 256)
     pair = np.concatenate((bits & np.uint32(0xFFFF), bits >> np.uint32(16)), axis=2)
     return pair.astype(np.int32).reshape(len(keys), elements)
 
 
-def _hadamard(v: NDArray[np.int32]) -> NDArray[np.int32]:
+def _hadamard(v: Ints) -> Ints:
     """Return H v for each row of int32[blocks, B], in the natural (Sylvester) order."""
     shape = v.shape
     # Largest stride first, the natural (Sylvester) order. Integers: any order gives the same sums.
@@ -195,9 +174,9 @@ def _hadamard(v: NDArray[np.int32]) -> NDArray[np.int32]:
     return v.reshape(shape)
 
 
-def _to_wire(y: NDArray[np.int32]) -> NDArray[np.int32]:
+def _to_wire(y: Ints) -> Ints:
     return y.reshape(len(y), -1, 16).transpose(0, 2, 1).reshape(y.shape)
 
 
-def _from_wire(w: NDArray[np.int32]) -> NDArray[np.int32]:
+def _from_wire(w: Ints) -> Ints:
     return w.reshape(len(w), 16, -1).transpose(0, 2, 1).reshape(w.shape)

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.estimation.quantizers import padded
+from hopsum.codec.interface import Floats
 
 SVK_EXTRA_BITS: Final = 160
 """The O(1) of `bits_bound_svk`: 96 bits of side information, and two words in which the range coder ends."""
 
 
-def mean_energy(vectors: Sequence[NDArray[np.float32]]) -> float:
+def mean_energy(vectors: Sequence[Floats]) -> float:
     """Return F, the mean of |X_i|^2 over workers."""
     return sum(float(np.square(x, dtype=np.float64).sum()) for x in vectors) / len(vectors)
 

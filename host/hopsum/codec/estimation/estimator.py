@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.hashing import ROTATION, ROUNDING, block_keys, derive_key, lane_bits
-from hopsum.codec.interface import CodecError, ReductionContext, blocks_of, require_vector
+from hopsum.codec.interface import CodecError, Doubles, Floats, ReductionContext, Words, blocks_of, require_vector
 
 RUN: Final = 1 << 16
 """Elements that are worked on together: a multiple of 8 (whole bytes of any width) and of 1024 (whole keys)."""
@@ -40,7 +40,7 @@ class Message(NamedTuple):
 class Estimate(NamedTuple):
     """The receiver's estimate after all messages."""
 
-    mean: NDArray[np.float32]
+    mean: Floats
     bits: int
     """The bits of all messages together."""
 
@@ -52,7 +52,7 @@ class Estimator(Protocol):
     unbiased: bool
     """True where the expectation of decode(encode(x)) is x."""
 
-    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+    def encode(self, x: Floats, context: ReductionContext) -> Message:
         """Return the message of one worker.
 
         Args:
@@ -63,7 +63,7 @@ class Estimator(Protocol):
             CodecError: not such a vector, or one that this estimator cannot carry.
         """
 
-    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> Floats:
         """Return the estimate of the worker's vector, float32[elements], a new array.
 
         Raises:
@@ -71,7 +71,7 @@ class Estimator(Protocol):
         """
 
 
-def estimate_mean(estimator: Estimator, vectors: Sequence[NDArray[np.float32]], seed: int, step: int) -> Estimate:
+def estimate_mean(estimator: Estimator, vectors: Sequence[Floats], seed: int, step: int) -> Estimate:
     """Encode the vector of each rank, decode all messages, and return their mean and what they cost.
 
     Args:
@@ -117,7 +117,7 @@ def require_payload(payload: bytes, expected: int, name: str, elements: int) -> 
         raise CodecError(f"{name}: {len(payload)} bytes for {elements} elements, which take {expected}")
 
 
-def finite_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+def finite_float32(values: Doubles) -> Floats:
     """Return values as float32. What rounding carried beyond the largest float32 becomes the largest one."""
     # Rounding up from the largest float32 would be infinite.
     return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
@@ -138,7 +138,7 @@ def rotation_key(context: ReductionContext) -> int:
     return derive_key(context.seed, context.step, ROTATION)
 
 
-def uniforms(key: int, run: slice) -> NDArray[np.float64]:
+def uniforms(key: int, run: slice) -> Doubles:
     """Return one number in (0, 1) for each element of a run that starts at a multiple of 1024.
 
     They are odd multiples of 2^-33: the mean is exactly 1/2, and neither 0 nor 1 occurs.
@@ -148,7 +148,7 @@ def uniforms(key: int, run: slice) -> NDArray[np.float64]:
     return (bits.astype(np.float64) + 0.5) * 2.0**-32
 
 
-def signs(key: int, run: slice) -> NDArray[np.float32]:
+def signs(key: int, run: slice) -> Floats:
     """Return +1 or -1 for each element of a run that starts at a multiple of 1024."""
     bits = lane_bits(_keys(key, run), _BLOCK // 32).astype("<u4").view(np.uint8)
     single = np.unpackbits(bits, axis=1, bitorder="little").reshape(-1)[: run.stop - run.start]
@@ -172,7 +172,7 @@ class Levels:
     step: float
     count: int
 
-    def round(self, x: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.uint16]:
+    def round(self, x: NDArray[Any], u: Doubles) -> NDArray[np.uint16]:
         """Return codes, uint16[n], of elements between the lowest and the highest level. For u see `uniforms`."""
         # All elements are equal: there is one level, and no distance to divide by.
         if not self.step:
@@ -181,7 +181,7 @@ class Levels:
         # floor(p + u) is p + 1 with probability p - floor(p): unbiased.
         return np.clip(np.floor(place + u), 0, self.count - 1).astype(np.uint16)
 
-    def values(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+    def values(self, codes: NDArray[np.uint16]) -> Doubles:
         """Return the values of codes."""
         return self.low + codes.astype(np.float64) * self.step
 
@@ -208,7 +208,7 @@ def pack(codes: NDArray[Any], width: int) -> bytes:
     return b"".join(parts)
 
 
-def unpack(data: bytes, elements: int, width: int) -> NDArray[np.uint32]:
+def unpack(data: bytes, elements: int, width: int) -> Words:
     """Return codes, uint32[elements], from `packed_bytes` bytes."""
     kind = _holder(width)
     out = np.empty(elements, np.uint32)
@@ -221,13 +221,13 @@ def unpack(data: bytes, elements: int, width: int) -> NDArray[np.uint32]:
     return out
 
 
-def pack_rounded(x: NDArray[np.float32], levels: Levels, key: int) -> bytes:
+def pack_rounded(x: Floats, levels: Levels, key: int) -> bytes:
     """Return the codes of x, rounded with the numbers of this key, packed in the fewest bits that hold a code."""
     width = code_bits(levels.count)
     return b"".join(pack(levels.round(x[run], uniforms(key, run)), width) for run in runs(x.size))
 
 
-def unpack_values(data: bytes, levels: Levels, run: slice) -> NDArray[np.float64]:
+def unpack_values(data: bytes, levels: Levels, run: slice) -> Doubles:
     """Return the values of one run out of packed codes.
 
     Raises:

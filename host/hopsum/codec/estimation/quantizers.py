@@ -55,7 +55,7 @@ from hopsum.codec.estimation.estimator import (
     uniforms,
     unpack_values,
 )
-from hopsum.codec.interface import CodecError, ReductionContext
+from hopsum.codec.interface import CodecError, Doubles, Floats, Ints, ReductionContext, Words
 
 # ---- the stream of svk -------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class EntropyCoder:
         model = self._model(counts)
         for run in runs(codes.size):
             encoder.encode(codes[run].astype(np.int32), model)
-        words: NDArray[np.uint32] = encoder.get_compressed()
+        words: Words = encoder.get_compressed()
         return words.astype("<u4").tobytes()
 
     def expand(self, data: bytes, elements: int, levels: int) -> NDArray[np.uint16]:
@@ -132,7 +132,7 @@ class EntropyCoder:
         return self._categorical(counts.astype(np.float64), perfect=False)
 
 
-def _separators(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
+def _separators(counts: NDArray[np.int64]) -> Iterator[Ints]:
     """Return, in runs, the string of a histogram: for each level its count in zeros, with ones between levels."""
     places = np.cumsum(counts[:-1] + 1) - 1
     for run in runs(int(counts.sum()) + len(places)):
@@ -168,7 +168,7 @@ class Sk:
         require_levels(levels)
         self.levels = levels
 
-    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+    def encode(self, x: Floats, context: ReductionContext) -> Message:
         """Return smallest, largest and packed codes. See `Estimator`."""
         require_finite_vector(x)
         # As float32, which the receiver has: both sides make the levels from the bytes that travel.
@@ -176,7 +176,7 @@ class Sk:
         codes = pack_rounded(x, self._grid(side), rounding_key(context))
         return Message(side + codes, _EXTREMES.size * 8 + x.size * code_bits(self.levels))
 
-    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> Floats:
         """Return the levels of the codes. See `Estimator`. The context is not needed."""
         size = _EXTREMES.size + packed_bytes(elements, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)
@@ -185,7 +185,7 @@ class Sk:
             out[run] = finite_float32(self._values(message.payload, run))
         return out
 
-    def _values(self, payload: bytes, run: slice) -> NDArray[np.float64]:
+    def _values(self, payload: bytes, run: slice) -> Doubles:
         return unpack_values(payload[_EXTREMES.size :], self._grid(payload), run)
 
     def _grid(self, payload: bytes) -> Levels:
@@ -213,7 +213,7 @@ class Srk(Sk):
 
     name = "srk"
 
-    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+    def encode(self, x: Floats, context: ReductionContext) -> Message:
         """Return exponent, smallest, largest and packed codes of the rotated vector. See `Estimator`."""
         require_finite_vector(x)
         # Divided by a power of two, which is exact: nothing overflows in the transform, and denormals keep their bits.
@@ -226,7 +226,7 @@ class Srk(Sk):
         payload, bits = super().encode(v, context)
         return Message(_EXPONENT.pack(exponent) + payload, _EXPONENT.size * 8 + bits)
 
-    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> Floats:
         """Return the levels of the codes, rotated back. See `Estimator`."""
         coordinates = padded(elements)
         size = _EXPONENT.size + _EXTREMES.size + packed_bytes(coordinates, code_bits(self.levels))
@@ -251,7 +251,7 @@ def padded(elements: int) -> int:
     return 1 << max(elements - 1, 0).bit_length()
 
 
-def hadamard(v: NDArray[np.float32]) -> None:
+def hadamard(v: Floats) -> None:
     """Replace v, float32[power of two], by H v in the natural (Sylvester) order. Needs a run of memory besides."""
     stride = 1
     while stride < v.size:
@@ -310,7 +310,7 @@ class Svk:
         require_levels(levels)
         return levels
 
-    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
+    def encode(self, x: Floats, context: ReductionContext) -> Message:
         """Return smallest element, width, and the stream of codes. See `Estimator`."""
         require_finite_vector(x)
         levels = self.levels_of(x.size)
@@ -325,7 +325,7 @@ class Svk:
         payload = side + self._coder.compress(codes, levels)
         return Message(payload, len(payload) * 8)
 
-    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> Floats:
         """Return the levels of the codes. See `Estimator`. The context is not needed."""
         if elements < 1 or len(message.payload) < _SVK_SIDE.size:
             raise CodecError(f"{self.name}: {len(message.payload)} bytes for {elements} elements")

@@ -30,17 +30,20 @@ from sys import byteorder
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.fixed import fixed_exponents
 from hopsum.codec.hashing import INDEX, SKETCH, derive_key
 from hopsum.codec.interface import (
+    Bitmaps,
+    Bytes,
     CodecError,
     CollectiveError,
     CollectivePhase,
     ErrorFeedback,
+    Floats,
+    Ints,
     OnNonfinite,
     ReductionContext,
     Tensors,
@@ -129,15 +132,14 @@ class Lossless:
 
     def start(
         self,
-        x: NDArray[np.float32],
+        x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
     ) -> LosslessReduction:
-        """Begin an all-reduce. See `Codec`."""
         return LosslessReduction(
             self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out
         )
@@ -173,15 +175,14 @@ class LosslessReduction(VectorReduction):
     def __init__(
         self,
         options: LosslessOptions,
-        x: NDArray[np.float32],
+        x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: NDArray[np.float32] | None = None,
+        out: Floats | None = None,
     ) -> None:
-        """Take a vector. See `Codec.start`."""
         self.plan: SketchPlan | None = None
         """The contents of the sums' lanes, or None before the index is known."""
         self.members = np.zeros(0, np.uint32)
@@ -191,8 +192,7 @@ class LosslessReduction(VectorReduction):
         self._repeats_left = options.repeats
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
-        """Take the results of the current phase. See `Reduction`."""
+    def take(self, results: Bytes, contributors: Bitmaps) -> None:
         payloads = self._require_phase().payloads
         require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")
@@ -210,7 +210,7 @@ class LosslessReduction(VectorReduction):
         lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
         return CollectivePhase(Op.MAX32, pack_ranges(lanes), lanes.size)
 
-    def _take_ranges(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _take_ranges(self, results: Bytes, contributors: Bitmaps) -> None:
         shared = read_ranges(results, self._own.size + 1)
         if shared.skipped:
             self._skip()
@@ -235,7 +235,7 @@ class LosslessReduction(VectorReduction):
         key = derive_key(self.context.seed, self.context.step, INDEX)
         return choose_index(options.index, self.elements, union, options.sizing.gamma or 1.0, key)
 
-    def _index_payloads(self) -> NDArray[np.uint8]:
+    def _index_payloads(self) -> Bytes:
         chunks = blocks_of(index_bits(self.elements, self._bloom), CHUNK_BITS)
         payloads = np.zeros((chunks, SHAPES[Op.OR].up_bytes), np.uint8)
         bits = self._work.mark(self._x, self._scales)
@@ -245,7 +245,7 @@ class LosslessReduction(VectorReduction):
             self._work.kernels.bloom_add(self._work.select(bits), self._bloom, payloads.reshape(-1))
         return payloads
 
-    def _take_index(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _take_index(self, results: Bytes, contributors: Bitmaps) -> None:
         bits = results.reshape(-1)
         if self._bloom is None:
             bits = bits[: blocks_of(self.elements, 8)]
@@ -271,7 +271,7 @@ class LosslessReduction(VectorReduction):
         self.phase = CollectivePhase(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
         self.state = ReductionState.SUMS
 
-    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         assert self.plan is not None
         counts = contributor_counts(contributors, self._options.workers)
         # An element lies in three chunks: with different contributors its cells do not belong together.
@@ -301,7 +301,7 @@ class LosslessReduction(VectorReduction):
             "keeps its vector in its error feedback; wait longer for late workers, or use codec fixed"
         )
 
-    def _mean(self, sums: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+    def _mean(self, sums: Ints, counts: Ints) -> Floats:
         mean = np.zeros(self.elements, np.float32)
         # As a rule one: without sketches chunks may differ in their contributors.
         for count in np.unique(counts):
@@ -310,7 +310,7 @@ class LosslessReduction(VectorReduction):
             self._work.spread(sums[here], self.members[here], divisors, mean)
         return mean
 
-    def _delivered(self, contributors: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+    def _delivered(self, contributors: Bitmaps) -> Floats | None:
         included = includes(contributors, self.context.rank)
         if not included.any():
             return None
@@ -330,7 +330,7 @@ class LosslessReduction(VectorReduction):
             rows = slice(int(run) * RANGE_BLOCK, (int(run) + 1) * RANGE_BLOCK)
             self._x[rows] = self._feedback.residual[rows]
 
-    def _finish_empty(self, contributors: NDArray[np.uint64]) -> None:
+    def _finish_empty(self, contributors: Bitmaps) -> None:
         """Nobody in the results has anything to send."""
         self._commit(None)
         self._finish(np.zeros(self.elements, np.float32), contributors)

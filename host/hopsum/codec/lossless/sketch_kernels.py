@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.hashing import mix_keys
+from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 
 START_BITS: Final = 20
 SIGN_BIT: Final = 3 * START_BITS
@@ -64,7 +65,7 @@ class SketchLayout(NamedTuple):
         return 3 * self.third
 
 
-def places(members: NDArray[np.uint32], layout: SketchLayout) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+def places(members: Words, layout: SketchLayout) -> tuple[NDArray[np.int64], Words]:
     """Return the cells of elements, int64[3, members], and the signs, uint32[3, members]: 1 or 2^32 - 1."""
     numbers = members.astype(np.uint64)
     hashes = mix_keys(layout.key, numbers >> np.uint64(layout.block_shift))
@@ -109,57 +110,34 @@ class SketchKernels(Protocol):
 
     name: str
 
-    def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
+    def scan(self, x: Floats, peaks: Words) -> int:
         """Fill the bits of the largest magnitude of each run, uint32[runs]. Return how many elements are not zero."""
 
-    def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
+    def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
         """Fill the bitmap of the elements whose integer is not zero, uint8[ceil(elements / 8)]."""
 
-    def select(self, bits: NDArray[np.uint8], first: int, out: NDArray[np.uint32]) -> None:
+    def select(self, bits: Bytes, first: int, out: Words) -> None:
         """Fill `first` + the numbers of the set bits, as many as `out` has."""
 
-    def bloom_add(self, members: NDArray[np.uint32], bloom: Bloom, bits: NDArray[np.uint8]) -> None:
+    def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
         """Set the bits of elements in a filter."""
 
-    def bloom_query(
-        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
-    ) -> None:
+    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: Bytes, out: Bytes) -> None:
         """Fill the bitmap of those of `count` elements from `first` on that a filter holds."""
 
-    def quantise(
-        self,
-        x: NDArray[np.float32],
-        scales: NDArray[np.float32],
-        members: NDArray[np.uint32],
-        out: NDArray[np.int32],
-    ) -> None:
+    def quantise(self, x: Floats, scales: Floats, members: Words, out: Ints) -> None:
         """Fill the integers of members."""
 
-    def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
+    def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
         """Return how many edges peel. `order` then has these first, then the others, ascending."""
 
-    def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
-    ) -> None:
+    def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
         """Add values to their three cells each, uint32[layout.cells]."""
 
-    def solve(
-        self,
-        cells: NDArray[np.uint32],
-        members: NDArray[np.uint32],
-        layout: SketchLayout,
-        order: NDArray[np.uint32],
-        out: NDArray[np.int32],
-    ) -> None:
+    def solve(self, cells: Words, members: Words, layout: SketchLayout, order: Words, out: Ints) -> None:
         """Fill `out` at the edges of `order`, all of which peel, and take them from the cells, which are changed."""
 
-    def spread(
-        self,
-        values: NDArray[np.int32],
-        members: NDArray[np.uint32],
-        divisors: NDArray[np.float64],
-        out: NDArray[np.float32],
-    ) -> None:
+    def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
         """Set members of `out` to float32(value / divisor). Divisors are those of runs of 1024 elements."""
 
 
@@ -173,14 +151,14 @@ class NumpySketch:
 
     name = "numpy"
 
-    def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
+    def scan(self, x: Floats, peaks: Words) -> int:
         """Compare magnitudes as unsigned integers, which have the same order."""
         bits = x.view(np.uint32) & np.uint32(0x7FFF_FFFF)
         # One pass for all runs of 1024, the last one shorter.
         np.maximum.reduceat(bits, np.arange(0, x.size, RANGE_BLOCK), out=peaks)
         return int(np.count_nonzero(bits))
 
-    def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
+    def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
         """A half rounds to the even neighbour, which is 0."""
         for start in range(0, x.size, _RUN):
             run = slice(start, start + _RUN)
@@ -191,18 +169,16 @@ class NumpySketch:
                 marked = np.packbits(np.abs(x[run] * scale) > np.float32(0.5))
             bits[start // 8 : start // 8 + marked.size] = marked
 
-    def select(self, bits: NDArray[np.uint8], first: int, out: NDArray[np.uint32]) -> None:
+    def select(self, bits: Bytes, first: int, out: Words) -> None:
         """Unpack."""
         out[:] = np.flatnonzero(np.unpackbits(bits)) + first
 
-    def bloom_add(self, members: NDArray[np.uint32], bloom: Bloom, bits: NDArray[np.uint8]) -> None:
+    def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
         """One probe of all elements after the other."""
         for place in _probes(members.astype(np.uint64), bloom):
             np.bitwise_or.at(bits, place >> 3, (0x80 >> (place & 7)).astype(np.uint8))
 
-    def bloom_query(
-        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
-    ) -> None:
+    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: Bytes, out: Bytes) -> None:
         """One probe of all elements after the other, a run at a time."""
         for start in range(0, count, _RUN):
             numbers = np.arange(first + start, first + min(start + _RUN, count), dtype=np.uint64)
@@ -212,19 +188,13 @@ class NumpySketch:
             packed = np.packbits(held)
             out[start // 8 : start // 8 + packed.size] = packed
 
-    def quantise(
-        self,
-        x: NDArray[np.float32],
-        scales: NDArray[np.float32],
-        members: NDArray[np.uint32],
-        out: NDArray[np.int32],
-    ) -> None:
+    def quantise(self, x: Floats, scales: Floats, members: Words, out: Ints) -> None:
         """Scale by a power of two, which is exact, and round."""
         scale = scales[members // np.uint32(RANGE_BLOCK)]
         with np.errstate(under="ignore"):
             out[:] = np.rint(np.where(scale != 0, x[members], np.float32(0)) * scale).astype(np.int32)
 
-    def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
+    def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
         """Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers."""
         cells, _ = places(members, layout)
         edges = np.arange(members.size)
@@ -250,22 +220,13 @@ class NumpySketch:
         order[peeled:] = np.flatnonzero(left) << EDGE_SHIFT
         return peeled
 
-    def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
-    ) -> None:
+    def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
         """Modulo 2^32, so that the sign is a factor."""
         where, signs = places(members, layout)
         # Unsigned: sums wrap modulo 2^32, as the switch's do.
         np.add.at(cells, where, signs * values.view(np.uint32))
 
-    def solve(
-        self,
-        cells: NDArray[np.uint32],
-        members: NDArray[np.uint32],
-        layout: SketchLayout,
-        order: NDArray[np.uint32],
-        out: NDArray[np.int32],
-    ) -> None:
+    def solve(self, cells: Words, members: Words, layout: SketchLayout, order: Words, out: Ints) -> None:
         """Edges of one round do not share the cells that they are alone in."""
         where, signs = places(members, layout)
         values = out.view(np.uint32)
@@ -275,13 +236,7 @@ class NumpySketch:
             values[edges] = cells[where[third, edges]] * signs[third, edges]
             np.subtract.at(cells, where[:, edges], signs[:, edges] * values[edges])
 
-    def spread(
-        self,
-        values: NDArray[np.int32],
-        members: NDArray[np.uint32],
-        divisors: NDArray[np.float64],
-        out: NDArray[np.float32],
-    ) -> None:
+    def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
         """Divide in float64, which holds every int32."""
         out[members] = values / divisors[members // np.uint32(RANGE_BLOCK)]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
+from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum.codec.lossless.sketch_kernels import Bloom, SketchLayout
 
 i32, i64, u8, u32, u64, f32, f64 = np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64
@@ -263,59 +263,36 @@ class NumbaSketch:
 
     name = "numba"
 
-    def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
+    def scan(self, x: Floats, peaks: Words) -> int:
         count = np.zeros(1, np.int64)
         _scan(x.view(np.uint32), peaks, count)
         return int(count[0])
 
-    def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
+    def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
         _mark(x, scales, bits)
 
-    def select(self, bits: NDArray[np.uint8], first: int, out: NDArray[np.uint32]) -> None:
+    def select(self, bits: Bytes, first: int, out: Words) -> None:
         _select(bits, first, out)
 
-    def bloom_add(self, members: NDArray[np.uint32], bloom: Bloom, bits: NDArray[np.uint8]) -> None:
+    def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
         _bloom_add(members, bloom.bits, bloom.hashes, u64(bloom.key), bits)
 
-    def bloom_query(
-        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
-    ) -> None:
+    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: Bytes, out: Bytes) -> None:
         _bloom_query(first, count, bloom.bits, bloom.hashes, u64(bloom.key), bits, out)
 
-    def quantise(
-        self,
-        x: NDArray[np.float32],
-        scales: NDArray[np.float32],
-        members: NDArray[np.uint32],
-        out: NDArray[np.int32],
-    ) -> None:
+    def quantise(self, x: Floats, scales: Floats, members: Words, out: Ints) -> None:
         _quantise(x, scales, members, out)
 
-    def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
+    def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
         count = np.zeros(1, np.int64)
         _peel(members, layout.third, layout.block_shift, u64(layout.key), order, count)
         return int(count[0])
 
-    def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
-    ) -> None:
+    def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
         _add(values, members, layout.third, layout.block_shift, u64(layout.key), cells)
 
-    def solve(
-        self,
-        cells: NDArray[np.uint32],
-        members: NDArray[np.uint32],
-        layout: SketchLayout,
-        order: NDArray[np.uint32],
-        out: NDArray[np.int32],
-    ) -> None:
+    def solve(self, cells: Words, members: Words, layout: SketchLayout, order: Words, out: Ints) -> None:
         _solve(cells, members, layout.third, layout.block_shift, u64(layout.key), order, out)
 
-    def spread(
-        self,
-        values: NDArray[np.int32],
-        members: NDArray[np.uint32],
-        divisors: NDArray[np.float64],
-        out: NDArray[np.float32],
-    ) -> None:
+    def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
         _spread(values, members, divisors, out)

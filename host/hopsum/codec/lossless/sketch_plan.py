@@ -31,11 +31,10 @@ from math import ceil
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.backends.threads import run_parallel
 from hopsum.codec.hashing import derive_key
-from hopsum.codec.interface import CodecError, blocks_of
+from hopsum.codec.interface import Bytes, CodecError, Doubles, Floats, Ints, Words, blocks_of
 from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, MAX_EDGES, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -145,9 +144,9 @@ class Segment:
     """The place of its members in the list of all members."""
     layout: SketchLayout | None
     """None: no sketch, all members are packed."""
-    order: NDArray[np.uint32]
+    order: Words
     """The peeling order of its sketch, in the form of the backend that peeled it."""
-    rest: NDArray[np.uint32]
+    rest: Words
     """Members that are packed, counted from the segment's first, ascending."""
     first_cell: int
     """The first cell of its sketch, in the lanes of the phase."""
@@ -159,7 +158,7 @@ class SketchPlan:
 
     segments: list[Segment]
     cells: int
-    packed: NDArray[np.uint32]
+    packed: Words
     """Places in the list of members, ascending."""
 
     @property
@@ -168,9 +167,7 @@ class SketchPlan:
         return self.cells + self.packed.size
 
 
-def make_plan(
-    kernels: SketchKernels, members: NDArray[np.uint32], sizing: Sizing, key: int, threads: int = 1
-) -> SketchPlan:
+def make_plan(kernels: SketchKernels, members: Words, sizing: Sizing, key: int, threads: int = 1) -> SketchPlan:
     """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same."""
     bounds = _bounds(members.size)
     # By place, as threads end in any order and the plan must be the same on all ranks.
@@ -184,9 +181,7 @@ def make_plan(
     return _lay_out([segment for segment in found if segment is not None])
 
 
-def unpeeled(
-    kernels: SketchKernels, members: NDArray[np.uint32], gamma: float, *, block_elements: int = 1024, key: int = 0
-) -> int:
+def unpeeled(kernels: SketchKernels, members: Words, gamma: float, *, block_elements: int = 1024, key: int = 0) -> int:
     """Return how many members do not peel in one sketch of gamma cells per member.
 
     This is what becomes of a sketch whose size is fixed beforehand: below about 1.22 cells per member most of the
@@ -211,7 +206,7 @@ def _bounds(members: int) -> list[slice]:
     return [slice(ends[segment], ends[segment + 1]) for segment in range(segments)]
 
 
-def _size_segment(kernels: SketchKernels, members: NDArray[np.uint32], run: slice, sizing: Sizing, key: int) -> Segment:
+def _size_segment(kernels: SketchKernels, members: Words, run: slice, sizing: Sizing, key: int) -> Segment:
     part = members[run]
     order = np.empty(part.size, np.uint32)
     attempts = sizing.attempts if sizing.gamma and part.size else 0
@@ -250,7 +245,7 @@ class ParallelKernels:
         self.kernels = kernels
         self.threads = threads
 
-    def scan(self, x: NDArray[np.float32]) -> tuple[NDArray[np.uint32], int]:
+    def scan(self, x: Floats) -> tuple[Words, int]:
         """Return the bits of the largest magnitude per run of 1024 elements, and how many elements are not zero."""
         peaks = np.empty(blocks_of(x.size, RANGE_BLOCK), np.uint32)
         counts: list[int] = []
@@ -262,7 +257,7 @@ class ParallelKernels:
         self._each(x.size, scan)
         return peaks, sum(counts)
 
-    def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def mark(self, x: Floats, scales: Floats) -> Bytes:
         """Return the bitmap of the elements that are sent, uint8[ceil(elements / 8)]."""
         bits = np.empty(blocks_of(x.size, 8), np.uint8)
 
@@ -272,7 +267,7 @@ class ParallelKernels:
         self._each(x.size, mark)
         return bits
 
-    def query(self, elements: int, bloom: Bloom, held: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def query(self, elements: int, bloom: Bloom, held: Bytes) -> Bytes:
         """Return the bitmap of the elements that a filter holds."""
         bits = np.empty(blocks_of(elements, 8), np.uint8)
 
@@ -282,7 +277,7 @@ class ParallelKernels:
         self._each(elements, query)
         return bits
 
-    def select(self, bits: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    def select(self, bits: Bytes) -> Words:
         """Return the numbers of the bits that are set, ascending."""
         runs = [_scaled(run, 8) for run in _runs(8 * bits.size)]
         counts = np.zeros(len(runs), np.int64)
@@ -301,27 +296,17 @@ class ParallelKernels:
         run_parallel([partial(select, place) for place in range(len(runs))], self.threads)
         return members
 
-    def quantise(
-        self, x: NDArray[np.float32], scales: NDArray[np.float32], members: NDArray[np.uint32]
-    ) -> NDArray[np.int32]:
+    def quantise(self, x: Floats, scales: Floats, members: Words) -> Ints:
         """Return the integers of members."""
         values = np.empty(members.size, np.int32)
         self._each(members.size, lambda run: self.kernels.quantise(x, scales, members[run], values[run]))
         return values
 
-    def spread(
-        self,
-        values: NDArray[np.int32],
-        members: NDArray[np.uint32],
-        divisors: NDArray[np.float64],
-        out: NDArray[np.float32],
-    ) -> None:
+    def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
         """Set members of a vector to value / divisor."""
         self._each(members.size, lambda run: self.kernels.spread(values[run], members[run], divisors, out))
 
-    def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: SketchPlan, lanes: NDArray[np.uint32]
-    ) -> None:
+    def add(self, values: Ints, members: Words, plan: SketchPlan, lanes: Words) -> None:
         """Add the values of all members to the lanes of a plan, which are 0: sketches, then packed members."""
         lanes[plan.cells :] = values[plan.packed].view(np.uint32)
 
@@ -339,9 +324,7 @@ class ParallelKernels:
 
         run_parallel([partial(add, place) for place in range(len(plan.segments))], self.threads)
 
-    def solve(
-        self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: SketchPlan
-    ) -> NDArray[np.int32] | None:
+    def solve(self, lanes: Words, members: Words, plan: SketchPlan) -> Ints | None:
         """Return the values of all members, or None: the lanes contradict each other. Lanes are used up."""
         values = np.empty(members.size, np.int32)
         values[plan.packed] = lanes[plan.cells :].view(np.int32)

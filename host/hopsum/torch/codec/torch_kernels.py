@@ -151,12 +151,7 @@ class TorchKernels(Protocol):
         """Fill float32[blocks, 1024] with what packed codes uint8[blocks, 512] add to a sum."""
 
     def thc_subtract(
-        self,
-        payloads: torch.Tensor,
-        factors: torch.Tensor,
-        table: DeviceTable,
-        keys: BlockKeys,
-        pending: torch.Tensor,
+        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
         """Subtract the contribution from pending, float32[blocks, 1024]."""
 
@@ -256,12 +251,7 @@ class TorchReferenceKernels:
             self.thc_decode(lanes, ones, factors[run], table.granularity, shifted, out[run])
 
     def thc_subtract(
-        self,
-        payloads: torch.Tensor,
-        factors: torch.Tensor,
-        table: DeviceTable,
-        keys: BlockKeys,
-        pending: torch.Tensor,
+        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
         """Make the contribution, a run at a time, and subtract it."""
         for run in _runs(payloads):
@@ -422,12 +412,7 @@ class TritonKernels:
         self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, False)
 
     def thc_subtract(
-        self,
-        payloads: torch.Tensor,
-        factors: torch.Tensor,
-        table: DeviceTable,
-        keys: BlockKeys,
-        pending: torch.Tensor,
+        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
         tensors = (_words(payloads), table.doubled, factors, pending)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
