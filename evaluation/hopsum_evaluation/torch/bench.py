@@ -39,6 +39,7 @@ from hopsum.torch.codec.torch_kernels import WARPS, TorchReferenceKernels, Trito
 from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
+from hopsum_wire.payload import SHAPES
 
 CUDA_ELEMENTS: Final = 1 << 28
 CPU_ELEMENTS: Final = 1 << 19
@@ -69,7 +70,7 @@ class Inputs:
     shared: torch.Tensor
     payloads: torch.Tensor
     sums: torch.Tensor
-    contributors: torch.Tensor
+    counts: torch.Tensor
 
     @classmethod
     def make(cls, codec: TorchThc, elements: int, seed: int) -> Inputs:
@@ -78,12 +79,41 @@ class Inputs:
         x = torch.randn(elements, generator=generator, device=codec.device)
         context = ReductionContext(seed, 1, 0)
         own = codec.ranges(x)
-        payloads = codec.encode(x, own, own, context)
+        payloads = encode(codec, x, own, own, context)
         sums = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
         TorchReferenceKernels().thc_lookup(payloads, codec.device_table, sums)
         sums *= codec.workers
-        everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
-        return cls(codec, context, x, own, own.clone(), payloads, sums, everybody)
+        counts = torch.full((len(own),), codec.workers, dtype=torch.int32, device=codec.device)
+        return cls(codec, context, x, own, own.clone(), payloads, sums, counts)
+
+
+def encode(
+    codec: TorchThc, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: ReductionContext
+) -> torch.Tensor:
+    """Return the payloads of a whole vector, from its own ranges and those that the ranks share."""
+    rows = (codec.chunks(len(own)), SHAPES[codec.op].up_bytes)
+    payloads = torch.empty(rows, dtype=torch.uint8, device=codec.device)
+    codec.encode_blocks(x, *codec.scales(own, shared), context, 0, payloads)
+    return payloads
+
+
+def decode(
+    codec: TorchThc, sums: torch.Tensor, counts: torch.Tensor, shared: torch.Tensor, context: ReductionContext,
+    elements: int,
+) -> torch.Tensor:  # fmt: skip
+    """Return the mean of a whole vector, from sums of `counts` workers. Refuse sums that the table cannot make."""
+    mean = torch.empty(elements, device=codec.device)
+    if codec.decode_blocks(sums, counts, codec.factors(shared, counts), context, 0, mean).item():
+        codec.refuse_sums(sums, counts)
+    return mean
+
+
+def subtract(
+    codec: TorchThc, payloads: torch.Tensor, shared: torch.Tensor, context: ReductionContext, pending: torch.Tensor
+) -> None:
+    """Subtract from a whole vector what its payloads add to a sum."""
+    alone = torch.ones(len(shared), dtype=torch.int32, device=codec.device)
+    codec.subtract_blocks(payloads, codec.factors(shared, alone), context, pending)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
 def compare_sample(inputs: Inputs) -> str:
     """Return what differs of the sample's first and last blocks from another backend. Nothing should differ."""
     codec, blocks = inputs.codec, len(inputs.own)
-    mean = codec.decode(inputs.sums, inputs.contributors, inputs.shared, inputs.x.numel(), inputs.context)
+    mean = decode(codec, inputs.sums, inputs.counts, inputs.shared, inputs.context, inputs.x.numel())
     if codec.device.type == "cpu":
         return _compare_with_numpy(inputs, mean)
     half = min(SAMPLE_BLOCKS // 2, blocks)
@@ -149,7 +179,7 @@ def compare_sample(inputs: Inputs) -> str:
         part = inputs.x.view(-1, THC_BLOCK)[rows]
         TorchReferenceKernels().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
         right = torch.empty_like(part)
-        counts, factors = codec.counts_and_factors(inputs.contributors[rows], inputs.shared[rows])
+        counts, factors = inputs.counts[rows], codec.factors(inputs.shared[rows], inputs.counts[rows])
         TorchReferenceKernels().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
         if not torch.equal(payloads, inputs.payloads[rows]):
             return f"payloads of blocks {first} to {first + half} differ from the twin's: nothing was measured"
@@ -165,7 +195,7 @@ def _compare_with_numpy(inputs: Inputs, mean: torch.Tensor) -> str:
     x, own = inputs.x[:elements].numpy(), inputs.own[rows].numpy()
     shared = SharedRanges(inputs.shared[rows].numpy())
     payloads = numpy.encode(x, own.view(np.uint32), shared, inputs.context)
-    bitmaps = inputs.contributors[rows].numpy().astype(np.uint64)
+    bitmaps = np.full(blocks, (1 << codec.workers) - 1, np.uint64)
     right = numpy.decode(inputs.sums[rows].numpy(), bitmaps, shared, elements, inputs.context)
     same = np.array_equal(payloads, inputs.payloads[rows].numpy()) and np.array_equal(right, mean[:elements].numpy())
     return "" if same else "the sample differs from numpy's: nothing was measured"
@@ -177,18 +207,18 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
     rows, residual = x.view(-1, THC_BLOCK), torch.zeros_like(x).view(-1, THC_BLOCK)
     pending, out, payloads = x.clone().view(-1, THC_BLOCK), torch.empty_like(rows), torch.empty_like(inputs.payloads)
     scales, shifts = codec.scales(inputs.own, inputs.shared)
-    counts, factors = codec.counts_and_factors(inputs.contributors, inputs.shared)
+    factors = codec.factors(inputs.shared, inputs.counts)
     keys: BlockKeys = codec.keys(context, 0)
     kernels, table, granularity, shared = codec.kernels, codec.device_table, codec.table.granularity, inputs.shared
     feedback = DeviceFeedback(x.numel(), codec.device)
 
     def with_feedback() -> None:
         own = feedback.compensate(codec, x)
-        sent = codec.encode(feedback.pending, own, own, context)
-        codec.subtract_contribution(sent, own, context, feedback.pending)
+        sent = encode(codec, feedback.pending, own, own, context)
+        subtract(codec, sent, own, context, feedback.pending)
         feedback.commit()
 
-    decoded = (inputs.sums, counts, factors, granularity, keys, out)
+    decoded = (inputs.sums, inputs.counts, factors, granularity, keys, out)
     return [
         TimedPhase("kernel ranges", 4, lambda: kernels.root_mean_square(rows)),
         TimedPhase("kernel encode", 4.5, lambda: kernels.thc_encode(rows, scales, shifts, table, keys, payloads)),
@@ -197,10 +227,8 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
         TimedPhase(
             "kernel subtract", 8.5, lambda: kernels.thc_subtract(inputs.payloads, factors, table, keys, pending)
         ),
-        TimedPhase("codec ranges + encode", 8.5, lambda: codec.encode(x, codec.ranges(x), shared, context)),
-        TimedPhase(
-            "codec decode", 5, lambda: codec.decode(inputs.sums, inputs.contributors, shared, x.numel(), context)
-        ),
+        TimedPhase("codec ranges + encode", 8.5, lambda: encode(codec, x, codec.ranges(x), shared, context)),
+        TimedPhase("codec decode", 5, lambda: decode(codec, inputs.sums, inputs.counts, shared, context, x.numel())),
         TimedPhase("codec with error feedback", 12 + 4.5 + 8.5, with_feedback),
     ]
 

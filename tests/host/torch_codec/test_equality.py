@@ -17,11 +17,10 @@ from hopsum.codec.lookup_table import best_table
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
-from hopsum.codec.vector_reduction import pack_ranges as pack_numpy
-from hopsum.codec.vector_reduction import read_ranges as read_numpy
-from hopsum.torch.codec import TorchThc, pack_ranges, read_ranges
+from hopsum.torch.codec import TorchThc
 from hopsum.torch.codec.torch_kernels import FLOAT_LIMIT, DeviceTable, TritonKernels
 from hopsum.torch.device_reduction import DeviceFeedback
+from hopsum_evaluation.torch import bench
 
 pytestmark = pytest.mark.system
 Floats = NDArray[np.float32]
@@ -50,16 +49,18 @@ def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: ReductionC
     values = own.view(np.float32) * np.float32(stretch)
     shared, shared_tensor = SharedRanges(values), torch.from_numpy(values)
     payloads = numpy.encode(x, own, shared, context)
-    found = tensors.encode(torch.from_numpy(x), own_tensor, shared_tensor, context)
+    found = bench.encode(tensors, torch.from_numpy(x), own_tensor, shared_tensor, context)
     np.testing.assert_array_equal(found.numpy(), payloads)
     results, contributors = simulate_switch(numpy.op, [payloads] * numpy.workers, numpy.lookup)
     contributors = contributors.repeat(numpy.chunk_blocks)[: len(own)]
     mean = numpy.decode(results, contributors, shared, x.size, context)
-    everybody = torch.from_numpy(contributors.astype(np.int64))
-    decoded = tensors.decode(torch.from_numpy(results), everybody, shared_tensor, x.size, context)
+    counts = torch.full((len(own),), numpy.workers, dtype=torch.int32)
+    decoded = bench.decode(tensors, torch.from_numpy(results), counts, shared_tensor, context, x.size)
     assert decoded.numpy().tobytes() == mean.tobytes()
-    contribution = numpy.contribution(payloads, shared, x.size, context)
-    assert tensors.contribution(found, shared_tensor, x.size, context).numpy().tobytes() == contribution.tobytes()
+    left, left_tensor = x.copy(), torch.from_numpy(x.copy())
+    numpy.subtract_contribution(left, payloads, shared, context)
+    bench.subtract(tensors, found, shared_tensor, context, left_tensor)
+    assert left_tensor.numpy().tobytes() == left.tobytes()
 
 
 @pytest.mark.parametrize(("workers", "elements"), [(1, 5 * 1024 + 7), (4, 1024), (8, 1023), (8, 6 * 1024 + 1), (17, 1)])
@@ -155,23 +156,14 @@ def test_error_feedback_equals_numpy(backend: str) -> None:
         own = numpy.ranges(pending)
         assert own_tensor.numpy().tobytes() == own.tobytes()
         shared = torch.from_numpy(own.view(np.float32).copy())
-        payloads = tensors.encode(found.pending, own_tensor, shared, context)
+        payloads = bench.encode(tensors, found.pending, own_tensor, shared, context)
         sent = numpy.encode(pending, own, SharedRanges(shared.numpy()), context)
         delivered = numpy.contribution(sent, SharedRanges(shared.numpy()), elements, context, included)
         right.commit(delivered)
-        tensors.subtract_contribution(payloads, shared, context, found.pending, torch.from_numpy(included))
+        factors = tensors.factors(shared, torch.ones(4, dtype=torch.int32)) * torch.from_numpy(included)
+        tensors.subtract_blocks(payloads, factors, context, found.pending)
         found.commit()
         assert found.residual.numpy().tobytes() == right.residual.tobytes()
-
-
-def test_range_payloads_equal_numpy() -> None:
-    own = np.abs(vector(700)).astype(np.float32)
-    own[5] = np.inf
-    payloads = pack_numpy(own.view(np.uint32))
-    np.testing.assert_array_equal(pack_ranges(torch.from_numpy(own)).numpy(), payloads)
-    payloads[0, 40:44] = 0xFF
-    right = read_numpy(payloads, 700).values
-    assert read_ranges(torch.from_numpy(payloads), 700).numpy().tobytes() == right.tobytes()
 
 
 def test_cells_give_the_code_of_every_position() -> None:

@@ -2,8 +2,7 @@
 """Codec thc on torch tensors, CPU and CUDA.
 
     torch_thc        `TorchThc`: payloads and means from and to tensors, the same bytes as those of hopsum.codec
-    torch_kernels    the interface of a backend, tables on a device; plain torch operations on any device, and the
-                     launches of
+    torch_kernels    the interface of a backend, tables on a device, plain torch operations, launches of Triton kernels
     triton_kernels   the kernels in Triton
 
 triton is imported when a codec first uses it, not before.
@@ -11,6 +10,6 @@ triton is imported when a codec first uses it, not before.
 
 from __future__ import annotations
 
-from hopsum.torch.codec.torch_thc import TorchThc, pack_ranges, read_ranges
+from hopsum.torch.codec.torch_thc import TorchThc
 
-__all__ = ["TorchThc", "pack_ranges", "read_ranges"]
+__all__ = ["TorchThc"]

@@ -145,11 +145,6 @@ class TorchKernels(Protocol):
             int32[1], 0 if all sums are within counts * granularity.
         """
 
-    def thc_contribution(
-        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
-    ) -> None:
-        """Fill float32[blocks, 1024] with what packed codes uint8[blocks, 512] add to a sum."""
-
     def thc_subtract(
         self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
@@ -239,25 +234,16 @@ class TorchReferenceKernels:
             torch.mul(x.float(), factors[run, None], out=out[run])
         return beyond
 
-    def thc_contribution(
-        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+    def thc_subtract(
+        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
-        """Look up, then decode a sum of one."""
+        """Look up, decode a sum of one, and subtract: a run at a time, which bounds the memory for the decoded part."""
         for run in _runs(payloads):
             lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
             self.thc_lookup(payloads[run], table, lanes)
             ones = torch.ones(len(lanes), dtype=torch.int32, device=payloads.device)
-            shifted = keys._replace(first=keys.first + run.start)
-            self.thc_decode(lanes, ones, factors[run], table.granularity, shifted, out[run])
-
-    def thc_subtract(
-        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
-    ) -> None:
-        """Make the contribution, a run at a time, and subtract it."""
-        for run in _runs(payloads):
             delivered = torch.empty_like(pending[run])
-            shifted = keys._replace(first=keys.first + run.start)
-            self.thc_contribution(payloads[run], factors[run], table, shifted, delivered)
+            self.thc_decode(lanes, ones, factors[run], table.granularity, keys.advanced(run.start), delivered)
             pending[run] -= delivered
 
 
@@ -404,19 +390,12 @@ class TritonKernels:
         self._launch(_kernels().thc_decode, lanes, *tensors, len(lanes), _numbers(keys)[0], granularity, self._warps)
         return beyond
 
-    def thc_contribution(
-        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
-    ) -> None:
-        tensors = (_words(payloads), table.doubled, factors, out)
-        numbers = (len(payloads), _numbers(keys)[0], table.granularity)
-        self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, False)
-
     def thc_subtract(
         self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
         tensors = (_words(payloads), table.doubled, factors, pending)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
-        self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, True)
+        self._launch(_kernels().thc_subtract, payloads, *tensors, *numbers, self._warps)
 
     def _root_mean_square(
         self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor, *, compensate: bool

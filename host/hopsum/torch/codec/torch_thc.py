@@ -5,13 +5,12 @@ It also has `bits=2` and `result_bits=6`. Payloads, ranges and means are the sam
 without a GPU can be in one job. Vectors stay on their device; what travels is payloads. A range is a float32 of a
 tensor here, and +inf says that a block must not be summed.
 
-    own      = codec.ranges(x)
-    shared   = read_ranges(results of MAX32 over pack_ranges(own), len(own))
-    payloads = codec.encode(x, own, shared, context)
-    mean     = codec.decode(results, contributors, shared, elements, context)
+    own = codec.ranges(x)                                shared = the largest own range of each block over the ranks
+    codec.encode_blocks(x, *codec.scales(own, shared), context, 0, payloads)
+    codec.decode_blocks(results, counts, codec.factors(shared, counts), context, 0, mean)
 
-With error feedback `hopsum.torch.device_reduction.DeviceFeedback` takes the place of `ranges`, and is committed at
-the end.
+`hopsum.torch.device_reduction` runs an all-reduce by these steps, and checks results and contributors. With error
+feedback its `DeviceFeedback` takes the place of `ranges`.
 """
 
 from __future__ import annotations
@@ -23,20 +22,17 @@ from typing import Final, NoReturn
 import torch
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.interface import CodecError, ReductionContext, blocks_of
 from hopsum.codec.lookup_table import PAIRED_BITS, PAIRED_SUM_BITS, LookupTable
-from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import HUGE, PAIR_BLOCKS, PAIR_LOW_BITS, TINY, Thc
-from hopsum.codec.vector_reduction import INFINITE, RANGE_LANES
-from hopsum.torch.codec.torch_kernels import DeviceTable, TorchKernels, TorchReferenceKernels, load_torch_kernels
+from hopsum.torch.codec.torch_kernels import DeviceTable, TorchKernels, load_torch_kernels
 from hopsum_wire import Op
 from hopsum_wire._layout import LANES_BYTES, PACKED_BYTES, PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
 
 _UP_BYTES: Final = SHAPES[Op.LOOKUP_ADD8].up_bytes
-_LANE_BITS: Final = 8
 
 
 class TorchThc:
@@ -57,7 +53,9 @@ class TorchThc:
         device: torch.device | str = "cpu",
         backend: str = "auto",
     ) -> None:
-        """Make the codec of a job; all ranks with the same table. Triton kernels are checked against the twin.
+        """Make the codec of a job, with the same table on all ranks.
+
+        `hopsum.torch.device_codec` compares its bytes with those of the host's codec before a job uses it.
 
         Args:
             table: of up to 16 values, of up to 4 with `bits=2`; as `Thc` chooses it if left out.
@@ -67,7 +65,7 @@ class TorchThc:
 
         Raises:
             CodecError: the sum of `workers` table values may overflow a lane, the table does not fit the kernels, or
-                there is no such backend or device here, or it failed its check.
+                there is no such backend or device here.
         """
         self.workers, self.bits = workers, bits
         # The host's codec checks the options and chooses the table, so that both sides of a job agree.
@@ -78,17 +76,6 @@ class TorchThc:
         self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
-        # Compared before the first use: kernels from another version's cache would split a job's replicas.
-        if self.device.type == "cuda" and self.backend != TorchReferenceKernels.name:
-            plain = TorchThc(
-                workers,
-                table=self.table,
-                bits=bits,
-                result_bits=result_bits,
-                device=self.device,
-                backend=TorchReferenceKernels.name,
-            )
-            _self_check(self, plain)
 
     def ranges(self, x: torch.Tensor) -> torch.Tensor:
         """Return the root mean square of each block, float32[blocks]; +inf where one is not finite or too large."""
@@ -96,31 +83,6 @@ class TorchThc:
         parts: list[torch.Tensor] = []
         self.by_rows(lambda _, rows: parts.append(self.kernels.root_mean_square(rows)), x)
         return bounded(torch.cat(parts))
-
-    def encode(
-        self, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: ReductionContext
-    ) -> torch.Tensor:
-        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new tensor. Waits for the device, to check the ranges.
-
-        A chunk has one block, or two with `bits=2`.
-
-        Args:
-            x: float32[elements], contiguous and finite; only read.
-            own: what `ranges` returned for it. A block whose own range exceeds the shared one is clipped to it.
-            shared: float32[blocks], the maxima over the workers, finite.
-            context: as for numpy codecs.
-
-        Raises:
-            CodecError: tensors of another type, shape or device, or ranges of a bucket that must be skipped.
-        """
-        require_tensor_vector(x, self.device)
-        blocks = blocks_of(x.numel(), self.block_elements)
-        require_tensor(own, torch.float32, (blocks,), self.device, "own ranges")
-        self._require_shared(shared, blocks)
-        require_finite_ranges(own, "own ranges")
-        payloads = torch.empty((self.chunks(blocks), SHAPES[self.op].up_bytes), dtype=torch.uint8, device=self.device)
-        self.encode_blocks(x, *self.scales(own, shared), context, 0, payloads)
-        return payloads
 
     def encode_blocks(
         self,
@@ -154,38 +116,6 @@ class TorchThc:
         if self.chunk_blocks > 1:
             payloads.copy_(pair_payloads(codes))
 
-    def decode(
-        self,
-        results: torch.Tensor,
-        contributors: torch.Tensor,
-        shared: torch.Tensor,
-        elements: int,
-        context: ReductionContext,
-    ) -> torch.Tensor:
-        """Return the mean, float32[elements], a new tensor. Waits for the device, to check the sums.
-
-        Args:
-            results: RESULT payloads, uint8[chunks, down_bytes(op)].
-            contributors: int64[blocks], bitmap of the workers in each sum.
-            shared: as in `encode`.
-            elements: of the vector.
-            context: its seed and step; ranks decode alike.
-
-        Raises:
-            CodecError: tensors of another type, shape or device, impossible contributors, or sums that the table
-                cannot make.
-        """
-        blocks = blocks_of(elements, self.block_elements)
-        down_bytes = SHAPES[self.op].down_bytes
-        require_tensor(results, torch.uint8, (self.chunks(blocks), down_bytes), self.device, "results")
-        require_tensor(contributors, torch.int64, (blocks,), self.device, "contributors")
-        self._require_shared(shared, blocks)
-        counts, factors = self.counts_and_factors(contributors, shared)
-        out = torch.empty(elements, dtype=torch.float32, device=self.device)
-        if bool(self.decode_blocks(results, counts, factors, context, 0, out)):
-            self.refuse_sums(results, counts)
-        return out
-
     def decode_blocks(
         self,
         results: torch.Tensor,
@@ -199,7 +129,7 @@ class TorchThc:
 
         Args:
             results: RESULT payloads of these blocks, uint8[chunks, down_bytes(op)].
-            counts, factors: of these blocks, as `counts_and_factors` returns them.
+            counts, factors: of these blocks, counts int32 of contributors, factors as `factors` returns them.
             first: number of the first block in its vector, a multiple of `chunk_blocks`.
             out: float32[elements] of these blocks, which is filled.
 
@@ -217,48 +147,6 @@ class TorchThc:
         self.by_rows(decode, out, write=True)
         return beyond[0] if len(beyond) == 1 else torch.maximum(*beyond)
 
-    def contribution(
-        self,
-        payloads: torch.Tensor,
-        shared: torch.Tensor,
-        elements: int,
-        context: ReductionContext,
-        included: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the decoded share of payloads in the sum, float32[elements], a new tensor.
-
-        Args:
-            payloads: UPDATE payloads, uint8[chunks, up_bytes(op)].
-            shared: ranges of blocks, float32[blocks], as in `encode`.
-            elements: of the vector.
-            context: of the encoding.
-            included: blocks that are in a sum, bool[blocks]; all if left out.
-        """
-        factors = self.contribution_factors(payloads, shared, elements, included)
-        codes = self._own_codes(payloads)
-        out = torch.empty(elements, dtype=torch.float32, device=self.device)
-
-        def dequantize(rows: slice, part: torch.Tensor) -> None:
-            self.kernels.thc_contribution(
-                codes[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
-            )
-
-        self.by_rows(dequantize, out, write=True)
-        return out
-
-    def subtract_contribution(
-        self,
-        payloads: torch.Tensor,
-        shared: torch.Tensor,
-        context: ReductionContext,
-        pending: torch.Tensor,
-        included: torch.Tensor | None = None,
-    ) -> None:
-        """Subtract from pending, float32[elements], what payloads add to the sum: in one pass."""
-        require_tensor_vector(pending, self.device)
-        factors = self.contribution_factors(payloads, shared, pending.numel(), included)
-        self.subtract_blocks(payloads, factors, context, pending)
-
     def subtract_blocks(
         self, payloads: torch.Tensor, factors: torch.Tensor, context: ReductionContext, pending: torch.Tensor
     ) -> None:
@@ -274,20 +162,6 @@ class TorchThc:
             )
 
         self.by_rows(subtract, pending, write=True)
-
-    def contribution_factors(
-        self, payloads: torch.Tensor, shared: torch.Tensor, elements: int, included: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Check what a contribution is made from, and return its factors, float32[blocks]."""
-        blocks = blocks_of(elements, self.block_elements)
-        require_tensor(payloads, torch.uint8, (self.chunks(blocks), SHAPES[self.op].up_bytes), self.device, "payloads")
-        self._require_shared(shared, blocks)
-        factors = self.factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
-        if included is not None:
-            require_tensor(included, torch.bool, (blocks,), self.device, "included blocks")
-            # bool times float32: blocks that are in no sum contribute 0.
-            factors *= included
-        return factors
 
     def by_rows(self, work: Callable[[slice, torch.Tensor], None], x: torch.Tensor, *, write: bool = False) -> None:
         """Hand the blocks of x to work: whole ones as rows [blocks, B] of x itself, a rest as a padded copy.
@@ -322,23 +196,6 @@ class TorchThc:
             return unpack_sums(results)
         return results if self.chunk_blocks == 1 else split_sums(results)
 
-    def _require_shared(self, shared: torch.Tensor, blocks: int) -> None:
-        require_tensor(shared, torch.float32, (blocks,), self.device, "shared ranges")
-        require_finite_ranges(shared, "shared ranges")
-
-    def _counts(self, contributors: torch.Tensor) -> torch.Tensor:
-        """Return the number of workers in each sum, int32[blocks]."""
-        counts = torch.zeros(contributors.shape, dtype=torch.int32, device=self.device)
-        # torch has no count of bits: a pass for each worker, over one number a block.
-        for worker in range(self.workers):
-            counts += ((contributors >> worker) & 1).int()
-        bad = (counts == 0) | ((contributors >> self.workers) != 0)
-        if bool(bad.any()):
-            chunk = int(bad.int().argmax())
-            bitmap = int(contributors[chunk]) & (1 << 64) - 1
-            raise CodecError(f"chunk {chunk}: contributors {bitmap:#x} of a job of {self.workers} workers")
-        return counts
-
     def refuse_sums(self, results: torch.Tensor, counts: torch.Tensor) -> NoReturn:
         """Raise CodecError for sums that the table cannot make; arguments as for `decode_blocks`, of all blocks."""
         largest = self._sums(results)[: len(counts)].amax(dim=1).int()
@@ -353,11 +210,6 @@ class TorchThc:
         """Return the keys of a run of blocks."""
         rotation = derive_key(context.seed, context.step, ROTATION)
         return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
-
-    def counts_and_factors(self, contributors: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the number of workers in each sum, int32[blocks], and what its integers are multiplied with."""
-        counts = self._counts(contributors)
-        return counts, self.factors(shared, counts)
 
     def scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale of each block's elements, 0 where the shared range is zero, and shifts of blocks beyond it.
@@ -399,41 +251,6 @@ def _padded(rest: torch.Tensor, block_elements: int) -> torch.Tensor:
     return row
 
 
-def _self_check(codec: TorchThc, twin: TorchThc) -> None:
-    """Compare a codec with the torch backend on five blocks and a bit: a wrong kernel would split a job's replicas."""
-    elements = 5 * THC_BLOCK + 5
-    places = torch.arange(elements, dtype=torch.float32, device=codec.device)
-    x = torch.sin(places * places) * torch.exp(places * -1e-3)
-    context = ReductionContext(seed=11, step=3, rank=codec.workers - 1)
-    found, right = (_phases(each, x, context) for each in (codec, twin))
-    for what, expected in right.items():
-        if not torch.equal(found[what].view(torch.uint8), expected.view(torch.uint8)):
-            raise CodecError(
-                f"codec thc on {codec.device}: {what} of backend {codec.backend} differ from those of torch's own "
-                "operations; use backend 'torch', and remove Triton's cache if it was made by another version"
-            )
-
-
-def _phases(codec: TorchThc, x: torch.Tensor, context: ReductionContext) -> dict[str, torch.Tensor]:
-    """Return the results of each phase of an all-reduce in which all ranks have the same vector."""
-    own = codec.ranges(x)
-    shared = own * 1.5
-    # One block exceeds the shared range, as if its ranges had come too late.
-    shared[0] /= 4
-    payloads = codec.encode(x, own, shared, context)
-    results, _ = simulate_switch(codec.op, [payloads.cpu().numpy()] * codec.workers, codec.lookup)
-    everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
-    left = x.clone()
-    codec.subtract_contribution(payloads, shared, context, left)
-    return {
-        "ranges": own,
-        "payloads": payloads,
-        "contributions": codec.contribution(payloads, shared, x.numel(), context),
-        "residuals": left,
-        "means": codec.decode(torch.from_numpy(results).to(codec.device), everybody, shared, x.numel(), context),
-    }
-
-
 # ---- paired codes and packed results -----------------------------------------------------------------------
 
 _PARTS = 3
@@ -470,42 +287,6 @@ def _interleaved(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return torch.stack((first, second), dim=1).flatten(0, 1)
 
 
-# ---- ranges as MAX32 payloads ------------------------------------------------------------------------------
-
-_LANE_BYTES = 4
-
-
-def pack_ranges(ranges: torch.Tensor) -> torch.Tensor:
-    """Return the MAX32 payloads of float32 ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
-    chunks = blocks_of(ranges.numel(), RANGE_LANES)
-    lanes = torch.zeros(chunks * RANGE_LANES, dtype=torch.float32, device=ranges.device)
-    # Lanes beyond the last block are 0, which no maximum is below.
-    lanes[: ranges.numel()] = ranges
-    return _swapped(lanes.view(torch.uint8)).reshape(chunks, -1)
-
-
-def read_ranges(results: torch.Tensor, blocks: int) -> torch.Tensor:
-    """Read the ranges of `blocks` blocks, float32[blocks], from MAX32 RESULT payloads, uint8[chunks, 1024].
-
-    Raises:
-        CodecError: another number of chunks than these blocks have.
-    """
-    shape = (blocks_of(blocks, RANGE_LANES), RANGE_LANES * _LANE_BYTES)
-    if results.dtype != torch.uint8 or tuple(results.shape) != shape:
-        raise CodecError(
-            f"ranges of {blocks} blocks: expected uint8{list(shape)}, got {results.dtype}{list(results.shape)}"
-        )
-    bits = _swapped(results).view(torch.int32)[:blocks]
-    # A set top bit or NaN: both mean that the block must not be summed.
-    finite = (bits >= 0) & (bits < INFINITE)
-    return torch.where(finite, bits, INFINITE).view(torch.float32)
-
-
-def _swapped(lanes: torch.Tensor) -> torch.Tensor:
-    """Reverse the bytes of lanes of 32 bits, uint8[bytes]. The tensor is new."""
-    return lanes.reshape(-1, _LANE_BYTES).flip(1).reshape(-1)
-
-
 # ---- checks of tensors -------------------------------------------------------------------------------------
 
 
@@ -520,32 +301,7 @@ def require_tensor_vector(x: torch.Tensor, device: torch.device) -> None:
     require_device(x, device, "the vector")
 
 
-def require_tensor(
-    tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device, what: str
-) -> None:
-    """Raise CodecError unless a tensor has this type and shape, is contiguous, and on the device."""
-    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        raise CodecError(
-            f"{what}: expected {dtype}{list(shape)}, got {tensor.dtype}{list(tensor.shape)}; "
-            "all phases of an all-reduce take the same number of elements"
-        )
-    if not tensor.is_contiguous():
-        raise CodecError(f"{what}: strides {tensor.stride()}; pass a contiguous tensor")
-    require_device(tensor, device, what)
-
-
 def require_device(tensor: torch.Tensor, device: torch.device, what: str) -> None:
     """Raise CodecError unless a tensor is on the device."""
     if tensor.device != device:
         raise CodecError(f"{what} is on {tensor.device}, the codec on {device}; move one of them")
-
-
-def require_finite_ranges(ranges: torch.Tensor, what: str) -> None:
-    """Raise CodecError if a range says that its block must not be summed. Waits for the device."""
-    bad = torch.isfinite(ranges).logical_not()
-    count = int(bad.sum())
-    if count:
-        raise CodecError(
-            f"{what}: {count} of {ranges.numel()} blocks are not finite, the first is block "
-            f"{int(bad.int().argmax())}: skip this all-reduce on all ranks"
-        )

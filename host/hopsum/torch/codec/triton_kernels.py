@@ -252,11 +252,11 @@ def thc_decode(
 
 
 @_kernel
-def thc_contribution(
+def thc_subtract(
     payloads_ptr: tl.tensor, values_ptr: tl.tensor, factors_ptr: tl.tensor, out_ptr: tl.tensor,
-    blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr, SUBTRACT: tl.constexpr,
+    blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Fill float32[blocks, 1024] with what packed codes add to a sum, or subtract it from what is there (SUBTRACT).
+    """Subtract from float32[blocks, 1024] what packed codes add to a sum.
 
     Payloads are words uint16[blocks, 256], values float32[16] twice the table.
     """
@@ -273,14 +273,10 @@ def thc_contribution(
     centre = granularity.to(tl.float32)
     rows = _rotate_back(v, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
     out_ptrs = out_ptr + (block * 1024 + lane)
-    if SUBTRACT:
-        # Subtraction is not idempotent: a block past the end must not be done twice.
-        live = (number < blocks)[:, None] & (lane >= 0)  # only once, unlike elsewhere
-        for row in tl.static_range(32):
-            tl.store(out_ptrs + 32 * row, tl.load(out_ptrs + 32 * row) - rows[row], mask=live)
-    else:
-        for row in tl.static_range(32):
-            tl.store(out_ptrs + 32 * row, rows[row])
+    # Subtraction is not idempotent: unlike elsewhere a block past the end must not be done twice.
+    live = (number < blocks)[:, None] & (lane >= 0)
+    for row in tl.static_range(32):
+        tl.store(out_ptrs + 32 * row, tl.load(out_ptrs + 32 * row) - rows[row], mask=live)
 
 
 @_kernel
