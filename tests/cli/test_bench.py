@@ -136,24 +136,33 @@ def test_dataplane_refuses(arguments: list[str]) -> None:
 @pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed")
 def test_allreduce() -> None:
     """Means are held against numpy's by the benchmark itself; bytes on the links against what must pass there."""
-    elements, chunks = 200_000, 196
+    sizes = {1_000: 2, 200_000: 196}
+    """Elements, and chunks in both buckets."""
     report = bench(
-        "allreduce", f"--elements={elements}", "--workers=2", "--buckets=2", "--runs=1", "--rates=500mbit,unshaped"
-    )
-    assert [entry["rate"] for entry in report["rates"]] == ["500mbit", "unshaped"]
+        "allreduce", f"--elements={','.join(map(str, sizes))}", "--workers=2", "--buckets=2", "--runs=1",
+        "--rates=500mbit,unshaped",
+    )  # fmt: skip
+    cases = [(entry["elements"], entry["rate"]) for entry in report["rates"]]
+    assert cases == [(elements, rate) for rate in ("500mbit", "unshaped") for elements in sizes]
     assert report["rates"][0]["rate_bits_per_s"] == 500e6
+    assert report["error_feedback"] is True
     for entry in report["rates"]:
+        elements, chunks = entry["elements"], sizes[entry["elements"]]
         subjects = entry["subjects"]
         gloo = {"gloo-fp32", "gloo-fp16"} if find_spec("torch") else set()
         assert set(subjects) == {"thc", "thc-no-overlap"} | gloo
         for name, found in subjects.items():
             assert 0 < found["seconds_min"] <= found["seconds"] <= found["seconds_max"]
             assert found["peak_rss_bytes"] >= found["ready_rss_bytes"] > 4 * elements
+            assert min(found["first_seconds"], found["worker_cpu_s"], found["switch_cpu_s"]) > 0
             shaped = entry["rate"] != "unshaped"
+            assert (found["over_wire"] is not None) == shaped
             assert (found["link_utilisation_down"] is not None) == shaped
             if shaped:
                 bits = entry["rate_bits_per_s"] * found["seconds"]  # that pass in this time, besides those of one burst
-                late = found["retransmits"] * FRAME_BYTES  # answers may come after the last result
+                # Answers may come after the last result.
+                late = found["retransmits"] * FRAME_BYTES / found["all_reduces"]
+                assert found["over_wire"] == pytest.approx(found["seconds"] / found["wire_seconds"], rel=0.01)
                 assert 0 < found["link_utilisation_down"] < 1.05 * (1 + 8 * (BURST_BYTES + late) / bits)
             least = chunks * (512 + 32 + 42) if name.startswith("thc") else elements * (4 if "32" in name else 2)
             assert least <= found["wire_bytes_up"]
@@ -177,7 +186,7 @@ def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, s
     found = report["rates"][0]["subjects"]["thc"]
     down, up = chunks * (1024 + 32 + 42), chunks * (512 + 32 + 42)
     least = share * (down + (up if placement == "hosts" else 0))
-    late = 2 * found["retransmits"] * (down + up) / chunks
+    late = 2 * found["retransmits"] * (down + up) / chunks / found["all_reduces"]
     assert least <= found["busiest_wire_bytes"] <= 1.1 * least + late + 20_000  # ranges, ARP and what was sent again
     assert found["busiest_bits_per_element"] == pytest.approx(8 * found["busiest_wire_bytes"] / elements, abs=0.001)
 
@@ -190,7 +199,7 @@ def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "need root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--workers=1"], ["--runs=0"], ["--elements=3", "--buckets=4"], ["--only=nccl"]])
+@pytest.mark.parametrize("arguments", [["--workers=1"], ["--runs=0"], ["--elements=9,3", "--buckets=4"], ["--elements=x"]])
 def test_allreduce_refuses(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         allreduce.main(arguments)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes of hopsum in `hopsum bench allreduce`, each in a network namespace of its own.
+"""Worker processes of `hopsum bench allreduce`: the turns that all subjects take, and hopsum's workers.
 
-Messages to the parent: ("bound", [(ip, port) for each switch]) from hopsum's · ("ready", resident bytes) · ("done",
-*Measured) after each all-reduce. From the parent: the membership file's path to hopsum's · the name of a subject for
-each all-reduce · None at the end.
+Messages to the parent: ("bound", [((ip, port), TCP port of the side channel) for each switch]) from hopsum's ·
+("ready",) · ("done", *Measured) after each turn. From the parent: the membership file's path to hopsum's · a Turn ·
+None at the end.
 """
 
 from __future__ import annotations
 
 import os
-import resource
+import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,13 @@ from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, Span
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
-from hopsum_evaluation.bench.timing import CpuTime, memory
+from hopsum_evaluation.bench.timing import memory
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
+
+Address = tuple[str, int]
+Bound = list[tuple[Address, int]]
+"""By switch: the address of the worker's UDP socket, and the TCP port of its side channel at the same IP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,10 @@ class AllReducePlan:
     """Settings that all workers of one pool have in common."""
 
     workers: int
-    elements: int
     buckets: int
     seed: int
     checked: int
-    """First elements of the mean that the parent compares with numpy's."""
+    """The most first elements of the mean that the parent compares with numpy's."""
     interface: str
     folder: Path
     codec: str = "thc"
@@ -49,41 +52,109 @@ class AllReducePlan:
     overlap: bool = True
     gso: Gso = "auto"
     """The mode of hopsum's sockets."""
-    services: tuple[tuple[str, int], ...] = ()
+    services: tuple[Address, ...] = ()
     """The addresses that hopsum's workers send to, by shard."""
-    error_feedback: bool = False
+    error_feedback: bool = True
     """True where hopsum's workers have error feedback, one for each vector."""
 
 
+class Turn(NamedTuple):
+    """Message of the parent: all-reduce the gradient once, and then so many times without a pause."""
+
+    subject: str
+    elements: int
+    calls: int
+
+
 class Measured(NamedTuple):
-    """Figures of one all-reduce on one rank, as they pass through the pipe."""
+    """Figures of one turn on one rank, as they pass through the pipe."""
 
-    seconds: float
-    cpu: CpuTime
-    """The processor time of all threads meanwhile."""
-    mean: NDArray[np.float32]
-    """First elements of the mean, `checked` of the plan."""
+    first_s: float
+    """Seconds of the first all-reduce. Ranks begin it when their message has come, each with cold caches."""
+    calls_s: list[float]
+    """Seconds of the other all-reduces: each begins when the one before is over."""
+    cpu_s: float
+    """Processor time of all threads in one of these, as the mean."""
+    first_mean: NDArray[np.float32]
+    """First elements of the first mean."""
+    last_mean: NDArray[np.float32]
+    """First elements of the last mean: of means, so not to be compared with numpy's."""
+    ready_rss_bytes: int
+    """The resident bytes with all imports and the gradient, before the first all-reduce of this size."""
     peak_rss_bytes: int
-    """The peak since the process began."""
-    spans: list[Span]
+    """The most resident bytes since the first turn of this size."""
     retransmits: int
+    spans: list[Span]
+    """The spans of the last all-reduce."""
 
 
-class Clock:
-    """Measures seconds, and processor time of all threads of this process, from its making on."""
+class Reducer(Protocol):
+    """The all-reduces of one rank, in the way of a turn's subject."""
 
-    def __init__(self) -> None:
-        self._start, self._cpu = time.perf_counter(), self._used()
+    def prepare(self, elements: int) -> None:
+        """Make the error feedback of gradients of this size."""
 
-    def read(self) -> tuple[float, CpuTime]:
-        """Read both."""
-        seconds, (user_s, system_s) = time.perf_counter() - self._start, self._used()
-        return seconds, CpuTime(user_s - self._cpu.user_s, system_s - self._cpu.system_s)
+    def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
+        """Replace the gradient by its mean over the ranks, as a hook of DDP does."""
 
-    @staticmethod
-    def _used() -> CpuTime:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        return CpuTime(used.ru_utime, used.ru_stime)
+    @property
+    def spans(self) -> list[Span]:
+        """The spans of time of codec and network. Whoever reads them clears the list."""
+
+    @property
+    def retransmits(self) -> int:
+        """The number of datagrams that were sent again so far."""
+
+
+def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connection) -> None:
+    """Be a worker whose sockets are open: measure as each message says, until there is none."""
+    gradient, ready_rss_bytes = np.empty(0, np.float32), 0
+    pipe.send(("ready",))
+    while (message := pipe.recv()) is not None:
+        turn = Turn(*message)
+        if turn.elements != gradient.size:
+            gradient = gradient_of(plan.seed, rank, turn.elements)
+            reducer.prepare(turn.elements)
+            # The kernel counts the peak anew from here on.
+            Path("/proc/self/clear_refs").write_text("5")
+            ready_rss_bytes = memory(os.getpid())["rss"]
+        sent_again = reducer.retransmits
+        first_s = _timed(reducer, turn.subject, gradient)
+        first_mean = gradient[: plan.checked].copy()
+        calls_s, began_s = [], time.process_time()
+        # No barrier: no rank's all-reduce is over before all ranks have begun it, so the first one was a barrier.
+        for _ in range(turn.calls):
+            reducer.spans.clear()
+            calls_s.append(_timed(reducer, turn.subject, gradient))
+        measured = Measured(
+            first_s,
+            calls_s,
+            (time.process_time() - began_s) / turn.calls,
+            first_mean,
+            gradient[: plan.checked].copy(),
+            ready_rss_bytes,
+            # The kernel's counts are of several processors, and the peak may lag a little.
+            max(ready_rss_bytes, memory(os.getpid())["peak"]),
+            reducer.retransmits - sent_again,
+            list(reducer.spans),
+        )
+        # Before "done": after it the next subject has the processors.
+        gradient_of(plan.seed, rank, turn.elements, out=gradient)
+        pipe.send(("done", *measured))
+
+
+def _timed(reducer: Reducer, subject: str, gradient: NDArray[np.float32]) -> float:
+    start_s = time.perf_counter()
+    reducer.reduce(subject, gradient)
+    return time.perf_counter() - start_s
+
+
+def gradient_of(seed: int, rank: int, elements: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Draw the gradient of a rank: standard normal. Its first elements do not depend on its length."""
+    return np.random.default_rng([seed, rank]).standard_normal(elements, dtype=np.float32, out=out)
+
+
+# ---- hopsum's workers ---------------------------------------------------------------------------------------
 
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
@@ -91,55 +162,55 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     # Before any socket or thread: both stay in the namespace in which they were made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
-    links = [UdpLink((seat.ip, 0), service, gso=plan.gso) for service in plan.services]
-    pipe.send(("bound", [link.local for link in links]))
+    membership, links, sides = join(seat, plan.services, pipe, plan.gso)
     spans: list[Span] = []
-    membership: str = pipe.recv()
     with Agent(
-        membership, seat.rank, codec=plan.codec, link=links, seed=plan.seed, overlap=plan.overlap, trace=spans.append
-    ) as agent:
+        membership, seat.rank, codec=plan.codec, link=links, side=sides, seed=plan.seed, overlap=plan.overlap,
+        trace=spans.append,
+    ) as agent:  # fmt: skip
         agent.allreduce(np.ones(1024, np.float32))
-        vector = vector_of(plan, seat.rank)
-        feedback = feedback_of(plan)
-        pipe.send(("ready", memory_of_this()["rss"]))
-        while pipe.recv() is not None:
-            spans.clear()
-            before = agent.statistics.traffic
-            clock = Clock()
-            reduce_in_place(agent, np.array_split(vector, plan.buckets), feedback)
-            seconds, cpu = clock.read()
-            retransmits = (agent.statistics.traffic - before).retransmits
-            peak = memory_of_this()["peak"]
-            mean = vector[: plan.checked].copy()
-            # Before "done": after it the next subject has the processors.
-            vector_of(plan, seat.rank, out=vector)
-            pipe.send(("done", *Measured(seconds, cpu, mean, peak, list(spans), retransmits)))
+        take_turns(plan, seat.rank, _Hopsum(agent, plan, spans), pipe)
 
 
-def feedback_of(plan: AllReducePlan) -> list[ErrorFeedback | None]:
-    """Make the error feedback of each bucket, or None for each."""
-    sizes = [len(each) for each in np.array_split(np.empty(plan.elements, np.bool_), plan.buckets)]
-    return [ErrorFeedback(size) if plan.error_feedback else None for size in sizes]
+def join(
+    seat: Seat, services: Sequence[Address], pipe: Connection, gso: Gso = "auto"
+) -> tuple[str, list[UdpLink], list[socket.socket]]:
+    """Open a worker's sockets for a job with a side channel at each shard, as every job of a controller has them.
+
+    Return the membership file's path, once the parent has made the job, and the sockets by shard.
+    """
+    links = [UdpLink((seat.ip, 0), service, gso=gso) for service in services]
+    sides = [socket.create_server((seat.ip, 0)) for _ in services]
+    pipe.send(("bound", [(link.local, side.getsockname()[1]) for link, side in zip(links, sides, strict=True)]))
+    membership: str = pipe.recv()
+    return membership, links, sides
 
 
-def reduce_in_place(
-    agent: Agent, buckets: Sequence[NDArray[np.float32]], feedback: Sequence[ErrorFeedback | None]
-) -> None:
-    """Replace the vectors by their means, as DDP does with its buckets."""
-    with agent.group():
-        futures: deque[Future[AllReduceResult]] = deque(
-            agent.submit(bucket, feedback=kept, out=bucket) for bucket, kept in zip(buckets, feedback, strict=True)
-        )
-    while futures:
-        futures.popleft().result()
+class _Hopsum:
+    """hopsum as the reducer of a rank."""
 
+    def __init__(self, agent: Agent, plan: AllReducePlan, spans: list[Span]) -> None:
+        self.spans = spans
+        self._agent, self._plan = agent, plan
+        self._feedback: list[ErrorFeedback | None] = []
 
-def vector_of(plan: AllReducePlan, rank: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Draw the gradient of a rank: standard normal. Its first elements do not depend on its length."""
-    rng = np.random.default_rng([plan.seed, rank])
-    return rng.standard_normal(plan.elements, dtype=np.float32, out=out)
+    def prepare(self, elements: int) -> None:
+        # Buckets as np.array_split cuts them: the first ones have the elements that are left over.
+        each, over = divmod(elements, self._plan.buckets)
+        sizes = [each + (number < over) for number in range(self._plan.buckets)]
+        self._feedback = [ErrorFeedback(size) if self._plan.error_feedback else None for size in sizes]
 
+    def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
+        del subject
+        buckets = np.array_split(gradient, self._plan.buckets)
+        with self._agent.group():
+            futures: deque[Future[AllReduceResult]] = deque(
+                self._agent.submit(bucket, feedback=kept, out=bucket)
+                for bucket, kept in zip(buckets, self._feedback, strict=True)
+            )
+        while futures:
+            futures.popleft().result()
 
-def memory_of_this() -> dict[str, int]:
-    """Read the resident bytes of this process, `rss` now and `peak`."""
-    return memory(os.getpid())
+    @property
+    def retransmits(self) -> int:
+        return self._agent.statistics.traffic.retransmits

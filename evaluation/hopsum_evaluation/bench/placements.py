@@ -19,6 +19,7 @@ from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.membership_file import write_file
 from hopsum_controlplane.resource_allocator import GenerationAllocator
+from hopsum_evaluation.bench.allreduce_worker import Bound
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch, Star
 from hopsum_topologies.netns import Namespace
@@ -72,7 +73,10 @@ def seats_of(star: Star, switches: list[PlacedSwitch], workers: int) -> list[Sea
 
 @dataclass(slots=True)
 class ShardedJobs:
-    """Makes jobs that are spread over all switches, a shard on each. The stack removes them."""
+    """Makes jobs as a controller makes them, with side channels. They are spread over all switches, a shard on each.
+
+    The stack removes them.
+    """
 
     stack: ExitStack
     switches: list[PlacedSwitch]
@@ -82,7 +86,7 @@ class ShardedJobs:
     def create(
         self,
         name: str,
-        bound: list[list[tuple[str, int]]],
+        bound: list[Bound],
         slots: int,
         tables: dict[str, Any],
         path: Path,
@@ -91,18 +95,20 @@ class ShardedJobs:
         """Make a job and write its membership.
 
         Args:
-            bound: by rank, the addresses of its sockets, one for each switch.
+            bound: by rank, its sockets.
             now_s: unix seconds.
         """
         # All shards of a job have one generation: a worker tells from it which job a RESULT is of.
         generation = self.generations.allot(now_s)
         memberships = []
         for shard, switch in enumerate(self.switches):
-            endpoints = tuple(seat.endpoint(own[shard]) for seat, own in zip(self.seats, bound, strict=True))
+            sockets = {seat.rank: own[shard] for seat, own in zip(self.seats, bound, strict=True)}
+            endpoints = tuple(seat.endpoint(sockets[seat.rank][0]) for seat in self.seats)
+            sides = {rank: (address[0], port) for rank, (address, port) in sockets.items()}
             spec = JobSpec(name, endpoints, slots, **tables)
             job = switch.controller.create_job(spec, generation=generation)
             self.stack.callback(switch.controller.delete_job, job)
-            memberships.append(job_membership(job, {seat.rank: switch.service for seat in self.seats}))
+            memberships.append(job_membership(job, {seat.rank: switch.service for seat in self.seats}, sides))
         first, *further = memberships
         write_file(replace(first, further_shards=tuple(further)), path)
 

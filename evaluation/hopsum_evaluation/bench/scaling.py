@@ -101,16 +101,15 @@ def measure(options: argparse.Namespace, hosts: int, shards: int, console: Conso
     """Measure one number of hosts and shards at all rates. Return a row of figures for each rate. Raises as `run`."""
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
-        rates, hosts, options.elements, options.buckets, options.window, options.runs, options.seed, ["thc"], "auto",
+        rates, hosts, (options.elements,), options.buckets, options.window, options.runs, options.seed, ["thc"], "auto",
         "hosts", shards=shards,
     )  # fmt: skip
     return [_row(found, setting, shards) for found in run(setting, console)]
 
 
 def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str, Any]:
-    busiest = [max(max(link.wire_bytes_up, link.wire_bytes_down) for link in links) for links in found.passed]
     # Every chunk of LOOKUP_ADD8 has CODES elements, and the last chunk of a vector is sent whole.
-    updates = setting.workers * setting.buckets * -(-setting.elements // setting.buckets // CODES)
+    updates = setting.workers * setting.buckets * -(-found.elements // setting.buckets // CODES)
     worker_s, switches_s = median(found.worker_cpu_s), median(found.switch_cpu_s)
     return {
         "rate": found.rate or UNSHAPED,
@@ -120,8 +119,8 @@ def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str
         "cpu_s_per_host": round(worker_s + switches_s / setting.workers, 4),
         "worker_cpu_s": round(worker_s, 4),
         "switch_cpu_s_per_shard": round(switches_s / shards, 4),
-        "busiest_bits_per_element": round(8 * median(busiest) / setting.elements, 3),
-        "sent_again": round(found.retransmits / (updates * len(found.seconds)), 4),
+        "busiest_bits_per_element": round(8 * found.busiest_wire_bytes / found.elements, 3),
+        "sent_again": round(found.retransmits / (updates * found.all_reduces), 4),
     }
 
 

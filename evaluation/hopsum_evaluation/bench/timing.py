@@ -103,6 +103,15 @@ def cpu_time(pid: int) -> CpuTime:
     return CpuTime(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
 
 
+def processor_s(pid: int) -> float:
+    """Read the processor time of all threads of a process, to the nanosecond, those that ended included.
+
+    Raises OSError where there is no such process.
+    """
+    # The number of a process's clock in Linux, as clock_getcpuclockid(3) makes it. /proc/PID/stat counts in 10 ms.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 def memory(pid: int) -> dict[str, int]:
     """Read the resident bytes of a process, `rss` now and `peak`. Raises OSError where there is no such process."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())

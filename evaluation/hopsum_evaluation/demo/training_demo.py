@@ -18,6 +18,7 @@ from rich.table import Table
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
+from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.command_options import add_link_options, check_link_options, codec_argument
 from hopsum_evaluation.demo.counted_testbed import (
@@ -171,8 +172,10 @@ def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) 
 def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology | None = None) -> None:
     """Start the switch, or those of a network, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
-    # Here, before several processes would compile its kernels at once.
+    # Here, before several processes would compile its kernels, and the workers' loop, at once.
     codec = make_codec(plan.codec, workers=plan.workers)
+    if plan.link == "udp":
+        compiled_kernel()
     report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
     what = "switch" if network is None else f"switches of {network.name}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
@@ -195,14 +198,18 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
 
 
 def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
-    """Show the steps of one training until every worker has sent its `last` message. Return those by rank."""
-    task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
+    """Show the steps of one training until every worker has sent its `last` message. Return those by rank.
+
+    The bar's clock begins with the first step: until then workers import torch, and meet.
+    """
+    task = progress.add_task(phase, start=False, total=plan.steps * plan.workers, loss="starting")
     found: dict[int, tuple[Any, ...]] = {}
     while len(found) < plan.workers:
         rank, (kind, *rest) = pool.receive()
         if kind == last:
             found[rank] = tuple(rest)
         elif kind == "step" and rest[0] == phase:
+            progress.start_task(task)
             progress.update(task, advance=1, loss=f"loss {rest[2]:.3f}")
         # A fast worker may have finished while others still train.
         elif not (kind == "finished" and rank in found):

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
+from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
@@ -255,6 +256,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
 
     # Kernels are compiled here, once: workers find them in the cache.
     codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}
+    compiled_kernel()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
         star = stack.enter_context(Star(hosts_of(trainings.placement, trainings.workers)))

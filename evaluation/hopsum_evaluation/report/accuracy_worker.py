@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker process of section `accuracy`: trains by DDP over a shaped link, one training after the other.
 
-Messages to the parent: ("bound", (ip, port)) for each codec · ("ready", [Ready of each model]) · ("step", number) at
+Messages to the parent: ("bound", sockets) for each codec · ("ready", [Ready of each model]) · ("step", number) at
 each point of a curve, a sign of life · ("done", *TrainingRun) after each training. From the parent: the path of each
 codec's membership file · a TrainingOrder for each training · None at the end.
 """
@@ -26,8 +26,8 @@ from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.baselines.two_shot import BITS
+from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.other_schemes import (
@@ -69,7 +69,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     enter_namespace(seat.namespace)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
-    joined = [_join(seat, plan, pipe) for _ in plan.codecs]
+    joined = [join(seat, plan.services, pipe) for _ in plan.codecs]
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
@@ -77,8 +77,8 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     with ExitStack() as stack:
         servers = SoftwareServers(make_codec("thc", workers=plan.workers))
         sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
-        for codec, (membership, links) in zip(plan.codecs, joined, strict=True):
-            sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=links))
+        for codec, (membership, links, sides) in zip(plan.codecs, joined, strict=True):
+            sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=links, side=sides))
         exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
         for exchange in exchanges.values():
             stack.callback(exchange.close)
@@ -89,14 +89,6 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
             trained = _train(order, learning[order.model], plan, seat.rank, reducers, pipe)
             pipe.send(("done", *trained))
     dist.destroy_process_group()
-
-
-def _join(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> tuple[str, list[UdpLink]]:
-    """Open links to all shards of a job, and wait until the parent has made it. Return membership file and links."""
-    links = [UdpLink((seat.ip, 0), service, gso="auto") for service in plan.services]
-    pipe.send(("bound", [link.local for link in links]))
-    membership: str = pipe.recv()
-    return membership, links
 
 
 def _ready(learning: Learning) -> Ready:
@@ -186,7 +178,7 @@ def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> 
 def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reducers: Reducers) -> float | None:
     """Time an all-reduce of the gradient, with conversions and error feedback as in training.
 
-    Return the median, in seconds, or None for PowerSGD.
+    Return the median of a tight loop, in seconds, or None for PowerSGD.
     """
     if order.scheme == "powersgd":
         return None
@@ -195,9 +187,9 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
     feedback = ErrorFeedback(gradient.numel())
     left = np.zeros(part_elements(gradient.numel(), plan.workers), np.float32)
     found = []
-    for _ in range(PROBES):
+    dist.barrier()
+    for _ in range(PROBES + 1):
         mean: Any = gradient.clone()
-        dist.barrier()
         start = time.perf_counter()
         if scheme in reducers.sums:
             reducers.sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
@@ -214,4 +206,5 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
             dist.all_reduce(mean)
             mean /= plan.workers
         found.append(time.perf_counter() - start)
-    return float(np.median(found))
+    # Ranks begin the first one with cold caches, and not at the same time.
+    return float(np.median(found[1:]))

@@ -66,7 +66,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     for number, (workers, trip_s, placement, subjects) in enumerate(todo):
         tell(number / len(todo), f"{workers} sites, {1000 * trip_s:g} ms, {placement}")
         setting = AllReduceSetting(
-            rates, workers, elements, 1, slots_for(1e9, trip_s), runs, seed, subjects, "auto", placement,
+            rates, workers, (elements,), 1, slots_for(1e9, trip_s), runs, seed, subjects, "auto", placement,
             round_trip_s=trip_s,
         )  # fmt: skip
         for found in measure_apart(measure_quietly, setting):

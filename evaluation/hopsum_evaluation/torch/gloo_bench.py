@@ -12,20 +12,18 @@ from multiprocessing.connection import Connection
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
+from hopsum.communicator import Span
 from hopsum_evaluation.baselines.two_shot import BITS
-from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Clock, Measured, memory_of_this, vector_of
+from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, take_turns
 from hopsum_evaluation.report.other_schemes import TwoShotExchange, part_elements
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
-    """Be one worker: all-reduce in the type that the parent names, each time that it names one.
-
-    The timed part is that of a training step: fp16 converts there and back, both divide by the number of workers.
-    Two-shot quantises, adds and dequantises.
-    """
+    """Be one worker: all-reduce in the type that the parent names."""
     # Before gloo opens a socket: a socket stays in the namespace in which it was made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
@@ -34,27 +32,40 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
-    x = torch.from_numpy(vector_of(plan, seat.rank))
-    left = np.zeros(part_elements(x.numel(), plan.workers), np.float32)
     exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
-    pipe.send(("ready", memory_of_this()["rss"]))
-    while (subject := pipe.recv()) is not None:
-        mean = x.clone()  # an all-reduce works in place: the gradient of a step
-        clock = Clock()
-        if subject == "gloo-fp16":
-            half = mean.half()
-            dist.all_reduce(half)
-            mean.copy_(half)
-            mean /= plan.workers
-        elif subject in exchanges:
-            left[:] = 0
-            mean = torch.from_numpy(exchanges[subject].mean(mean.numpy(), left)[0])
-        else:
-            dist.all_reduce(mean)
-            mean /= plan.workers
-        seconds, cpu = clock.read()
-        first = mean[: plan.checked].numpy()
-        pipe.send(("done", *Measured(seconds, cpu, first, memory_of_this()["peak"], [], 0)))
+    take_turns(plan, seat.rank, _Gloo(plan.workers, exchanges), pipe)
     for exchange in exchanges.values():
         exchange.close()
     dist.destroy_process_group()
+
+
+class _Gloo:
+    """gloo as the reducer of a rank.
+
+    The timed part is that of a training step: fp16 converts there and back, both rings divide by the number of
+    workers. Two-shot quantises, adds and dequantises.
+    """
+
+    def __init__(self, workers: int, exchanges: dict[str, TwoShotExchange]) -> None:
+        self.spans: list[Span] = []
+        self.retransmits = 0
+        self._workers, self._exchanges = workers, exchanges
+        self._left: dict[str, NDArray[np.float32]] = {}
+
+    def prepare(self, elements: int) -> None:
+        self._left = {
+            subject: np.zeros(part_elements(elements, self._workers), np.float32) for subject in self._exchanges
+        }
+
+    def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
+        mean = torch.from_numpy(gradient)
+        if subject in self._exchanges:
+            gradient[:] = self._exchanges[subject].mean(gradient, self._left[subject])[0]
+        elif subject == "gloo-fp16":
+            half = mean.half()
+            dist.all_reduce(half)
+            mean.copy_(half)
+            mean /= self._workers
+        else:
+            dist.all_reduce(mean)
+            mean /= self._workers

@@ -203,7 +203,16 @@ class WorkerLoop:
 
 def worker_loop(link: object, slots: int) -> WorkerLoop | None:
     """Return a loop for a worker on a link; None where there is none: another link, or no machine code here."""
-    if not isinstance(link, UdpLink) or not compiled_is_wanted() or sys.byteorder != "little":
+    kernel = compiled_kernel() if isinstance(link, UdpLink) else None
+    return WorkerLoop(kernel, link, slots) if isinstance(link, UdpLink) and kernel is not None else None
+
+
+def compiled_kernel() -> Any | None:
+    """Return the module `worker_kernel` with its machine code, from numba's cache if it is there.
+
+    None where there is no machine code: HOPSUM_COMPILED=0, a big-endian machine, or a numba that fails.
+    """
+    if not compiled_is_wanted() or sys.byteorder != "little":
         return None
     try:
         # numba takes seconds to import: only a worker on a UDP link pays for it
@@ -213,7 +222,7 @@ def worker_loop(link: object, slots: int) -> WorkerLoop | None:
     except Exception:  # numba's errors have no base of their own; the Python worker does the same
         _log.warning("the worker's loop does not compile here: the Python worker is used", exc_info=True)
         return None
-    return WorkerLoop(kernel, link, slots)
+    return kernel
 
 
 def _row(reduce: AllReduce) -> tuple[int, ...]:
