@@ -199,7 +199,10 @@ def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "need root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--workers=1"], ["--runs=0"], ["--elements=9,3", "--buckets=4"], ["--elements=x"]])
+REFUSED = [["--workers=1"], ["--runs=0"], ["--elements=9,3", "--buckets=4"], ["--elements=x"]]
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
 def test_allreduce_refuses(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         allreduce.main(arguments)
