@@ -18,7 +18,7 @@ Importing this package imports neither grpc nor protobuf. Opening a device does.
 
 from __future__ import annotations
 
-from hopsum_controlplane.audit import Adoption, AdoptionStatus, Audit, RepairResult
+from hopsum_controlplane.audit import Adoption, Audit, RepairResult
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.membership_file import job_membership, write_membership
@@ -28,7 +28,6 @@ from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec, create_tree,
 
 __all__ = [
     "Adoption",
-    "AdoptionStatus",
     "Allocation",
     "Audit",
     "ControlPlaneError",

@@ -15,7 +15,6 @@ A job that is lost ends on this switch: whatever is left of it goes, and its wor
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -248,29 +247,16 @@ def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity])
     return sorted(found, key=lambda each: each.generation)
 
 
-class AdoptionStatus(enum.Enum):
-    """One job of the database as it was found on the switch.
-
-    status: RUNNING: complete, it goes on, and so do its counters. LOST: by rule E1 its generation is over, its entries
-        are gone from the switch, and its slots are free.
-    reason: why it is lost, or what was restored, in words.
-    missing: its entries that were not there. changed: its entries that were restored.
-    """
-
-    RUNNING = "running"
-    LOST = "lost"
-
-
 @dataclass(frozen=True)
 class Adoption:
-    """One job of the database as it was found.
+    """One job of the database as it was found on the switch.
 
-    RUNNING: complete, it goes on, and so do its counters. `changed` entries were restored. LOST, because of `reason`:
-    by rule E1 its generation is over, what was left of it is gone from the switch, its slots are free.
+    A job that is not `lost` continues under its generation, and so do its counters; its `changed` entries were
+    restored. A lost one has ended because of `reason` (rule E1): no entry of it is left on the switch.
     """
 
     job: Job
-    status: AdoptionStatus
+    lost: bool
     reason: str = ""
     missing: tuple[Entity, ...] = ()
     changed: tuple[Changed, ...] = ()
@@ -292,10 +278,9 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
     for job in jobs:
         finding, reason = findings.get(job.generation), moved(job, switch)
         if finding is None:
-            result[job.generation] = Adoption(job, AdoptionStatus.LOST if reason else AdoptionStatus.RUNNING, reason)
+            result[job.generation] = Adoption(job, bool(reason), reason)
         else:
-            status = AdoptionStatus.LOST if finding.lost else AdoptionStatus.RUNNING
-            result[job.generation] = Adoption(job, status, str(finding), finding.missing, finding.changed)
+            result[job.generation] = Adoption(job, finding.lost, str(finding), finding.missing, finding.changed)
     return result
 
 

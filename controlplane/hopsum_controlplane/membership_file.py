@@ -28,16 +28,7 @@ from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint, format
 
 Address = tuple[str, int]
 SideChannels = Mapping[int, Address] | bool | Literal["auto"]
-"""The membership of a job, made from what the control plane knows, and its file (format: `hopsum_wire.membership`).
-
-With a quorum of all workers the switch has every result until all workers have it. So the workers of a job have side
-channels by default where its quorum is smaller: all of them, each at its own address and the TCP port with the number
-of its UDP port, which no other worker there has. `side_channels` overrides that, for example where that port is taken,
-or where peers talk over another network. Workers whose timing has `flush_after_s` want side channels at any quorum:
-FLUSH closes a sum at `min_quorum`.
-
-The key of the side channels, 32 random bytes, is made for each generation. Files are written with mode 0600.
-"""
+"""By rank, the TCP endpoint of each worker; or True, False, or "auto" as the module says."""
 _MAX_TCP_PORT = MAX_UDP_PORT
 
 

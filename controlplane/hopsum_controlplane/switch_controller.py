@@ -39,7 +39,7 @@ from hopsum_controlplane.audit import (
     read_installed,
 )
 from hopsum_controlplane.devices.device import Device
-from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, TableEntry, Update
+from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, Update
 from hopsum_controlplane.entry_plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.entry_transaction import EntryTransaction
 from hopsum_controlplane.errors import ControlPlaneError, ForeignEntriesError, WriteError
@@ -63,46 +63,6 @@ class DropStats(NamedTuple):
 
     ingress: int
     egress: int
-
-
-def set_loss(device: Device, port: int, ingress_probability: float, egress_probability: float) -> None:
-    """Make a port lose frames on the way in and out. 0 removes the entry of that direction.
-
-    Raises ControlPlaneError when port or probability are none, with nothing written, or the switch refuses.
-    """
-    wanted = {
-        Direction.INGRESS: loss(Direction.INGRESS, port, ingress_probability),
-        Direction.EGRESS: loss(Direction.EGRESS, port, egress_probability),
-    }
-    updates: list[Update] = []
-    for direction, entries in wanted.items():
-        actual = [entry for entry in device.read_table(direction.table) if entry.match["port"] == port]
-        updates += _change(actual, entries)
-    if updates:
-        device.write(updates)
-
-
-def clear_losses(device: Device) -> None:
-    """Let no port lose a frame any more. Raises ControlPlaneError when the switch refuses."""
-    updates: list[Update] = [Delete(entry) for direction in Direction for entry in device.read_table(direction.table)]
-    if updates:
-        device.write(updates)
-
-
-def read_drop_stats(device: Device) -> dict[int, DropStats]:
-    """Read what was lost, by port. Ports without loss are left out."""
-    cells = [device.read_counter(direction.counter) for direction in Direction]
-    lost = (DropStats(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
-    return {port: both for port, both in enumerate(lost) if any(both)}
-
-
-def _change(actual: list[TableEntry], wanted: list[TableEntry]) -> list[Update]:
-    """Return the updates that turn the entries of one key into the wanted ones: none or one of each."""
-    if actual == wanted:
-        return []
-    if not wanted:
-        return [Delete(entry) for entry in actual]
-    return [Modify(entry) if actual else Insert(entry) for entry in wanted]
 
 
 @dataclass
@@ -308,18 +268,35 @@ class SwitchController:
         Probabilities are 0 .. 1, in steps of 2^-32. Raises ControlPlaneError when port or probability are none, with
         nothing written, or the switch fails.
         """
-        set_loss(self._device, port, ingress_probability, egress_probability)
+        wanted = {
+            Direction.INGRESS: loss(Direction.INGRESS, port, ingress_probability),
+            Direction.EGRESS: loss(Direction.EGRESS, port, egress_probability),
+        }
+        updates: list[Update] = []
+        for direction, entries in wanted.items():
+            actual = [entry for entry in self._device.read_table(direction.table) if entry.match["port"] == port]
+            # A port has one entry in each direction, or none.
+            if not entries:
+                updates += [Delete(entry) for entry in actual]
+            elif actual != entries:
+                updates += [Modify(entry) if actual else Insert(entry) for entry in entries]
+        if updates:
+            self._device.write(updates)
 
     def clear_losses(self) -> None:
         """Switch the loss simulator off on all ports. Raises ControlPlaneError when the switch fails."""
-        clear_losses(self._device)
+        found = [entry for direction in Direction for entry in self._device.read_table(direction.table)]
+        if found:
+            self._device.write([Delete(entry) for entry in found])
 
     def loss_counters(self) -> dict[int, DropStats]:
         """Read how many frames the loss simulator dropped, by port and direction. Ports without loss are left out.
 
         Raises ControlPlaneError when the switch does not answer.
         """
-        return read_drop_stats(self._device)
+        cells = [self._device.read_counter(direction.counter) for direction in Direction]
+        lost = (DropStats(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
+        return {port: both for port, both in enumerate(lost) if any(both)}
 
     def _known(self, job: Job) -> _InstalledJob:
         installed = self._installed.get(job.generation)
@@ -508,7 +485,14 @@ def validate_capabilities(device: Device, spec: JobSpec) -> None:
     if (spec.leaves or spec.parent is not None) and not device.program.trees:
         hint = "make a job of one switch, or use another target"
         raise _wrong(device, spec, f"the program of {target} knows no trees of switches", hint)
-    _check_growth(device, spec)
+    # LOOKUP_ADD16 sends 4-bit codes up and 16-bit sums down: its results are the longest compared with their packets.
+    limit, growth = device.capabilities.max_growth_bytes, down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
+    if spec.table16 is not None and limit is not None and growth > limit:
+        what = (
+            f"LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, {target} has room for {limit} more and "
+            "would write over its own memory"
+        )
+        raise _wrong(device, spec, what, "leave table16 out, or use another target")
 
 
 def validate_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -> None:
@@ -517,21 +501,6 @@ def validate_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -
     if spec.table is not None and having >= room:
         what = f"{having} jobs have lookup tables, and the program has room for {room}"
         raise _wrong(device, spec, what, "end one of them, or use a codec without a lookup table")
-
-
-def _check_growth(device: Device, spec: JobSpec) -> None:
-    """Refuse an operation whose result is more longer than its packet than the target can bear."""
-    limit = device.capabilities.max_growth_bytes
-    # LOOKUP_ADD16 sends 4-bit codes up and 16-bit sums down: its results are the longest compared with their packets.
-    growth = down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
-    if spec.table16 is not None and limit is not None and growth > limit:
-        raise _wrong(
-            device,
-            spec,
-            f"LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, "
-            f"{device.capabilities.target} has room for {limit} more and would write over its own memory",
-            "leave table16 out, or use another target",
-        )
 
 
 def _wrong(device: Device, spec: JobSpec, what: str, hint: str) -> ControlPlaneError:

@@ -11,7 +11,7 @@ is proved for all workers of the tree, since all values meet in a lane at the sp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -67,7 +67,9 @@ class TreeSpec:
         """
         self._check(len(leaves))
         below = tuple(
-            LeafEndpoint(_number(rack), rack.downlink, leaf.mac, leaf.ip, tuple(one.rank for one in rack.workers))
+            LeafEndpoint(
+                _lowest(rack.workers), rack.downlink, leaf.mac, leaf.ip, tuple(one.rank for one in rack.workers)
+            )
             for rack, leaf in zip(self.racks, leaves, strict=True)
         )
         # The spine has no tables: codes were looked up at the leaves, and sums come up in PARTIAL packets.
@@ -75,7 +77,7 @@ class TreeSpec:
         return top, tuple(self._leaf(rack, spine) for rack in self.racks)
 
     def _leaf(self, rack: LeafGroup, spine: SwitchEndpoint) -> JobSpec:
-        above = ParentEndpoint(_number(rack), rack.uplink, spine.mac, spine.ip, len(self.workers))
+        above = ParentEndpoint(_lowest(rack.workers), rack.uplink, spine.mac, spine.ip, len(self.workers))
         return JobSpec(
             self.name, rack.workers, self.slots, self.table, self.rack_quorum, self.min_quorum, self.table16,
             parent=above, table6=self.table6,
@@ -95,21 +97,15 @@ class TreeSpec:
 
 @dataclass(frozen=True)
 class TreeJob:
-    """A job as it stands on the switches of a tree: one generation, a Job on each."""
+    """A job as it is installed on the switches of a tree: one generation, a Job on each switch."""
 
-    spec: TreeSpec
     spine: Job
     leaves: tuple[Job, ...]
 
     @property
     def generation(self) -> int:
-        """Return the generation, the same on all switches."""
+        """Return the generation, which all switches have in common."""
         return self.spine.generation
-
-    @property
-    def window(self) -> int:
-        """Return how many packets a worker should have in flight at most: what the narrowest switch takes."""
-        return min(job.window for job in (self.spine, *self.leaves))
 
     def membership(
         self,
@@ -119,20 +115,23 @@ class TreeJob:
         send_to: Mapping[int, Address] | None = None,
         resume: Resume | None = None,
     ) -> JobMembership:
-        """Return the membership of the workers of one rack, which know the workers of all racks.
+        """Make the membership of the workers of one rack, which know the workers of all racks.
 
         `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for workers that do
         not send to the service of their leaf. `resume` and what is raised are as for `job_membership`.
         """
-        spec, leaf = self.spec, self.leaves[rack]
+        leaf = self.leaves[rack]
         # The fewest workers that complete a round: the smallest racks that make the spine's quorum.
         fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]
-        everybody = replace(leaf.spec, workers=spec.workers, quorum=sum(fewest), parent=None)
+        workers = tuple(worker for job in self.leaves for worker in job.spec.workers)
         services = {worker.rank: (job.switch.ip, job.udp_port) for job in self.leaves for worker in job.spec.workers}
         services.update(send_to or {})
-        below = {worker.rank: _number(rack) for rack in spec.racks for worker in rack.workers}
+        below = {worker.rank: _lowest(job.spec.workers) for job in self.leaves for worker in job.spec.workers}
+        # The narrowest switch of the tree limits the packets that a worker may have in flight.
+        window = min(job.window for job in (self.spine, *self.leaves))
         # Every worker knows all ranks of the tree, and one side key: results are fetched from peers in any rack.
-        made = replace(leaf, spec=everybody, window=self.window, side_key=self.spine.side_key)
+        everybody = replace(leaf.spec, workers=workers, quorum=sum(fewest), parent=None)
+        made = replace(leaf, spec=everybody, window=window, side_key=self.spine.side_key)
         return job_membership(made, services, side_channels, resume=resume, leaves=below)
 
 
@@ -158,7 +157,7 @@ def create_tree(spec: TreeSpec, controllers: Sequence[SwitchController]) -> Tree
             made.append(leaf.create_job(part, generation=job.generation))
             undo.callback(leaf.delete_job, made[-1])
         undo.pop_all()
-    return TreeJob(spec, job, tuple(made))
+    return TreeJob(job, tuple(made))
 
 
 def delete_tree(tree: TreeJob, controllers: Sequence[SwitchController]) -> None:
@@ -171,7 +170,7 @@ def delete_tree(tree: TreeJob, controllers: Sequence[SwitchController]) -> None:
     standing = [(controller, job) for controller, job in parts if job in controller.jobs]
     if not standing:
         raise ControlPlaneError(
-            f"no tree job {tree.spec.name!r} with generation {tree.generation}", hint="it was deleted"
+            f"no tree job {tree.spine.spec.name!r} with generation {tree.generation}", hint="it was deleted"
         )
     with ExitStack() as ending:
         # The last callback comes first: rule T7 removes a generation from the leaves before the spine.
@@ -179,5 +178,6 @@ def delete_tree(tree: TreeJob, controllers: Sequence[SwitchController]) -> None:
             ending.callback(controller.delete_job, job)
 
 
-def _number(rack: LeafGroup) -> int:
-    return min(worker.rank for worker in rack.workers)
+def _lowest(workers: Iterable[WorkerEndpoint]) -> int:
+    """Return the lowest rank of a rack, which is its leaf's number at the spine."""
+    return min(worker.rank for worker in workers)

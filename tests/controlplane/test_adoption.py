@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from hopsum_controlplane import (
-    AdoptionStatus,
     ControlPlaneError,
     GenerationAllocator,
     Job,
@@ -43,8 +42,8 @@ def test_complete_jobs_go_on(
     written = device.updates
     controller = connect(device, adopt=recorded_jobs)
     assert device.updates == written
-    assert {generation: adoption.status for generation, adoption in controller.adoptions.items()} == {
-        job.generation: AdoptionStatus.RUNNING for job in recorded_jobs
+    assert {generation: adoption.lost for generation, adoption in controller.adoptions.items()} == {
+        job.generation: False for job in recorded_jobs
     }
     assert controller.jobs == tuple(recorded_jobs)
     third = controller.create_job(make_spec("third"))
@@ -78,9 +77,9 @@ def test_an_incomplete_job_is_lost(
     device.batches.clear()
     controller = connect(device, adopt=recorded_jobs)
     adoption = controller.adoptions[first.generation]
-    assert (adoption.status, adoption.missing, adoption.changed) == (AdoptionStatus.LOST, (gone,), ())
+    assert (adoption.lost, adoption.missing, adoption.changed) == (True, (gone,), ())
     assert f"1 of {ENTRIES} entries missing, among them {gone}" in adoption.reason
-    assert controller.adoptions[second.generation].status is AdoptionStatus.RUNNING
+    assert not controller.adoptions[second.generation].lost
     assert all(isinstance(update, Delete) for batch in device.batches for update in batch), "by rule E1"
     assert device.entities == desired(switch_endpoint, second)
     assert controller.create_job(make_spec("first")).slot_base == first.slot_base
@@ -92,9 +91,9 @@ def test_a_switch_that_forgot_is_not_filled_again(
     device.set_pipeline_config(PipelineConfig(b"", ""))
     device.batches.clear()
     controller = connect(device, adopt=recorded_jobs)
-    assert [controller.adoptions[job.generation].status for job in recorded_jobs] == [
-        AdoptionStatus.LOST,
-        AdoptionStatus.LOST,
+    assert [controller.adoptions[job.generation].lost for job in recorded_jobs] == [
+        True,
+        True,
     ]
     assert device.entities == desired(switch_endpoint)
     assert (controller.jobs, controller.free_capacity.slots) == ((), 2048)
@@ -111,7 +110,7 @@ def test_changed_entries(
     wanted = reply.rewrite(first)[1]
     device.write([Modify(altered(wanted)), Modify(altered(admit.workers(second)[2]))])
     adoptions = connect(device, adopt=recorded_jobs).adoptions
-    assert [adoptions[job.generation].status for job in recorded_jobs] == [AdoptionStatus.RUNNING, AdoptionStatus.LOST]
+    assert [adoptions[job.generation].lost for job in recorded_jobs] == [False, True]
     assert adoptions[first.generation].changed == ((wanted, altered(wanted)),)
     assert device.entities == desired(switch_endpoint, first)
 
@@ -134,7 +133,7 @@ def test_jobs_of_nobody_stop_it(
 def test_a_service_that_has_moved(device: FakeDevice, recorded_jobs: list[Job]) -> None:
     elsewhere = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.250")
     controller = SwitchController(device, elsewhere, adopt=recorded_jobs)
-    assert [adoption.status for adoption in controller.adoptions.values()] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
+    assert [adoption.lost for adoption in controller.adoptions.values()] == [True, True]
     assert "made for the service at 10.0.0.254 (02:00:00:00:00:aa), which is at 10.0.0.250" in (
         controller.adoptions[recorded_jobs[0].generation].reason
     )
@@ -184,8 +183,8 @@ def test_an_adoption_that_fails_is_repeated(
         except ControlPlaneError:
             device.repair()
             controller = connect(device, adopt=jobs, remove_existing=True)
-        fates = [controller.adoptions[job.generation].status for job in jobs]
-        assert fates == [AdoptionStatus.LOST, AdoptionStatus.LOST, AdoptionStatus.RUNNING]
+        fates = [controller.adoptions[job.generation].lost for job in jobs]
+        assert fates == [True, True, False]
         assert device.entities == desired(switch_endpoint, moved)
         k += 1
     assert k > 2 * ENTRIES, "every update that there was has failed once"
@@ -212,7 +211,7 @@ def test_what_a_crashed_creation_left_is_ended(
         connect(device, adopt=[job])
     except ControlPlaneError:
         device.repair()
-    assert connect(device, adopt=[job]).adoptions[job.generation].status is AdoptionStatus.LOST
+    assert connect(device, adopt=[job]).adoptions[job.generation].lost
     assert device.entities == desired(switch_endpoint)
 
 

@@ -16,7 +16,7 @@ Importing this package imports protobuf and no grpc.
 
 from __future__ import annotations
 
-from hopsum_controlplane.cluster.answers import HeartbeatResult, Joined, Pending
+from hopsum_controlplane.cluster.answers import Pending
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
@@ -40,13 +40,11 @@ __all__ = [
     "ClusterConfig",
     "ClusterConfigError",
     "ClusterController",
-    "HeartbeatResult",
     "InvalidRequestError",
     "JobExistsError",
     "JobRequest",
     "JobState",
     "JoinRequest",
-    "Joined",
     "MemberPhase",
     "Pending",
     "PortRule",

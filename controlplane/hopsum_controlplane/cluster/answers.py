@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the cluster: the messages of control.proto, and values where a caller acts on an answer.
+"""Answers of the cluster, which are messages of control.proto: commands, page, metrics and tests read their fields.
 
-What a job or a switch is, seen from outside, is its message: commands, page, metrics and tests read the same fields.
-None shows a token or a secret when printed, but CreateJobResponse.
+Two of them hold a secret in clear, and are never logged: CreateJobResponse and JoinResponse.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from hopsum_controlplane.audit import ForeignGeneration
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
@@ -23,54 +21,8 @@ from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.resource_allocator import FreeCapacity
 from hopsum_wire.control import control_pb2 as pb
 
-
-@dataclass(frozen=True)
-class Joined:
-    """The answer to a JOIN.
-
-    rank: of the member. secret: for its other calls.
-    lease_s: seconds that it may be silent. heartbeat_s: seconds between its heartbeats.
-    """
-
-    rank: int
-    secret: bytes = field(repr=False)
-    lease_s: float
-    heartbeat_s: float
-
-
-@dataclass(frozen=True)
-class Pending:
-    """The answer to a member that waits: no generation yet.
-
-    missing_ranks: workers that the job waits for, none when it waits for a switch.
-    state: of the job. condition: why its switches do not do what it wants, empty when they do.
-    gone_ranks: those of `missing_ranks` that never joined, left, or were evicted.
-    reason: why the last generation ended, empty before the first.
-    """
-
-    missing_ranks: tuple[int, ...]
-    state: JobState
-    condition: str = ""
-    gone_ranks: tuple[int, ...] = ()
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class HeartbeatResult:
-    """The answer to a heartbeat.
-
-    state: of the job.
-    generation: that the switch serves with this member in it, 0 for none.
-    reason: why the generation that the member named is over, or why it was evicted; empty when neither is so.
-    lost_ranks: workers that the generation goes on without.
-    switch_unreachable: why a switch of that generation cannot be reached, empty when all can.
-    """
-
-    state: JobState
-    generation: int
-    reason: str
-    lost_ranks: tuple[int, ...] = ()
-    switch_unreachable: str = ""
+Pending = pb.AwaitMembershipResponse.Pending
+"""The answer to a member that waits: the ranks that its job lacks, and why no generation runs."""
 
 
 def job_message(
@@ -138,7 +90,7 @@ def job_message(
 
 
 def state_number(state: JobState) -> pb.JobState:
-    """Return the number of a state in messages."""
+    """Translate a state into its number in messages."""
     number: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
     return number
 

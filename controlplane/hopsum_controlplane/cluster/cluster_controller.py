@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster: jobs on several switches, their members, and the database that outlives the controller.
+"""The requests to a cluster: they change the database, and are answered from it.
 
-    lifecycle  what happens to a job, pure      job_state_cache, state_store  the database in memory, on disk
-    decision   how its stream goes on, pure     placement  where it goes, pure
-    membership_builder  what a generation is made of, pure      leases  who was heard when      views  what is answered
-    switch_reconciler, switch_reconcilers       one switch; all of them, for jobs over trees
-
-Requests change the database and are answered from it. Switches follow, at once or when `tick` comes by.
+The switches follow the database, at once or at the next `tick`.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopsum_controlplane.cluster import answers, lifecycle, placement
-from hopsum_controlplane.cluster.answers import HeartbeatResult, Joined, Pending
+from hopsum_controlplane.cluster.answers import Pending, state_number
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
@@ -54,10 +49,7 @@ _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
 GRACE_S = 2.0
-"""The requests to a cluster: they change the database, and are answered from it.
-
-The switches follow the database, at once or at the next `tick`.
-"""
+"""Seconds that a member has to be heard again after its connection ended without LEAVE."""
 
 
 class ClusterController:
@@ -223,7 +215,7 @@ class ClusterController:
         """Return where members of a job send to. Raises UnknownJobError, UnauthenticatedError for another's token."""
         return answers.located_message(self._with_token(job, token), self._config)
 
-    def join(self, request: JoinRequest) -> Joined:
+    def join(self, request: JoinRequest) -> pb.JoinResponse:
         """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
 
         Another incarnation takes the rank of the one before, which ends the generation that it was in. A member
@@ -237,7 +229,7 @@ class ClusterController:
             self._note_rejection(request, error)
             raise
 
-    def _join(self, request: JoinRequest) -> Joined:
+    def _join(self, request: JoinRequest) -> pb.JoinResponse:
         request.check()
         with self._cache.changed:
             record = self._with_token(request.job, request.token, request.incarnation)
@@ -260,7 +252,8 @@ class ClusterController:
         # Outside the lock: writing a switch may take seconds, and heartbeats need the lock.
         self._reconcilers.follow(record.name)
         lease_s = self._lease_s(record)
-        return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
+        heartbeat_s = min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE)
+        return pb.JoinResponse(rank=rank, secret=secret, lease_s=lease_s, heartbeat_s=heartbeat_s)
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_generation: int = 0, timeout_s: float = 0.0
@@ -284,15 +277,20 @@ class ClusterController:
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    condition = self._reconcilers.condition(record)
-                    return Pending(record.missing_ranks, record.state, condition, record.gone_ranks, record.reason)
+                    return Pending(
+                        missing_ranks=record.missing_ranks,
+                        state=state_number(record.state),
+                        condition=self._reconcilers.condition(record),
+                        gone_ranks=record.gone_ranks,
+                        reason=record.reason,
+                    )
                 # `wait` gives the lock up: a step by another thread wakes this one.
                 self._cache.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
     def heartbeat(
         self, job: str, rank: int, secret: bytes, *, generation: int = 0, statistics: Mapping[str, float] | None = None
-    ) -> HeartbeatResult:
+    ) -> pb.HeartbeatResponse:
         """Renew a member's lease, and tell it whether `generation`, that it is in (0: none), goes on.
 
         Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
@@ -309,17 +307,23 @@ class ClusterController:
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
 
-    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> HeartbeatResult:
+    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
         """Return the answer to a heartbeat, without one. Raises UnknownJobError and UnauthenticatedError."""
         record, member = self._with_secret(job, rank, secret)
         if member.phase is MemberPhase.LOST:
-            return HeartbeatResult(record.state, 0, self._given_up(record, member))
+            return pb.HeartbeatResponse(state=state_number(record.state), reason=self._given_up(record, member))
         served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
         now = record.generation if served else 0
         lost = tuple(m.rank for m in record.members if served and m.is_worker and m.phase is MemberPhase.LOST)
         # Only a member whose generation is over needs the reason.
         reason = record.reason if generation not in (0, now) else ""
-        return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
+        return pb.HeartbeatResponse(
+            state=state_number(record.state),
+            generation=now,
+            reason=reason,
+            lost_ranks=lost,
+            switch_unreachable=self._reconcilers.unreachable(record) if now else "",
+        )
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         """Let a member go: its switch serves the generation until all its workers have. Harmless when it has left.

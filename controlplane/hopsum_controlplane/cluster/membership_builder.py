@@ -15,7 +15,7 @@ from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, MemberPhase
 from hopsum_controlplane.errors import ClusterConfigError, UnknownJobError
 from hopsum_controlplane.job_spec import ALL_OPS, Job
-from hopsum_controlplane.membership_file import SideChannels, job_membership
+from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_wire.membership import JobMembership
@@ -95,68 +95,47 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
 
 def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    """Return the membership of a generation for a worker or observer in it. An observer's has no side key.
+    """Make the membership of a generation for a worker or observer in it. An observer's has no side key.
 
     Raises UnknownJobError without a generation.
     """
-    made = _membership(record, rank, config)
+    if record.job is None:
+        raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")
+    if record.branches and not record.is_sharded:
+        leaves = [branch.job for branch in record.branches if branch.job is not None]
+        rack = next(number for number, job in enumerate(leaves) if rank in [w.rank for w in job.spec.workers])
+        services, sides = _addresses(record, record.parts, 0, config)
+        tree = TreeJob(record.job, tuple(leaves))
+        made = tree.membership(rack, sides, send_to=services, resume=record.resume)
+    else:
+        first, *further = [_at_shard(record, shard, config) for shard in range(len(record.switches))]
+        made = replace(first, further_shards=tuple(further))
     # An observer asks the switch only, and must not be taken for a worker by the workers' peers.
     return made if rank < MAX_WORKERS else replace(made, side_key=None)
 
 
-def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    if record.job is None:
-        raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")
-    if record.is_sharded:
-        first, *further = [_shard_membership(record, shard, config) for shard in range(len(record.switches))]
-        return replace(first, further_shards=tuple(further))
-    services = {
-        worker.rank: config.switch(switch).service
-        for switch, job in record.parts.items()
-        for worker in job.spec.workers
-    }
-    entered = [
-        member for member in record.members if member.joined_generation == record.generation and member.rank in services
-    ]
-    sides = {m.rank: (m.endpoint.ip, m.side_port) for m in entered if m.side_port is not None}
-    # Side channels of some workers only would leave results that nobody can fetch: all have one, or none.
-    all_sides: SideChannels = sides if len(sides) == len(services) else False
-    if not record.branches:
-        return job_membership(record.job, services, all_sides, resume=record.resume)
-    below = [(branch.switch, branch.job) for branch in record.branches if branch.job is not None]
-    rack = next(number for number, (_, job) in enumerate(below) if rank in [w.rank for w in job.spec.workers])
-    tree = _tree(record.job, [job for _, job in below])
-    return tree.membership(rack, all_sides, send_to=services, resume=record.resume)
-
-
-def _shard_membership(record: JobRecord, shard: int, config: ClusterConfig) -> JobMembership:
-    """Return the membership of a generation at one shard. All shards have the window of the narrowest."""
-    name = record.switches[shard]
+def _at_shard(record: JobRecord, shard: int, config: ClusterConfig) -> JobMembership:
+    """Make the membership of a generation at one shard. All shards have the window of the narrowest."""
+    name, resume = record.switches[shard], record.resume
     # A vector's parts go to all shards in step: a wider window at one of them would not help.
     job = replace(record.parts[name], window=record.window)
-    services = {worker.rank: config.switch(name).service for worker in job.spec.workers}
+    if resume is not None:
+        resume = replace(resume, further_shards=()) if shard == 0 else resume.further_shards[shard - 1]
+    return job_membership(job, *_addresses(record, {name: job}, shard, config), resume=resume)
+
+
+def _addresses(
+    record: JobRecord, parts: Mapping[str, Job], shard: int, config: ClusterConfig
+) -> tuple[dict[int, Address], SideChannels]:
+    """Look up, by rank, the service that each worker of `parts` (by switch) sends to, and its side channel."""
+    services = {
+        worker.rank: config.switch(switch).service for switch, job in parts.items() for worker in job.spec.workers
+    }
     seats = {
         member.rank: member.seats[shard]
         for member in record.members
         if member.joined_generation == record.generation and member.rank in services
     }
     sides = {rank: (seat.endpoint.ip, seat.side_port) for rank, seat in seats.items() if seat.side_port is not None}
-    all_sides: SideChannels = sides if len(sides) == len(services) else False
-    resume = record.resume
-    if resume is not None:
-        resume = replace(resume, further_shards=()) if shard == 0 else resume.further_shards[shard - 1]
-    return job_membership(job, services, all_sides, resume=resume)
-
-
-def _tree(spine: Job, leaves: list[Job]) -> TreeJob:
-    """Return the tree that stands on these switches, from their parts."""
-    downlinks = {leaf.number: leaf.port for leaf in spine.spec.leaves}
-    racks = [
-        LeafGroup(job.spec.workers, job.spec.parent.port, downlinks[job.spec.parent.number])
-        for job in leaves
-        if job.spec.parent is not None
-    ]
-    first = leaves[0].spec
-    tables = {name: getattr(first, name) for name in ("table", "table16", "table6")}
-    spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, **tables)
-    return TreeJob(spec, spine, tuple(leaves))
+    # Side channels of some workers only would leave results that nobody can fetch: all have one, or none.
+    return services, sides if len(sides) == len(services) else False

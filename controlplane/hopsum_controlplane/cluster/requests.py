@@ -21,7 +21,8 @@ from hopsum_controlplane.job_spec import MAX_RANK, MAX_UDP_PORT, JobSpec, Worker
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_wire.membership import MAX_SHARDS
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""The names of jobs, switches, settings and statistics."""
 _VERSION_CHARACTERS = 64
 _MAX_SETTINGS = 32
 _MAX_CODEC_OPTIONS = 4096
@@ -112,7 +113,7 @@ class JobRequest:
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
             raise InvalidRequestError(f"job name {self.name!r:.80}", hint=hint)
         if self.lease_s is not None and not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
@@ -165,7 +166,7 @@ class JobRequest:
             raise InvalidRequestError(what, hint="observers see one switch: leave them out, or use one shard")
 
     def _check_codec(self) -> None:
-        if self.codec and not _NAME.fullmatch(self.codec):
+        if self.codec and not NAME.fullmatch(self.codec):
             hint = "give the name by which the workers' hopsum knows it, such as thc"
             raise InvalidRequestError(f"job {self.name!r}: codec {self.codec!r:.80}", hint=hint)
         if not self.codec_options:
@@ -262,7 +263,7 @@ class JoinRequest:
         if len(self.settings) > _MAX_SETTINGS:
             raise self._wrong(f"{len(self.settings)} settings", f"send at most {_MAX_SETTINGS}")
         for name, value in self.settings.items():
-            if not _NAME.fullmatch(name) or not _SETTING.fullmatch(value):
+            if not NAME.fullmatch(name) or not _SETTING.fullmatch(value):
                 hint = "send short names, and values of at most 256 characters of printable ASCII"
                 raise self._wrong(f"setting {name!r:.80} = {value!r:.80}", hint)
 
@@ -275,7 +276,7 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
     if len(statistics) > most:
         raise InvalidRequestError(f"{len(statistics)} statistics in one heartbeat", hint=f"send at most {most}")
     for name, value in statistics.items():
-        if not _NAME.fullmatch(name) or not math.isfinite(value):
+        if not NAME.fullmatch(name) or not math.isfinite(value):
             raise InvalidRequestError(
                 f"statistic {name!r:.80} = {value!r:.40}", hint="send short names and finite numbers"
             )

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One switch of the cluster: its controller, and the work that the database says is to be done there.
+"""One switch of the cluster: brings it to the state that the database wants.
 
-    no controller   compare the program, adopt what the database says runs here; a switch that forgot has lost its jobs
-    ready           allot a generation, write it in the database, then on the switch, then the job runs
-    in turn         one thing for each job that wants something, then again; a pass ends whatever one job wants (pace)
+    no controller   compare the program, adopt the jobs of the database; a switch that restarted has lost its jobs
+    ready           allot a generation, write it into the database, then on the switch; then the job runs
+    in turn         one thing for each job that wants something, then again, for a bounded number of passes
     over, deleted   remove the entries, confirm, then the database
-    trees           of a job over several switches a reconciler does its part, when the database says that it is next
-    audit           what others changed is repaired; a job that lost entries is over first (rule E1)
+    trees           a reconciler does its part of a job over several switches when the database says that it is next
+    audit           entries that others changed are repaired; a job that lost entries is over first (rule E1)
     probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
-    forward         where the switch is to be one for its workers' other frames too: see forwarding
+    forward         layer-2 forwarding for its workers' other frames, see `forwarding`
 
-All of it can be broken off anywhere: the database says what may stand, and the next attempt goes on from there. After
-an error of which it is not known what it left, the controller is forgotten, and made anew from the database. Where a
-switch
-does not run the program, its jobs are over before it is given that again: their workers need not wait for it.
+Every step can be interrupted: the database says which entries may be on the switch, and the next attempt continues
+from there. After an error that leaves an unknown part, the switch's controller is forgotten, and made anew from the
+database. Where a switch does not run the program, its jobs are over before the program is pushed: their workers need
+not wait for the push.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from hopsum_controlplane.audit import AdoptionStatus, Audit, ForeignGeneration
+from hopsum_controlplane.audit import Audit, ForeignGeneration
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.forwarding import L2Forwarding
@@ -174,23 +174,7 @@ PROBE_S = 1.0
 _PASSES = 4
 """The number of passes through all jobs before the next question to the switch."""
 _PATIENCE_S = 1.0
-"""One switch of the cluster: brings it to the state that the database wants.
-
-    no controller   compare the program, adopt the jobs of the database; a switch that restarted has lost its jobs
-    ready           allot a generation, write it into the database, then on the switch; then the job runs
-    in turn         one thing for each job that wants something, then again, for a bounded number of passes
-    over, deleted   remove the entries, confirm, then the database
-    trees           a reconciler does its part of a job over several switches when the database says that it is next
-    audit           entries that others changed are repaired; a job that lost entries is over first (rule E1)
-    probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
-    forward         layer-2 forwarding for its workers' other frames, see `forwarding`
-
-Every step can be interrupted: the database says which entries may be on the switch, and the next attempt continues
-from there. After an error that leaves an unknown part, the switch's controller is forgotten, and made anew from the
-database. Where a switch does not run the program, its jobs are over before the program is pushed: their workers need
-not wait for the push.
-"""
-
+"""The wait for a busy switch, before its counters are left out of an answer."""
 
 MayRemove = Callable[[str, Sequence[str]], bool]
 
@@ -536,7 +520,7 @@ class SwitchReconciler:
         self._cache.observe_generation(generations.last)
         # What the database says runs here, and the switch has lost, is over by rule E1.
         for adoption in controller.adoptions.values():
-            if adoption.status is AdoptionStatus.LOST:
+            if adoption.lost:
                 self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
         for record in self._cache.records(name):
             # Nobody was told of a generation in INSTALLING: ending it costs no worker anything.

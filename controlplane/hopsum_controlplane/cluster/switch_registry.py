@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Network
-from typing import NamedTuple
 
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import RegisteredSwitch
-from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.cluster.requests import NAME, JobRequest
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.devices.device import Device
@@ -39,80 +37,56 @@ from hopsum_controlplane.errors import (
     UnauthenticatedError,
 )
 from hopsum_controlplane.job_spec import MAX_UDP_PORT, SwitchEndpoint
+from hopsum_wire.control import control_pb2 as pb
 
 PORT = 1
 """The switch port behind which all workers are: a UDP port of the embedded switch."""
 KEPT_REPLACED = 16
 """The number of processes that had a switch's name that are remembered, the last ones."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_ADDRESS = 128
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RegistrationRequest:
-    """A switch as it offers itself; the fields are those of SwitchConfig.
-
-    incarnation: 16 bytes that its process drew once. service: IPv4 address and UDP port that workers send to.
-    """
-
-    name: str
-    incarnation: bytes
-    address: str
-    mac: str
-    ip: str
-    service: tuple[str, int]
-    slots: int
-    device_id: int = 0
-
-    def config(self) -> SwitchConfig:
-        """Return its configuration. Raises InvalidRequestError naming the first thing that is wrong."""
-        who = f"switch {self.name!r:.80}"
-        if not _NAME.fullmatch(self.name):
-            hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
-            raise InvalidRequestError(f"switch name {self.name!r:.80}", hint=hint)
-        if len(self.incarnation) != INCARNATION_BYTES:
-            what = f"{who}: an incarnation of {len(self.incarnation)} bytes"
-            raise InvalidRequestError(what, hint=f"it is {INCARNATION_BYTES} random bytes")
-        host, _, port = self.address.rpartition(":")
-        if not (host and port.isascii() and port.isdecimal() and 1 <= int(port) <= MAX_UDP_PORT):
-            hint = "it is HOST:PORT of the switch's P4Runtime server"
-            raise InvalidRequestError(f"{who}: address {self.address!r:.{_MAX_ADDRESS}}", hint=hint)
-        if len(self.address) > _MAX_ADDRESS or not 1 <= self.service[1] <= MAX_UDP_PORT:
-            what = f"{who}: workers send to {self.service[0]!r:.40} port {self.service[1]}"
-            raise InvalidRequestError(what, hint=f"ports are 1 .. {MAX_UDP_PORT}")
-        made = SwitchConfig(
-            self.name,
-            "native",
-            self.address,
-            self.device_id,
-            SwitchEndpoint(self.mac, self.ip),
-            (PortRule(PORT, IPv4Network("0.0.0.0/0")),),
-            self.service,
-            slots=self.slots,
-            registered=True,
-        )
-        try:
-            ipv4_to_int(self.service[0])
-            made.check()
-        except ControlPlaneError as error:
-            raise InvalidRequestError(f"{who}: {error.what}", hint=error.hint) from error
-        return made
-
-
-class SwitchLease(NamedTuple):
-    """The times that a registered switch is told, in seconds."""
-
-    lease_s: float
-    heartbeat_s: float
+def _checked(request: pb.RegisterSwitchRequest) -> SwitchConfig:
+    """Make the configuration of a switch that registers. Raises InvalidRequestError naming the first wrong value."""
+    who = f"switch {request.name!r:.80}"
+    if not NAME.fullmatch(request.name):
+        hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
+        raise InvalidRequestError(f"switch name {request.name!r:.80}", hint=hint)
+    if len(request.incarnation) != INCARNATION_BYTES:
+        what = f"{who}: an incarnation of {len(request.incarnation)} bytes"
+        raise InvalidRequestError(what, hint=f"it is {INCARNATION_BYTES} random bytes")
+    host, _, port = request.address.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and 1 <= int(port) <= MAX_UDP_PORT):
+        hint = "it is HOST:PORT of the switch's P4Runtime server"
+        raise InvalidRequestError(f"{who}: address {request.address!r:.{_MAX_ADDRESS}}", hint=hint)
+    service = request.service
+    if len(request.address) > _MAX_ADDRESS or not 1 <= service.udp_port <= MAX_UDP_PORT:
+        what = f"{who}: workers send to {service.ip!r:.40} port {service.udp_port}"
+        raise InvalidRequestError(what, hint=f"ports are 1 .. {MAX_UDP_PORT}")
+    made = SwitchConfig(
+        request.name,
+        "native",
+        request.address,
+        request.device_id,
+        SwitchEndpoint(request.mac, request.ip),
+        (PortRule(PORT, IPv4Network("0.0.0.0/0")),),
+        (service.ip, service.udp_port),
+        slots=request.slots,
+        registered=True,
+    )
+    try:
+        ipv4_to_int(service.ip)
+        made.check()
+    except ControlPlaneError as error:
+        raise InvalidRequestError(f"{who}: {error.what}", hint=error.hint) from error
+    return made
 
 
 class SwitchRegistry:
     """The switches that registered with one controller. Thread-safe.
 
-    Args:
-        config: of the controller. It has the times.
-        monotonic: seconds that never go back.
+    `config` is the controller's, and has the times. `monotonic` gives seconds that never go back.
     """
 
     def __init__(
@@ -131,14 +105,14 @@ class SwitchRegistry:
             # After a start nobody has been heard yet: every known switch has a whole lease to register again.
             self._renew(switch.name)
 
-    def register(self, request: RegistrationRequest) -> SwitchLease:
+    def register(self, request: pb.RegisterSwitchRequest) -> pb.RegisterSwitchResponse:
         """Take a switch, or renew its lease. The same process that asks again gets the same answer.
 
         Raises InvalidRequestError: it does not fit, its name is taken, or its P4Runtime server does not answer.
         UnauthenticatedError: another process has taken its name over. ResourceExhaustedError: ask again.
         StoreError. Nothing has changed then.
         """
-        config = request.config()
+        config = _checked(request)
         with self._announced(request.name):
             known = self._cache.switch(request.name)
             if known is None or known.incarnation != request.incarnation:
@@ -147,7 +121,7 @@ class SwitchRegistry:
                 what = f"switch {request.name!r} is at {known.config.address}, and now at {config.address}"
                 raise InvalidRequestError(what, hint="a process that starts anew draws a new incarnation")
             self._renew(request.name)
-        return SwitchLease(self._config.lease_s, self._config.heartbeat_s)
+        return pb.RegisterSwitchResponse(lease_s=self._config.lease_s, heartbeat_s=self._config.heartbeat_s)
 
     def deregister(self, name: str, incarnation: bytes) -> tuple[str, ...]:
         """Let a switch go, and return the jobs that have a place there. Harmless when that is done, or it was replaced.

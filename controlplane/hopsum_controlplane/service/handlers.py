@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a call to its answer, whatever the call is.
+"""The way of every call to its answer, and the calls that may be in progress.
 
-The token comes first: a call without one that may pass is refused before its message is read. The message has to come
-within MESSAGE_S, the answer within ANSWER_S, and each reply has to be taken within SEND_S. What an answer raises
-becomes a status with one message. What it should not raise becomes INTERNAL, whose reason stands in the log and not in
-the answer.
+The token comes first: a call without one that may pass is refused before its message is read. Calls with tokens that
+nobody has are few at a time, in all and from each address, so that a worker whose job is gone still hears why. Each
+token has a bound of its own: its holder cannot use up the calls of others. The message has to come within MESSAGE_S,
+the answer within ANSWER_S, and each reply has to be taken within SEND_S. An error of the control plane becomes a
+status with its message. Any other error becomes INTERNAL, and its reason is in the log, not in the answer.
 """
 
 from __future__ import annotations
@@ -122,14 +123,7 @@ class Call:
 Answer = Callable[[Any, Call], AsyncGenerator[bytes, None]]
 """Yields one reply, or those of a stream, serialized, given a message."""
 Admit = Callable[[str, Call], AbstractContextManager[None]]
-"""The way of every call to its answer, and the calls that may be in progress.
-
-The token comes first: a call without one that may pass is refused before its message is read. Calls with tokens that
-nobody has are few at a time, in all and from each address, so that a worker whose job is gone still hears why. Each
-token has a bound of its own: its holder cannot use up the calls of others. The message has to come within MESSAGE_S,
-the answer within ANSWER_S, and each reply has to be taken within SEND_S. An error of the control plane becomes a
-status with its message. Any other error becomes INTERNAL, and its reason is in the log, not in the answer.
-"""
+"""Lets a call of a method pass for a block, or raises. It sees the token, and no message."""
 
 
 class Lane:

@@ -11,21 +11,20 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from hopsum_controlplane.cluster.answers import HeartbeatResult, Pending, state_number
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.service.event_loop import Bell
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, given
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.membership import MAX_SHARDS, format_membership
+from hopsum_wire.membership import MAX_SHARDS, JobMembership, format_membership
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -99,14 +98,10 @@ class Workers:
 
     def _join(self, request: Any, call: Call) -> Any:
         try:
-            joined = self._controller.join(join_request(request, call.token))
-        except (
-            ResourceExhaustedError
-        ) as error:  # its own status says "later", and later is not sooner than somebody leaves
+            return self._controller.join(join_request(request, call.token))
+        except ResourceExhaustedError as error:
+            # The status of this class asks to try again later. A full job has no rank until a worker leaves.
             raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
-        return pb.JoinResponse(
-            rank=joined.rank, secret=joined.secret, lease_s=joined.lease_s, heartbeat_s=joined.heartbeat_s
-        )
 
     async def _await_membership(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
@@ -118,11 +113,13 @@ class Workers:
             found = self._controller.await_membership(
                 request.job, request.rank, secret, known_generation=request.known_generation, timeout_s=0.0
             )
-            if not isinstance(found, Pending):
-                return bytes(pb.AwaitMembershipResponse(membership=format_membership(found)).SerializeToString())
-            if loop.time() < until_s and not self._closing:
+            if isinstance(found, JobMembership):
+                reply = pb.AwaitMembershipResponse(membership=format_membership(found))
+            elif loop.time() < until_s and not self._closing:
                 return None
-            return bytes(pending_message(found, 0.0).SerializeToString())
+            else:
+                reply = pb.AwaitMembershipResponse(pending=found)
+            return bytes(reply.SerializeToString())
 
         # Listen before the first look: a step between look and wait would be missed otherwise.
         with self._bell.listening(request.job) as event:
@@ -133,17 +130,15 @@ class Workers:
     def _heartbeat(self, request: Any, call: Call) -> Any:
         statistics = dict(request.statistics)
         secret = _secret(call.token)
-        return beat_message(
-            self._controller.heartbeat(
-                request.job, request.rank, secret, generation=request.generation, statistics=statistics
-            )
+        return self._controller.heartbeat(
+            request.job, request.rank, secret, generation=request.generation, statistics=statistics
         )
 
     async def _attend(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         job, rank, secret, generation = request.job, request.rank, _secret(call.token), request.generation
-        told: HeartbeatResult | None = None
+        told: pb.HeartbeatResponse | None = None
 
-        def look() -> HeartbeatResult:
+        def look() -> pb.HeartbeatResponse:
             return self._controller.member_status(job, rank, secret, generation=generation)
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
@@ -160,10 +155,12 @@ class Workers:
                         return
                     raise
                 if beat != told:
-                    yield bytes(beat_message(beat).SerializeToString())
-                    generation = beat.generation or generation
-                    # The reason is told once for each generation that ended.
-                    told = replace(beat, reason="") if beat.generation else beat
+                    yield bytes(beat.SerializeToString())
+                    told = beat
+                    if beat.generation:
+                        generation = beat.generation
+                        # The reason is told once for each generation that ended.
+                        told.reason = ""
                 await event.wait()
 
     async def _leave(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
@@ -256,28 +253,3 @@ def _report(message: Any) -> Report:
     further = tuple(_report(each) for each in islice(message.further, MAX_SHARDS))
     positions = (message.generation, message.delivered_to, message.submitted_to)
     return Report(*positions, held, message.allreduces_begun, further_shards=further)
-
-
-def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipResponse:
-    """Make the answer to a worker that waits for a generation."""
-    return pb.AwaitMembershipResponse(
-        pending=pb.AwaitMembershipResponse.Pending(
-            missing_ranks=pending.missing_ranks,
-            again_s=again_s,
-            state=state_number(pending.state),
-            condition=pending.condition,
-            gone_ranks=pending.gone_ranks,
-            reason=pending.reason,
-        )
-    )
-
-
-def beat_message(beat: HeartbeatResult) -> pb.HeartbeatResponse:
-    """Make the answer to a heartbeat."""
-    return pb.HeartbeatResponse(
-        state=state_number(beat.state),
-        generation=beat.generation,
-        reason=beat.reason,
-        lost_ranks=beat.lost_ranks,
-        switch_unreachable=beat.switch_unreachable,
-    )

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from hopsum_controlplane.cluster.requests import JobRequest, printable
-from hopsum_controlplane.cluster.switch_registry import RegistrationRequest
 from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
 from hopsum_controlplane.service.access import AdminAuth, SwitchAuth
 from hopsum_controlplane.service.audit_log import AuditLog
@@ -189,8 +188,7 @@ class Switches:
             yield
 
     def _register(self, request: Any, call: Call) -> Any:
-        made = self._controller.registry.register(registration_request(request))
-        return pb.RegisterSwitchResponse(lease_s=made.lease_s, heartbeat_s=made.heartbeat_s)
+        return self._controller.registry.register(request)
 
     def _deregister(self, request: Any, call: Call) -> Any:
         return pb.DeregisterSwitchResponse(jobs=self._controller.registry.deregister(request.name, request.incarnation))
@@ -216,18 +214,4 @@ def job_request(message: Any) -> JobRequest:
         shards=message.shards or len(message.shard_switches) or 1,
         shard_switches=tuple(message.shard_switches),
         hosts=message.hosts,
-    )
-
-
-def registration_request(message: Any) -> RegistrationRequest:
-    """Make the value of a switch's registration."""
-    return RegistrationRequest(
-        name=message.name,
-        incarnation=message.incarnation,
-        address=message.address,
-        mac=message.mac,
-        ip=message.ip,
-        service=(message.service.ip, message.service.udp_port),
-        slots=message.slots,
-        device_id=message.device_id,
     )

@@ -17,8 +17,8 @@ from hopsum_controlplane.cluster import (
     UndecidedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.answers import HeartbeatResult
 from hopsum_ptf.fake_device import FakeDevice
+from hopsum_wire.control import control_pb2 as pb
 
 from .world import Cluster, Worker, enter, state_of, switch_config
 
@@ -46,7 +46,7 @@ def restored(cluster: Cluster, content: bytes, folder: Path) -> Cluster:
     return other
 
 
-def beat(cluster: Cluster, worker: Worker) -> HeartbeatResult:
+def beat(cluster: Cluster, worker: Worker) -> pb.HeartbeatResponse:
     assert worker.joined is not None
     return cluster.controller.heartbeat(worker.job, worker.rank, worker.joined.secret, generation=worker.generation)
 

@@ -10,7 +10,6 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     ClusterConfigError,
-    HeartbeatResult,
     JobState,
     JoinRequest,
     Pending,
@@ -21,9 +20,10 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_wire.control import control_pb2 as pb
 
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, device_of, state_of
+from .world import LEASE_S, Cluster, beat_of, device_of, state_of
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -75,7 +75,7 @@ def test_a_switch_that_refuses_is_asked_again(cluster: Cluster) -> None:
     crew[1].join()
     pending = crew[0].membership()
     assert isinstance(pending, Pending)
-    assert (pending.missing_ranks, pending.state) == ((), JobState.FORMING)
+    assert (list(pending.missing_ranks), pending.state) == ([], pb.JOB_STATE_FORMING)
     assert "ALREADY_EXISTS" in pending.condition
     other = cluster.run("other")  # the switch has no problem, only the job
     cluster.clock.sleep(1)
@@ -93,7 +93,7 @@ def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
         SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*keeps trying"
     ):
         cluster.controller.delete_job("job")
-    assert crew[0].beat() == HeartbeatResult(JobState.ENDING, 0, "the job was deleted")
+    assert crew[0].beat() == beat_of(JobState.ENDING, 0, "the job was deleted")
     with pytest.raises(SwitchUnavailableError):
         cluster.controller.delete_job("job")
     device.repair()
@@ -183,7 +183,7 @@ def test_workers_hear_that_their_switch_is_not_reached(
         assert switch.condition.startswith("nobody answers" if text else "odd")
         beat = crew[0].beat()
     assert beat.switch_unreachable == text
-    assert (beat.state, beat.generation) == (JobState.RUNNING, crew[0].generation), "sums may go on"
+    assert (beat.state, beat.generation) == (pb.JOB_STATE_RUNNING, crew[0].generation), "sums may go on"
     cluster.clock.sleep(2)
     cluster.controller.tick()
     assert crew[0].beat().switch_unreachable == ""

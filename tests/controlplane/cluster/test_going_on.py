@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane.cluster import (
-    HeartbeatResult,
     InvalidRequestError,
     JobState,
     MemberPhase,
-    Pending,
     UnauthenticatedError,
 )
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import parse_membership
 
-from .world import LEASE_S, Cluster, Worker, device_of, enter, phase_of, state_of
+from .world import LEASE_S, Cluster, Worker, beat_of, device_of, enter, pending_of, phase_of, state_of
 
 NOBODY_NEW = {"start": None, "start_generation": 0, "allreduces": None, "replaced": []}
 
@@ -69,7 +68,7 @@ def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
     first, second = cluster.run()
     second.start_again()
     why = "rank 1 was started again, at 10.0.1.2:4001"
-    assert first.membership() == Pending((0,), JobState.FORMING, reason=why)
+    assert first.membership() == pending_of((0,), JobState.FORMING, reason=why)
     first.join(report=Report(first.generation, 40, 60, ((30, 45),), 3))
     document = document_of(first)
     expected = {"start": 60, "start_generation": document["generation"], "allreduces": 3, "replaced": [1]}
@@ -86,7 +85,7 @@ def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     second.join()
     generation = cluster.controller.job("job").generation
     assert first.join(report=before) == once
-    assert first.membership() != Pending((), JobState.RUNNING)
+    assert first.membership() != pending_of((), JobState.RUNNING)
     assert first.join(report=before) == once  # late, from before the generation
     assert cluster.controller.job("job").generation == generation
     with pytest.raises(
@@ -100,9 +99,9 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     generation, actual = first.generation, cluster.installed_entries()
     pass_a_lease(cluster, first, third)
-    assert first.beat() == HeartbeatResult(JobState.RUNNING, generation, "", (1,))
+    assert first.beat() == beat_of(JobState.RUNNING, generation, "", (1,))
     why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
-    assert second.beat() == HeartbeatResult(JobState.RUNNING, 0, why)
+    assert second.beat() == beat_of(JobState.RUNNING, 0, why)
     with pytest.raises(UnauthenticatedError, match="evicted"):
         second.membership()
     second.leave()  # it closes
@@ -113,7 +112,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
         MemberPhase.IN,
     ]
     cluster.start()
-    assert first.beat() == HeartbeatResult(JobState.RUNNING, generation, "", (1,))
+    assert first.beat() == beat_of(JobState.RUNNING, generation, "", (1,))
     assert document_of(first)["workers"][1]["rank"] == 1
     second.start_again()
     assert "rank 1 was started again" in first.beat().reason
@@ -132,7 +131,7 @@ def test_rounds_run_out(cluster: Cluster) -> None:
     first.beat(position=2 * most)  # of no generation
     first.generation = old
     beat = first.beat(position=most + 16)
-    assert (beat.state, beat.generation) == (JobState.CHANGING, 0)
+    assert (beat.state, beat.generation) == (pb.JOB_STATE_CHANGING, 0)
     assert beat.reason == (
         "rank 0 has used 3221225473 of the 4294967296 rounds that a slot has in a generation: they begin anew in "
         "another"

@@ -11,10 +11,8 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
-    HeartbeatResult,
     InvalidRequestError,
     JobState,
-    Pending,
     UnauthenticatedError,
     UnknownJobError,
 )
@@ -24,15 +22,15 @@ from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import parse_membership
 
 from .conftest import MakeCluster
-from .world import LEASE_S, TABLE, Cluster, device_of, state_of, switch_config
+from .world import LEASE_S, TABLE, Cluster, beat_of, device_of, pending_of, state_of, switch_config
 
 
 def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     first, second = cluster.make(table=TABLE, quorum=1)
     joined = first.join()
     assert (joined.rank, joined.lease_s, joined.heartbeat_s) == (0, LEASE_S, 2.0)
-    assert first.membership() == Pending((1,), JobState.FORMING, gone_ranks=(1,))
-    assert first.beat() == HeartbeatResult(JobState.FORMING, 0, "")
+    assert first.membership() == pending_of((1,), JobState.FORMING, gone_ranks=(1,))
+    assert first.beat() == beat_of(JobState.FORMING, 0, "")
     second.join()
     document = first.membership()
     assert isinstance(document, dict)
@@ -44,14 +42,14 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
         (("10.0.1.2", 4001), 5001),
     ]
     cluster.check()
-    assert first.beat(retransmits=3.0) == HeartbeatResult(JobState.RUNNING, found.generation, "")
+    assert first.beat(retransmits=3.0) == beat_of(JobState.RUNNING, found.generation, "")
     view = cluster.controller.job("job")
     assert (state_of(view), view.generation, [*view.missing_ranks]) == (JobState.RUNNING, found.generation, [])
     assert view.members[0].statistics == {"retransmits": 3.0}
     assert set(view.counters.values()) == {0}
     first.leave()
     cluster.check()
-    assert first.beat() == HeartbeatResult(JobState.RUNNING, found.generation, "")
+    assert first.beat() == beat_of(JobState.RUNNING, found.generation, "")
     second.leave()
     assert state_of(cluster.controller.job("job")) is JobState.FORMING
     assert not cluster.controller.job("job").members
@@ -76,14 +74,14 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     cluster.clock.sleep(1)
     cluster.controller.tick()
     reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
-    assert first.beat() == HeartbeatResult(JobState.FORMING, 0, reason)
+    assert first.beat() == beat_of(JobState.FORMING, 0, reason)
     why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
-    assert second.beat() == HeartbeatResult(JobState.FORMING, 0, why)
+    assert second.beat() == beat_of(JobState.FORMING, 0, why)
     with pytest.raises(
         UnauthenticatedError, match="evicted: nothing was heard of it for 10 s; close, and connect again"
     ):
         second.membership()
-    assert first.membership() == Pending((0, 1), JobState.FORMING, gone_ranks=(1,), reason=reason)
+    assert first.membership() == pending_of((0, 1), JobState.FORMING, gone_ranks=(1,), reason=reason)
     cluster.check()
     for changes in ({}, {"report": None}):
         with pytest.raises(UnauthenticatedError, match="silent for its lease; close, connect again, and take"):
@@ -93,7 +91,7 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     for worker in crew:
         assert isinstance(worker.membership(), dict)
     assert first.generation > old
-    assert first.beat() == HeartbeatResult(JobState.RUNNING, first.generation, "")
+    assert first.beat() == beat_of(JobState.RUNNING, first.generation, "")
     cluster.check()
 
 

@@ -21,10 +21,10 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable
-from hopsum_controlplane.cluster.switch_registry import RegistrationRequest
 from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_ptf.fake_device import FakeDevice
+from hopsum_wire.control import control_pb2 as pb
 
 from .test_shard_jobs import join
 from .world import LEASE_S, Cluster, Worker, state_of, switch_config
@@ -51,7 +51,7 @@ class Hosts:
 
         return connect
 
-    def offer(self, host: int, life: int = 0, **changes: Any) -> RegistrationRequest:
+    def offer(self, host: int, life: int = 0, **changes: Any) -> pb.RegisterSwitchRequest:
         """Return the offer of a host's switch, in one of the lives of its process."""
         values: dict[str, Any] = {
             "name": f"host{host}",
@@ -59,10 +59,10 @@ class Hosts:
             "address": f"10.0.0.{host}:{9000 + life}",
             "mac": f"02:00:00:00:01:{host:02x}",
             "ip": f"10.0.0.{host}",
-            "service": (f"10.0.0.{host}", 5000 + life),
+            "service": pb.Endpoint(ip=f"10.0.0.{host}", udp_port=5000 + life),
             "slots": 64,
         }
-        return RegistrationRequest(**{**values, **changes})
+        return pb.RegisterSwitchRequest(**{**values, **changes})
 
     def start(self, host: int, life: int = 0, **changes: Any) -> FakeDevice:
         """Start a host's switch, and let it register."""
@@ -200,8 +200,8 @@ def test_an_address_that_does_not_answer_is_refused_and_nothing_is_kept(hosts: H
         ({"incarnation": b"short"}, "an incarnation of 5 bytes"),
         ({"address": "10.0.0.9"}, "address '10.0.0.9'; it is HOST:PORT"),
         ({"address": "10.0.0.9:70000"}, "address '10.0.0.9:70000'"),
-        ({"service": ("10.0.0.9", 0)}, "port 0; ports are 1 .. 65535"),
-        ({"service": ("nowhere", 5000)}, "nowhere"),
+        ({"service": pb.Endpoint(ip="10.0.0.9")}, "port 0; ports are 1 .. 65535"),
+        ({"service": pb.Endpoint(ip="nowhere", udp_port=5000)}, "nowhere"),
         ({"mac": "02:00"}, "02:00"),
         ({"ip": "10.0.0"}, "10.0.0"),
         ({"slots": 0}, "0 slots; a switch has 1 .. 2048"),

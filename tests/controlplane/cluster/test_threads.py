@@ -12,9 +12,10 @@ from hopsum_controlplane.cluster import JobState, Pending
 from hopsum_controlplane.cluster.switch_reconciler import LONGEST_S
 from hopsum_controlplane.entries import Update
 from hopsum_ptf.fake_device import FakeDevice
+from hopsum_wire.control import control_pb2 as pb
 
 from .conftest import MakeCluster
-from .world import Cluster, Worker, enter, state_of, switch_config
+from .world import Cluster, Worker, enter, pending_of, state_of, switch_config
 
 WAIT_S = 60.0
 
@@ -120,8 +121,8 @@ def test_nobody_waits_for_a_slow_switch(make_cluster: MakeCluster) -> None:
 def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: list[Worker]) -> None:
     """Do what must not wait while the switch of `crew` does not answer."""
     assert slow.waiting.wait(WAIT_S)
-    assert crew[0].beat().state is JobState.INSTALLING
-    assert crew[0].membership() == Pending((), JobState.INSTALLING)
+    assert crew[0].beat().state == pb.JOB_STATE_INSTALLING
+    assert crew[0].membership() == pending_of((), JobState.INSTALLING)
     other[0].start_again()
     other[1].join()
     assert isinstance(other[0].membership(), dict)

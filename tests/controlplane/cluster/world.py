@@ -13,10 +13,8 @@ from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.cluster import (
     ClusterConfig,
     ClusterController,
-    HeartbeatResult,
     JobRequest,
     JobState,
-    Joined,
     JoinRequest,
     MemberPhase,
     Pending,
@@ -24,6 +22,7 @@ from hopsum_controlplane.cluster import (
     StateStore,
     SwitchConfig,
 )
+from hopsum_controlplane.cluster.answers import state_number
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.devices.device import Device
@@ -62,6 +61,16 @@ def tree_configs(**options: Any) -> tuple[SwitchConfig, ...]:
     )
 
 
+def beat_of(state: JobState, generation: int, reason: str, lost: tuple[int, ...] = ()) -> pb.HeartbeatResponse:
+    """Make the answer to a heartbeat."""
+    return pb.HeartbeatResponse(state=state_number(state), generation=generation, reason=reason, lost_ranks=lost)
+
+
+def pending_of(missing: tuple[int, ...], state: JobState, **more: Any) -> Pending:
+    """Make the answer to a member that waits."""
+    return Pending(missing_ranks=missing, state=state_number(state), **more)
+
+
 @dataclass
 class Worker:
     """One worker of a job, in all its lives."""
@@ -71,7 +80,7 @@ class Worker:
     token: str = field(repr=False)
     rank: int
     lives: int = 0
-    joined: Joined | None = None
+    joined: pb.JoinResponse | None = None
     generation: int = 0
     held: tuple[tuple[int, int], ...] = ()
     """The results that it reports of a generation that is over."""
@@ -95,13 +104,13 @@ class Worker:
         }
         return JoinRequest(**{**values, **changes})
 
-    def start_again(self) -> Joined:
+    def start_again(self) -> pb.JoinResponse:
         """Join as a worker that knows nothing any more."""
         self.lives += 1
         self.generation = 0
         return self.join()
 
-    def join(self, **changes: Any) -> Joined:
+    def join(self, **changes: Any) -> pb.JoinResponse:
         """Join, with a report where the generation that it knows is over."""
         if self.generation and self.is_over() and "report" not in changes:
             changes["report"] = self.report()
@@ -125,7 +134,7 @@ class Worker:
         self.generation = found.generation
         return membership_document(found)
 
-    def beat(self, **statistics: float) -> HeartbeatResult:
+    def beat(self, **statistics: float) -> pb.HeartbeatResponse:
         return self.cluster.controller.heartbeat(
             self.job, self.rank, self.secret, generation=self.generation, statistics=statistics
         )

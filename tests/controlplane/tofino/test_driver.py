@@ -277,7 +277,7 @@ def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
     controller = SwitchController(device, ENDPOINT)
     job = controller.create_job(make_spec())
     again = SwitchController(device, controller.switch, adopt=[job])
-    assert [adoption.status.value for adoption in again.adoptions.values()] == ["running"]
+    assert [adoption.lost for adoption in again.adoptions.values()] == [False]
     device.write([Modify(half_word(device, c0=3, c1=4))])
     assert len(device.entities) == 1034
     assert again.audit().clean, "does not look at half-words"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, job_membership
-from hopsum_controlplane.cluster.answers import HeartbeatResult, Joined, Pending
+from hopsum_controlplane.cluster.answers import Pending, state_number
 from hopsum_controlplane.cluster.decision import decide
 from hopsum_controlplane.cluster.records import JobState
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
@@ -85,7 +85,7 @@ class Desk:
         codec = {"codec": self.codec, "codec_options": self.codec_options}
         return pb.LocateResponse(send_to=at, workers=self.workers, **codec)
 
-    def join(self, request: JoinRequest) -> Joined:
+    def join(self, request: JoinRequest) -> pb.JoinResponse:
         self.before("join")
         self._admit(request.job, request.token)
         request.check()
@@ -103,7 +103,7 @@ class Desk:
             if len(self.waiting) == self.workers:
                 self._begin()
             self._stepped()
-        return Joined(rank, secret, 60.0, self.heartbeat_s)
+        return pb.JoinResponse(rank=rank, secret=secret, lease_s=60.0, heartbeat_s=self.heartbeat_s)
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_generation: int, timeout_s: float
@@ -115,12 +115,13 @@ class Desk:
             if self.membership is None:
                 missing = tuple(rank for rank in range(self.workers) if rank not in self.waiting)
                 gone = tuple(rank for rank in missing if rank not in self.members)
-                return Pending(missing, JobState.FORMING, gone_ranks=gone, reason=self.over)
+                state = state_number(JobState.FORMING)
+                return Pending(missing_ranks=missing, state=state, gone_ranks=gone, reason=self.over)
             return self.membership
 
     def heartbeat(
         self, job: str, rank: int, secret: bytes, *, generation: int, statistics: Mapping[str, float]
-    ) -> HeartbeatResult:
+    ) -> pb.HeartbeatResponse:
         self.before("heartbeat")
         with self.changed:
             self._know(job, rank, secret)
@@ -128,12 +129,17 @@ class Desk:
             self.changed.notify_all()
         return self.member_status(job, rank, secret, generation=generation)
 
-    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int) -> HeartbeatResult:
+    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int) -> pb.HeartbeatResponse:
         with self.changed:
             self._know(job, rank, secret)
             state, serves = (JobState.RUNNING, self.generation) if self.membership else (JobState.FORMING, 0)
             unreachable = self.unreachable if serves else ""
-            return HeartbeatResult(state, serves, self.over if generation else "", switch_unreachable=unreachable)
+            return pb.HeartbeatResponse(
+                state=state_number(state),
+                generation=serves,
+                reason=self.over if generation else "",
+                switch_unreachable=unreachable,
+            )
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         with self.changed:

@@ -61,9 +61,7 @@ def test_an_agent_that_fails_says_so_though_nobody_closes_it(
     _close(jobs)
 
 
-def test_an_exit_without_an_error_is_no_failure(
-    controller: Controller, desk: tuple[ClusterController, str]
-) -> None:
+def test_an_exit_without_an_error_is_no_failure(controller: Controller, desk: tuple[ClusterController, str]) -> None:
     cluster, token = desk
     jobs = controller.connect_all("train", token)
 
