@@ -90,36 +90,26 @@ Entity = TableEntry | DefaultAction | MulticastGroup
 
 
 @dataclass(frozen=True)
-class Insert:
-    """Add an entity that is not there."""
+class _Change:
+    """A change of one entity on a switch."""
 
     entity: Entity
 
     def __str__(self) -> str:
-        """Return the change in words."""
-        return f"insert {self.entity}"
+        """Return the change in words, such as "insert ENTITY"."""
+        return f"{type(self).__name__.lower()} {self.entity}"
 
 
-@dataclass(frozen=True)
-class Modify:
-    """Replace an entity that is there."""
-
-    entity: Entity
-
-    def __str__(self) -> str:
-        """Return the change in words."""
-        return f"modify {self.entity}"
+class Insert(_Change):
+    """The addition of an entity that is not on the switch."""
 
 
-@dataclass(frozen=True)
-class Delete:
-    """Remove an entity that is there."""
+class Modify(_Change):
+    """The replacement of an entity that is on the switch."""
 
-    entity: Entity
 
-    def __str__(self) -> str:
-        """Return the change in words."""
-        return f"delete {self.entity}"
+class Delete(_Change):
+    """The removal of an entity that is on the switch."""
 
 
 Update = Insert | Modify | Delete

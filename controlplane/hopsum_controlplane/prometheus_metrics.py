@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_wire import Drop, Event, Op
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
-
-if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 MAX_MEMBERS: Final = 1024
 CONDITION_REASONS: Final = ("unreachable", "not_primary", "other_program", "store", "undecided", "other")

@@ -22,7 +22,7 @@ from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
-from hopsum_controlplane.entries import DefaultAction, Delete, Insert, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.tables import address, admit, forward, lookup, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
@@ -118,13 +118,12 @@ def test_a_write_error_names_the_update(start: Start) -> None:
     assert [(failure.position, failure.code) for failure in error.value.failures] == [(3, "NOT_FOUND")]
 
 
-def test_forwarding_and_defaults(start: Start) -> None:
+def test_forwarding(start: Start) -> None:
     device = start()
     entries = [*forward.broadcast([1, 2, 3]), *forward.l2({"02:00:00:00:01:01": 1})]
     device.write([Insert(entry) for entry in entries])
     assert device.read_groups() == [entries[0]]
     assert {str(entry) for entry in device.read_table("l2")} == {str(entry) for entry in entries[1:]}
-    assert device.read_default("l2") == DefaultAction("l2", "no_route")
 
 
 def test_pushing_again_forgets_everything(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hopsum_controlplane.bfruntime.bfrt_messages import CLASSES, UpdateType
 from hopsum_controlplane.bfruntime.bfrt_schema import COUNTER_INDEX, PACKETS, PRIORITY, BfrtField, BfrtSchema, BfrtTable
-from hopsum_controlplane.entries import DefaultAction, MulticastGroup, Replica, TableEntry, replica_order
+from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry, replica_order
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import check_match_types, checked
@@ -35,51 +35,46 @@ class BfrtEncoding:
         self.p4info: P4Info = schema.p4info()
         self._match_tables = {table.id: schema.table(f"pipe.{table.name}") for table in self.p4info.tables}
 
-    def entry(self, entity: TableEntry | DefaultAction) -> Any:
+    def entry(self, entity: TableEntry) -> Any:
         """Encode an entry of a program's table. Raises as encode_update does."""
         message = CLASSES["TableEntry"]()
         self._fill(message, entity)
         return message
 
-    def update(self, kind: UpdateType, entity: TableEntry | DefaultAction) -> Any:
+    def update(self, kind: UpdateType, entity: TableEntry) -> Any:
         """Encode an update of an entry of a program's table. Raises as encode_update does."""
         # With protobuf in Python a copy of a message costs more than to fill it.
         message = CLASSES["Update"](type=kind)
         self._fill(message.entity.table_entry, entity)
         return message
 
-    def _fill(self, message: Any, entity: TableEntry | DefaultAction) -> None:
+    def _fill(self, message: Any, entity: TableEntry) -> None:
         table = self.p4info.tables[entity.table]
         message.table_id = table.id
-        if isinstance(entity, DefaultAction):
-            message.is_default_entry = True
-        else:
-            check_match_types(table.keys, entity.table)
-            for key, value in checked(table.keys, entity.match, entity):
-                field = message.key.fields.add(field_id=key.id)
-                if key.exact:
-                    field.exact.value = _whole(value, key.bits)
-                else:
-                    field.ternary.value = _whole(value, key.bits)
-                    field.ternary.mask = _whole((1 << key.bits) - 1, key.bits)
-            if priority := self._match_tables[table.id].keys.get(PRIORITY):
-                message.key.fields.add(field_id=priority.id).exact.value = _whole(0, priority.bits)
+        check_match_types(table.keys, entity.table)
+        for key, value in checked(table.keys, entity.match, entity):
+            field = message.key.fields.add(field_id=key.id)
+            if key.exact:
+                field.exact.value = _whole(value, key.bits)
+            else:
+                field.ternary.value = _whole(value, key.bits)
+                field.ternary.mask = _whole((1 << key.bits) - 1, key.bits)
+        if priority := self._match_tables[table.id].keys.get(PRIORITY):
+            message.key.fields.add(field_id=priority.id).exact.value = _whole(0, priority.bits)
         action = self.p4info.actions[entity.action]
         message.data.action_id = action.id
         for param, value in checked(action.params, entity.params, entity):
             message.data.fields.add(field_id=param.id, stream=_whole(value, param.bits))
 
-    def query(self, table: str, *, default: bool = False) -> Any:
-        """Return the question for all entries of a program's table, or for its default action."""
-        return CLASSES["TableEntry"](table_id=self.p4info.tables[table].id, is_default_entry=default)
+    def query(self, table: str) -> Any:
+        """Make the question for all entries of a program's table."""
+        return CLASSES["TableEntry"](table_id=self.p4info.tables[table].id)
 
-    def decode(self, message: Any) -> TableEntry | DefaultAction:
+    def decode(self, message: Any) -> TableEntry:
         """Decode an entry of a program's table. Tables and actions get their aliases."""
         table = self.p4info.tables.by_id(message.table_id)
         action = self.p4info.actions.by_id(message.data.action_id)
         params = {action.params.by_id(field.field_id).name: _to_int(field.stream) for field in message.data.fields}
-        if message.is_default_entry:
-            return DefaultAction(table.alias, action.alias, params)
         priority = self._match_tables[table.id].keys.get(PRIORITY)
         match = {}
         for field in message.key.fields:

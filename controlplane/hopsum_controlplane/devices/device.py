@@ -8,10 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.entries import CounterValue, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.program import V1MODEL, Program
 from hopsum_wire import Op
@@ -28,14 +27,12 @@ class Capabilities:
     target: its name.
     max_window: packets that a worker should have in flight at most, None for as many as the job has slots.
     max_growth_bytes: bytes by which a frame may leave longer than it came, None for no limit.
-    registers: whether register cells can be read.
     ops: operations of its program, in the order of their numbers.
     """
 
     target: str
     max_window: int | None = None
     max_growth_bytes: int | None = None
-    registers: bool = False
     ops: tuple[Op, ...] = tuple(Op)
 
 
@@ -93,10 +90,6 @@ class Device(ABC):
         """Read all entries of a table."""
 
     @abstractmethod
-    def read_default(self, table: str) -> DefaultAction:
-        """Read what a table does on a miss."""
-
-    @abstractmethod
     def read_groups(self) -> list[MulticastGroup]:
         """Read all multicast groups in ascending order of their ids."""
 
@@ -120,9 +113,7 @@ class Device(ABC):
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close, whatever happened."""
         self.close()
 

@@ -15,7 +15,7 @@ from google.rpc import code_pb2, status_pb2
 
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.p4runtime_session import ElectionId, Session
-from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.entries import CounterValue, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
     FailedUpdate,
@@ -43,7 +43,6 @@ class P4RuntimeDevice(Device):
     address, device_id: of the server. election_id: of this client, see `p4runtime_session`.
     connect_timeout_s: seconds for which construction waits for the server.
     rpc_timeout_s, push_timeout_s: seconds for each call, and for pushing a program.
-    role: name of a role on the server. Without one it is full access, which is all that most servers have.
     owner: whose sessions the low word of the election id counts, 0 for none.
     tls: None for a session in the clear.
 
@@ -64,15 +63,13 @@ class P4RuntimeDevice(Device):
         connect_timeout_s: float = 10.0,
         rpc_timeout_s: float = 10.0,
         push_timeout_s: float = 60.0,
-        role: str = "",
         owner: int = 0,
         tls: SwitchTls | None = None,
     ) -> None:
         self._device_id = device_id
         self._rpc_timeout_s = rpc_timeout_s
         self._push_timeout_s = push_timeout_s
-        self._role = role
-        self._session = Session.open(address, device_id, election_id, connect_timeout_s, role, owner, tls)
+        self._session = Session.open(address, device_id, election_id, connect_timeout_s, owner, tls)
         self.where = self._session.where
         try:
             config = self._get_config(_GetConfig.P4INFO_AND_COOKIE)
@@ -108,23 +105,12 @@ class P4RuntimeDevice(Device):
             raise WriteError(updates, failures, where=self.where, hint=hint)
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """Read all entries of a table."""
         entry = p4runtime_pb2.TableEntry(table_id=self.p4info.tables[table].id)
         found = self._read([p4runtime_pb2.Entity(table_entry=entry)])
         entries = (decode_entity(self.p4info, entity) for entity in found)
         return [entry for entry in entries if isinstance(entry, TableEntry)]
 
-    def read_default(self, table: str) -> DefaultAction:
-        """Read what a table does on a miss."""
-        query = p4runtime_pb2.TableEntry(table_id=self.p4info.tables[table].id, is_default_action=True)
-        for entity in self._read([p4runtime_pb2.Entity(table_entry=query)]):
-            entry = decode_entity(self.p4info, entity)
-            if isinstance(entry, DefaultAction):
-                return entry
-        raise ControlPlaneError(f"no default action of table {table} came back", where=self.where)
-
     def read_groups(self) -> list[MulticastGroup]:
-        """Read all multicast groups in ascending order of their ids."""
         query = p4runtime_pb2.Entity()
         query.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0
         groups = (decode_entity(self.p4info, entity) for entity in self._read([query]))
@@ -132,7 +118,6 @@ class P4RuntimeDevice(Device):
         return sorted(found, key=lambda group: group.id)
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read `count` cells of a counter from index `start`, by default all the rest of it."""
         info = self.p4info.counters[counter]
         stop = info.size if count is None else start + count
         query = [p4runtime_pb2.Entity(counter_entry=p4runtime_pb2.CounterEntry(counter_id=info.id))]
@@ -146,16 +131,14 @@ class P4RuntimeDevice(Device):
         return [cells[index] for index in range(start, stop)]
 
     def cookie(self) -> int | None:
-        """Read the cookie of the program that runs, or None when it has none, or no program runs."""
         config = self._get_config(_GetConfig.COOKIE_ONLY)
         return int(config.cookie.cookie) if config.HasField("cookie") else None
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
         p4info = P4Info.from_text(pipeline.p4info)
         # No call of P4Runtime tells that another client became primary: the stream is read before every call.
         self._session.check()
-        request = _SetConfig(device_id=self._device_id, role=self._role, action=_SetConfig.VERIFY_AND_COMMIT)
+        request = _SetConfig(device_id=self._device_id, action=_SetConfig.VERIFY_AND_COMMIT)
         request.election_id.high, request.election_id.low = self._session.election_id
         request.config.p4info.CopyFrom(p4info.message)
         request.config.p4_device_config = self.device_config(pipeline)
@@ -164,7 +147,6 @@ class P4RuntimeDevice(Device):
         self._runs(p4info)
 
     def close(self) -> None:
-        """Hang up. Harmless when done before. The entries on the switch stay."""
         self._session.close()
 
     def _runs(self, p4info: P4Info) -> None:
@@ -184,7 +166,7 @@ class P4RuntimeDevice(Device):
 
     def _read(self, query: Iterable[p4runtime_pb2.Entity]) -> list[p4runtime_pb2.Entity]:
         self._session.check()
-        request = p4runtime_pb2.ReadRequest(device_id=self._device_id, role=self._role, entities=query)
+        request = p4runtime_pb2.ReadRequest(device_id=self._device_id, entities=query)
         try:
             responses = self._session.stub.Read(request, timeout=self._rpc_timeout_s)
             return [entity for response in responses for entity in response.entities]
@@ -206,7 +188,7 @@ class P4RuntimeDevice(Device):
         )
 
     def _write_request(self, updates: Sequence[Update]) -> p4runtime_pb2.WriteRequest:
-        request = p4runtime_pb2.WriteRequest(device_id=self._device_id, role=self._role)
+        request = p4runtime_pb2.WriteRequest(device_id=self._device_id)
         for update in updates:
             fill_update(self.p4info, update, request.updates.add())
         request.election_id.high, request.election_id.low = self._session.election_id

@@ -145,12 +145,12 @@ class Session:
     """A session in which this process is the primary client: the one that may write."""
 
     def __init__(
-        self, address: str, device_id: int, election_id: ElectionId, role: str, where: str, tls: SwitchTls | None
+        self, address: str, device_id: int, election_id: ElectionId, where: str, tls: SwitchTls | None
     ) -> None:
         self.where = where
         self.election_id = election_id
         """The id that the session has, higher than asked for where a session of the same owner had that one before."""
-        self._device_id, self._role = device_id, role
+        self._device_id = device_id
         self._channel = _open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA), tls)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._stream = _Stream(self.stub, where)
@@ -167,15 +167,13 @@ class Session:
         device_id: int,
         election_id: ElectionId,
         timeout_s: float,
-        role: str = "",
         owner: int = 0,
         tls: SwitchTls | None = None,
     ) -> Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
 
-        `role` names a role on the server, none for full access. `owner` is whose sessions the low word of the election
-        id counts, see `next_id`, or 0 for a session without an owner. Without `tls` the session is in
-        the clear.
+        `owner` is the controller whose sessions the low word of the election id counts, see `next_id`; 0 for none.
+        Without `tls` the session is in the clear.
 
         Raises ControlPlaneError when the server does not answer or another client is primary. Nothing is left running
         then.
@@ -183,7 +181,7 @@ class Session:
         where = f"switch {device_id} at {address}"
         # A channel of its own asks first: a stream on a dead address would wait for gRPC's own back-off.
         wait_for_server(address, where, timeout_s, tls)
-        session = cls(address, device_id, election_id, role, where, tls)
+        session = cls(address, device_id, election_id, where, tls)
         try:
             session._become_primary(owner, timeout_s)
         except BaseException:
@@ -245,8 +243,6 @@ class Session:
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self._device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
-        if self._role:
-            request.arbitration.role.name = self._role
         self._stream.send(request)
         return self._stream.next_arbitration(timeout_s)
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hopsum_controlplane.devices.device import Device, PipelineConfig
-from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.entries import CounterValue, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
     NotPrimaryError,
@@ -84,9 +84,6 @@ class ReconnectingDevice(Device):
 
     def read_table(self, table: str) -> list[TableEntry]:
         return self._call(lambda device: device.read_table(table))
-
-    def read_default(self, table: str) -> DefaultAction:
-        return self._call(lambda device: device.read_default(table))
 
     def read_groups(self) -> list[MulticastGroup]:
         return self._call(lambda device: device.read_groups())

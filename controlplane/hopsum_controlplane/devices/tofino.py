@@ -42,7 +42,6 @@ from hopsum_controlplane.bfruntime.chip import (
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
-    DefaultAction,
     Delete,
     Insert,
     Modify,
@@ -133,26 +132,14 @@ class TofinoDevice(Device):
             raise WriteError(updates, failures, where=self.where, hint=hint)
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """Read all entries of a table."""
         found = self._read([self.encoding.query(table)])
-        entries = (self.encoding.decode(entry) for entry in found if not entry.is_default_entry)
-        return [entry for entry in entries if isinstance(entry, TableEntry)]
-
-    def read_default(self, table: str) -> DefaultAction:
-        """Read what a table does on a miss."""
-        for entry in self._read([self.encoding.query(table, default=True)]):
-            found = self.encoding.decode(entry)
-            if isinstance(found, DefaultAction):
-                return found
-        raise ControlPlaneError(f"no default action of table {table} came back", where=self.where)
+        return [self.encoding.decode(entry) for entry in found if not entry.is_default_entry]
 
     def read_groups(self) -> list[MulticastGroup]:
-        """Read all multicast groups in ascending order of their ids."""
         groups, nodes = (self._read([self.encoding.fixed(name, {})]) for name in (GROUPS, NODES))
         return self.encoding.groups(groups, nodes)
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read `count` cells of a counter from index `start`; all the rest of it by default."""
         stop = self.encoding.p4info.counters[counter].size if count is None else start + count
         found = self._read([self.encoding.counter(counter, index) for index in range(start, stop)])
         cells = dict(self.encoding.packets(counter, entry) for entry in found)
@@ -169,7 +156,6 @@ class TofinoDevice(Device):
         return self._cookie if self._read([last]) else None
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """Make the switch run `pipeline`, with its set-up. All entries, registers and counters are lost (rule E1)."""
         chip = chip_of(pipeline)
         setup = pipeline.setup if isinstance(pipeline, TofinoPipeline) else ChipSetup()
         config = CLASSES["ForwardingPipelineConfig"].FromString(pipeline.device_config)
@@ -187,7 +173,6 @@ class TofinoDevice(Device):
         self.write([Insert(entry) for entry in loop_entries(chip, setup.loop_ports)])
 
     def close(self) -> None:
-        """Hang up. Harmless when done before; what stands on the switch stays."""
         self._session.close()
 
     def _bind(self) -> None:
@@ -254,6 +239,8 @@ class TofinoDevice(Device):
         entity = change.entity
         if isinstance(entity, MulticastGroup):
             return self._encode_group(change, entity)
+        if not isinstance(entity, TableEntry):
+            raise ControlPlaneError(f"{entity}: a default action", where=self.where, hint="the program's own stays")
         encoded = self.encoding.update(_KINDS[type(change)], entity)
         if isinstance(change, Delete):
             encoded.entity.table_entry.ClearField("data")

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import (
@@ -36,10 +35,6 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service, safeguards
 from hopsum_controlplane.service.log_format import set_level
 from hopsum_controlplane.web import WebServer
-
-if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.cluster_controller import ClusterController
-
 
 PERIOD_S: Final = 0.25
 ABSENT_PERIODS: Final = 4
@@ -95,9 +90,7 @@ class Pulse:
         self._leases.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop, and wait for it."""
         self._over.set()
         self._leases.join()

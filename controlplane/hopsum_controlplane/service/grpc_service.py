@@ -9,12 +9,12 @@ import resource
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
+from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import AdminAuth, CertificateAuth, SwitchAuth
 from hopsum_controlplane.service.audit_log import AuditLog
@@ -26,9 +26,6 @@ from hopsum_controlplane.service.operator_service import Jobs, Switches
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens, read_token
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
-
-if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 BEAT_THREADS: Final = 4
 """The threads for heartbeats alone."""
@@ -182,9 +179,7 @@ class Service:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
+from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
@@ -25,9 +26,6 @@ from hopsum_controlplane.service.event_loop import Bell
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MAX_SHARDS, JobMembership, format_membership
-
-if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 WAIT_S: Final = 10.0
 """The longest wait of a call for a membership."""

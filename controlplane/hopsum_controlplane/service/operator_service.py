@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.requests import JobRequest, printable
 from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
 from hopsum_controlplane.service.access import AdminAuth, SwitchAuth
@@ -16,10 +17,6 @@ from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
-
-if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.cluster_controller import ClusterController
-
 
 _CALLS_MAX: Final = 64
 PART_BYTES: Final = 1 << 18

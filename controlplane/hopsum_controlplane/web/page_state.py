@@ -11,14 +11,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, Values, snapshots_apart_s
-
-if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 WINDOW_S: Final = 15.0
 """The window of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""

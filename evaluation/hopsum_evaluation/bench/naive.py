@@ -13,7 +13,6 @@ from pathlib import Path
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
-    DefaultAction,
     Insert,
     MulticastGroup,
     TableEntry,
@@ -61,9 +60,6 @@ class NaiveDevice(Device):
     def read_table(self, table: str) -> list[TableEntry]:
         """Read a table. A table that the program lacks is read as empty."""
         return [] if table in _LACKS else self._device.read_table(table)
-
-    def read_default(self, table: str) -> DefaultAction:
-        return self._device.read_default(table)
 
     def read_groups(self) -> list[MulticastGroup]:
         return self._device.read_groups()

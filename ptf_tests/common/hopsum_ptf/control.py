@@ -14,7 +14,6 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
-    DefaultAction,
     Modify,
     MulticastGroup,
     TableEntry,
@@ -65,10 +64,6 @@ class RecordingDevice(Device):
     def read_table(self, table: str) -> list[TableEntry]:
         """Read all entries of a table."""
         return self._device.read_table(table)
-
-    def read_default(self, table: str) -> DefaultAction:
-        """Read the default action of a table."""
-        return self._device.read_default(table)
 
     def read_groups(self) -> list[MulticastGroup]:
         """Read all multicast groups."""

@@ -17,7 +17,7 @@ from hopsum_controlplane.entries import (
     TableEntry,
     Update,
 )
-from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, WriteError
+from hopsum_controlplane.errors import FailedUpdate, WriteError
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.p4runtime_encoding import encode_update
 from hopsum_controlplane.program import V1MODEL
@@ -99,13 +99,6 @@ class FakeDevice(Device):
             table = self._p4info.tables[table].alias
         entries = [item for item in self.entities.values() if isinstance(item, TableEntry)]
         return [entry for entry in entries if entry.table == table]
-
-    def read_default(self, table: str) -> DefaultAction:
-        """Return what was set. Raises ControlPlaneError when nothing was."""
-        entity = self.entities.get(("default", table))
-        if not isinstance(entity, DefaultAction):
-            raise ControlPlaneError(f"table {table} has no default action", where=self.where)
-        return entity
 
     def read_groups(self) -> list[MulticastGroup]:
         """Return the multicast groups in ascending order of their ids."""
