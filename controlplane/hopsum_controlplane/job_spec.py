@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hopsum_controlplane import lanes
@@ -146,14 +145,21 @@ class JobSpec:
         elif sorted(worker.rank for worker in self.workers) != list(range(count)):
             ranks = ", ".join(str(worker.rank) for worker in self.workers)
             raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {count - 1}, each once")
-        self._check_quorum()
+        quorum = self.effective_quorum
+        if not 1 <= quorum <= self.children:
+            raise self._wrong(f"quorum {quorum}", f"of {self.children} workers it is 1 .. {self.children}")
+        if not 1 <= self.min_quorum <= quorum:
+            raise self._wrong(f"min_quorum {self.min_quorum}", f"with quorum {quorum} it is 1 .. {quorum}")
         self._check_observers()
         for member in self.members:
-            self._check_member(member)
-        shared = _repeated((member.ip, member.udp_port) for member in self.members)
-        if shared:
+            who = f"{'worker' if member.rank < MAX_WORKERS else 'observer'} {member.rank}"
+            self._check_place(who, member)
+            if not 1 <= member.udp_port <= MAX_UDP_PORT:
+                raise self._wrong(f"{who}: UDP port {member.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
+        counted = Counter(f"{member.ip}:{member.udp_port}" for member in self.members)
+        if shared := [place for place, times in counted.items() if times > 1]:
             who = "workers and observers" if self.observers else "workers"
-            raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
+            raise self._wrong(f"several {who} at {shared[0]}", "give each a UDP port of its own")
         for op, table in self.tables.items():
             # All workers' values meet in one lane: the proof is for the whole tree, not for this switch's part.
             lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].sum_bits)
@@ -185,13 +191,6 @@ class JobSpec:
                 f"it has as many as are below each of its switches together, {MAX_WORKERS} at most",
             )
 
-    def _check_quorum(self) -> None:
-        count, quorum = self.children, self.effective_quorum
-        if not 1 <= quorum <= count:
-            raise self._wrong(f"quorum {quorum}", f"of {count} workers it is 1 .. {count}")
-        if not 1 <= self.min_quorum <= quorum:
-            raise self._wrong(f"min_quorum {self.min_quorum}", f"with quorum {quorum} it is 1 .. {quorum}")
-
     def _check_observers(self) -> None:
         ranks = [observer.rank for observer in self.observers]
         if len(set(ranks)) < len(ranks) or not all(MAX_WORKERS <= rank <= MAX_RANK for rank in ranks):
@@ -205,12 +204,6 @@ class JobSpec:
                 f"the switch has room for {MAX_MEMBERS} of both for each job",
             )
 
-    def _check_member(self, member: WorkerEndpoint) -> None:
-        who = f"{'worker' if member.rank < MAX_WORKERS else 'observer'} {member.rank}"
-        self._check_place(who, member)
-        if not 1 <= member.udp_port <= MAX_UDP_PORT:
-            raise self._wrong(f"{who}: UDP port {member.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
-
     def _check_place(self, who: str, place: WorkerEndpoint | LeafEndpoint | ParentEndpoint) -> None:
         if not 0 <= place.port <= MAX_PORT:
             raise self._wrong(f"{who} on switch port {place.port}", f"ports are 0 .. {MAX_PORT}")
@@ -219,11 +212,6 @@ class JobSpec:
 
     def _wrong(self, what: str, hint: str) -> ControlPlaneError:
         return ControlPlaneError(f"job {self.name!r}: {what}", hint=hint)
-
-
-def new_side_key() -> str:
-    """Return a new random key, in hexadecimal."""
-    return secrets.token_bytes(SIDE_KEY_BYTES).hex()
 
 
 @dataclass(frozen=True)
@@ -251,7 +239,7 @@ class Job:
     events_at_start: tuple[int, ...] = field(default=(), compare=False)
     code_group: int = LANE_GROUP_CODES
     ops: tuple[Op, ...] = ALL_OPS
-    side_key: str = field(default_factory=new_side_key, repr=False, compare=False)
+    side_key: str = field(default_factory=lambda: secrets.token_hex(SIDE_KEY_BYTES), repr=False, compare=False)
 
     @classmethod
     def at(
@@ -291,8 +279,3 @@ class Job:
     def udp_port(self) -> int:
         """Return the UDP port of the aggregation service."""
         return HOPSUM_UDP_PORT
-
-
-def _repeated(items: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
-    counted = Counter(items)
-    return next((item for item, times in counted.items() if times > 1), None)

@@ -42,13 +42,6 @@ def encode_update(p4info: P4Info, update: Update) -> p4runtime_pb2.Update:
     return message
 
 
-def encode_entity(p4info: P4Info, entity: Entity) -> p4runtime_pb2.Entity:
-    """Encode one entity as p4.v1.Entity. Raises as encode_update does."""
-    message = p4runtime_pb2.Entity()
-    _fill_entity(p4info, entity, message)
-    return message
-
-
 def fill_update(p4info: P4Info, update: Update, message: p4runtime_pb2.Update) -> None:
     """Encode one update into an empty p4.v1.Update, where it is to stand.
 
@@ -56,24 +49,28 @@ def fill_update(p4info: P4Info, update: Update, message: p4runtime_pb2.Update) -
     """
     # With protobuf in Python a copy of a message costs more than to fill it.
     message.type = _TYPES[type(update)]
-    _fill_entity(p4info, update.entity, message.entity)
-
-
-def _fill_entity(p4info: P4Info, entity: Entity, message: p4runtime_pb2.Entity) -> None:
+    entity = update.entity
     if isinstance(entity, MulticastGroup):
-        group = message.packet_replication_engine_entry.multicast_group_entry
+        group = message.entity.packet_replication_engine_entry.multicast_group_entry
         group.multicast_group_id = entity.id
         for replica in entity.replicas:
             # The deprecated integer form: the only one that every server and p4runtime-shell's reader know.
             group.replicas.add(egress_port=replica.port, instance=replica.instance)
         return
     table = p4info.tables[entity.table]
-    entry = message.table_entry
+    entry = message.entity.table_entry
     entry.table_id = table.id
     if isinstance(entity, DefaultAction):
         entry.is_default_action = True
     else:
-        _encode_match(entry, table.keys, entity)
+        check_match_types(table.keys, entity.table)
+        for key, value in _paired(table.keys, entity.match, entity):
+            field = entry.match.add(field_id=key.id)
+            if key.exact:
+                field.exact.value = value
+            else:
+                field.ternary.value, field.ternary.mask = value, _all_bits(key)
+                entry.priority = _PRIORITY
     action = p4info.actions[entity.action]
     call = entry.action.action
     call.action_id = action.id
@@ -85,7 +82,10 @@ def decode_entity(p4info: P4Info, message: p4runtime_pb2.Entity) -> Entity:
     """Decode a table entry or a multicast group. Tables and actions get their aliases."""
     if message.HasField("packet_replication_engine_entry"):
         group = message.packet_replication_engine_entry.multicast_group_entry
-        replicas = (_decode_replica(replica) for replica in group.replicas)
+        replicas = (
+            Replica(_to_int(each.port) if each.WhichOneof("port_kind") == "port" else each.egress_port, each.instance)
+            for each in group.replicas
+        )
         # Servers return them in any order.
         return MulticastGroup(group.multicast_group_id, tuple(sorted(replicas, key=replica_order)))
     entry = message.table_entry
@@ -101,17 +101,6 @@ def decode_entity(p4info: P4Info, message: p4runtime_pb2.Entity) -> Entity:
 def decode_counter(message: p4runtime_pb2.CounterEntry) -> tuple[int, CounterValue]:
     """Decode a p4.v1.CounterEntry into its index and its value."""
     return message.index.index, CounterValue(message.data.packet_count, message.data.byte_count)
-
-
-def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[ProgramField], entry: TableEntry) -> None:
-    check_match_types(keys, entry.table)
-    for key, value in _paired(keys, entry.match, entry):
-        field = message.match.add(field_id=key.id)
-        if key.exact:
-            field.exact.value = value
-        else:
-            field.ternary.value, field.ternary.mask = value, _all_bits(key)
-            message.priority = _PRIORITY
 
 
 def _decode_key(message: p4runtime_pb2.FieldMatch, table: Table) -> int:
@@ -168,8 +157,3 @@ def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entit
 
 def _to_int(value: bytes) -> int:
     return int.from_bytes(value, "big")
-
-
-def _decode_replica(replica: p4runtime_pb2.Replica) -> Replica:
-    port = _to_int(replica.port) if replica.WhichOneof("port_kind") == "port" else replica.egress_port
-    return Replica(port, replica.instance)

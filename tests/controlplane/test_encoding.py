@@ -16,7 +16,7 @@ from hopsum_controlplane.entries import (
 )
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_entity, encode_update
+from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 P4INFO = """
@@ -72,13 +72,13 @@ def test_an_entry_on_the_wire(info: P4Info) -> None:
 
 
 def test_ternary_keys_match_all_bits(info: P4Info) -> None:
-    message = encode_entity(info, TableEntry("words", {"number": 3, "code": 300}, "deny"))
+    message = encode_update(info, Insert(TableEntry("words", {"number": 3, "code": 300}, "deny"))).entity
     assert [(key.ternary.value, key.ternary.mask) for key in message.table_entry.match] == [
         (b"\x03", b"\xff"),
         (b"\x01\x2c", b"\x0f\xff"),
     ]
     assert message.table_entry.priority == 1
-    assert encode_entity(info, entry()).table_entry.priority == 0
+    assert encode_update(info, Insert(entry())).entity.table_entry.priority == 0
     message.table_entry.match[1].ternary.mask = b"\xff"
     with pytest.raises(ControlPlaneError, match="an entry of table words does not match all bits of code"):
         decode_entity(info, message)
@@ -86,7 +86,7 @@ def test_ternary_keys_match_all_bits(info: P4Info) -> None:
 
 def test_full_names_and_aliases_are_the_same(info: P4Info) -> None:
     full = entry(table="Ingress.police.workers", action="Ingress.police.admit")
-    assert encode_entity(info, full) == encode_entity(info, entry())
+    assert encode_update(info, Insert(full)).entity == encode_update(info, Insert(entry())).entity
     assert info.tables["Ingress.police.workers"] is info.tables["workers"]
     assert info.counters["drops"].size == 32
 
@@ -101,12 +101,12 @@ def test_full_names_and_aliases_are_the_same(info: P4Info) -> None:
     ],
 )
 def test_what_is_written_reads_the_same(info: P4Info, entity: TableEntry | DefaultAction | MulticastGroup) -> None:
-    assert decode_entity(info, encode_entity(info, entity)) == entity
+    assert decode_entity(info, encode_update(info, Insert(entity)).entity) == entity
 
 
 def test_replicas_are_read_in_order(info: P4Info) -> None:
     written = MulticastGroup(3, (Replica(2, 1), Replica(9, 0), Replica(1, 1)))
-    read = decode_entity(info, encode_entity(info, written))
+    read = decode_entity(info, encode_update(info, Insert(written)).entity)
     assert read == MulticastGroup(3, (Replica(9, 0), Replica(1, 1), Replica(2, 1)))
 
 
@@ -119,7 +119,7 @@ def test_both_forms_of_a_replica_port_are_read(info: P4Info) -> None:
 
 
 def test_padded_values_are_read(info: P4Info) -> None:
-    message = encode_entity(info, entry())
+    message = encode_update(info, Insert(entry())).entity
     message.table_entry.match[0].exact.value = b"\x00\x00\x00\x05"
     read = decode_entity(info, message)
     assert isinstance(read, TableEntry)
@@ -141,12 +141,12 @@ def test_padded_values_are_read(info: P4Info) -> None:
 )
 def test_what_the_program_does_not_know_is_refused(info: P4Info, wrong: TableEntry, message: str) -> None:
     with pytest.raises(ControlPlaneError) as error:
-        encode_entity(info, wrong)
+        encode_update(info, Insert(wrong))
     assert message in str(error.value)
 
 
 def test_an_id_of_another_program_is_refused(info: P4Info) -> None:
-    message = encode_entity(info, entry())
+    message = encode_update(info, Insert(entry())).entity
     message.table_entry.table_id = 0x02000009
     with pytest.raises(ControlPlaneError, match="no table with id 0x02000009"):
         decode_entity(info, message)

@@ -10,10 +10,10 @@ from operator import xor
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.entries import Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.job_spec import MAX_MEMBERS, MAX_PORT
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_entity
+from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply
 from hopsum_controlplane.tables.loss import Direction
@@ -163,7 +163,7 @@ def test_the_program_knows_every_entry(job: Job, p4info: P4Info) -> None:
         *forward.broadcast([1, 2]),
     ]
     for entity in entities:
-        assert decode_entity(p4info, encode_entity(p4info, entity)) == entity
+        assert decode_entity(p4info, encode_update(p4info, Insert(entity)).entity) == entity
 
 
 def test_the_program_has_room_for_every_job(p4info: P4Info) -> None:

@@ -125,8 +125,11 @@ class ClusterController:
             # Under one lock from the look at free places to the record on disk: two requests never get one place.
             self._cache.check_new(request.name)
             request = self.registry.spread(request)
-            for name in request.shard_switches or (() if request.switch is None else (request.switch,)):
-                self._known_switch(name)
+            for name in (*request.shard_switches, request.switch):
+                if name is not None and name not in self._reconcilers:
+                    raise InvalidRequestError(
+                        f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}"
+                    )
             # Places are computed from the database, not from the switches: a record's slots are taken before anything
             # is on a switch.
             switches = self._reconcilers.capacities(request, self.registry.obstacle)
@@ -226,7 +229,11 @@ class ClusterController:
         try:
             return self._join(request)
         except ControlPlaneError as error:
-            self._note_rejection(request, error)
+            with self._cache.changed:
+                record = self._cache.find(request.job)
+                # Only joins with the right token count: a stranger must not be able to fill a job's history.
+                if record is not None and matches(request.token, record.token_digest):
+                    self._histories.note_rejection(record.name, str(error))
             raise
 
     def _join(self, request: JoinRequest) -> pb.JoinResponse:
@@ -438,14 +445,10 @@ class ClusterController:
         elif now_s - since_s >= self._lease_s(record):
             lease_s = self._lease_s(record)
             why = f"rank {ranks[0]} had left and was started again, and the others did not leave within {lease_s:g} s"
-            self._step(record.name, lambda now: lifecycle.end_generation(now, why))
-
-    def _step(self, job: str, step: Callable[[JobRecord], JobRecord | None]) -> None:
-        """Take a step that the next `tick` tries again if the database cannot be written."""
-        try:
-            self._cache.apply(job, step, missing_ok=True)
-        except StoreError as error:
-            _log.error("job %s: %s", job, error, extra={"job": job})
+            try:
+                self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why), missing_ok=True)
+            except StoreError as error:  # the next `expire` tries again
+                _log.error("job %s: %s", record.name, error, extra={"job": record.name})
 
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
@@ -454,22 +457,10 @@ class ClusterController:
             job = after.name
             _log.warning("%s; %s continues, generation %d", why, job, after.generation, extra={"job": job})
 
-    def _known_switch(self, name: str) -> None:
-        if name not in self._reconcilers:
-            raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
-
     def _follow_trees(self) -> None:
         for record in self._cache.records():
             if record.branches and record.next_switches:
                 self._reconcilers.follow(record.name)
-
-    def _note_rejection(self, request: JoinRequest, error: ControlPlaneError) -> None:
-        """Remember why a join with the job's token was refused."""
-        with self._cache.changed:
-            record = self._cache.find(request.job)
-            if record is not None and matches(request.token, record.token_digest):
-                # Only joins with the right token count: a stranger must not be able to fill a job's history.
-                self._histories.note_rejection(record.name, str(error))
 
     def _with_token(self, job: str, token: str, incarnation: bytes = b"") -> JobRecord:
         self._reconcilers.require_decided(job)

@@ -127,7 +127,12 @@ class JobStateCache:
                 self._store.remove(name)
                 del self._records[name]
                 self._digests -= _digests(before)
-                self._note_deleted(before)
+                why = before.reason if before.state is JobState.ENDING else "it was deleted"
+                # Removed and added again, so that the dictionary is in the order of deletion.
+                self._deleted.pop(name, None)
+                self._deleted[name] = f"{why} at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"
+                for old in list(self._deleted)[:-KEPT_DELETED]:
+                    del self._deleted[old]
             else:
                 self._keep(after)
             self.changed.notify_all()
@@ -185,14 +190,6 @@ class JobStateCache:
             _log.error("%s; sums continue, no job changes", self.store_condition)
         elif before and not self.store_condition:
             _log.info("the database can be written again")
-
-    def _note_deleted(self, record: JobRecord) -> None:
-        why = record.reason if record.state is JobState.ENDING else "it was deleted"
-        # Removed and added again, so that the dictionary is in the order of deletion.
-        self._deleted.pop(record.name, None)
-        self._deleted[record.name] = f"{why} at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"
-        for name in list(self._deleted)[:-KEPT_DELETED]:
-            del self._deleted[name]
 
     def _keep(self, record: JobRecord) -> None:
         # Disk before memory: whoever reads the cache sees nothing that a crash could take back.

@@ -25,7 +25,7 @@ from hopsum_wire import MAX_JOBS
 
 
 class SwitchCapacity(NamedTuple):
-    """A switch that a job may go to: what is left there, and why it cannot be used if it cannot.
+    """A switch that a part of a job may go to: the free part of the switch, and why it cannot be used if it cannot.
 
     `obstacle` is to a job's workers there, `spine_obstacle` to its part on a spine.
     """
@@ -40,6 +40,26 @@ class SwitchCapacity(NamedTuple):
         """Return the free part of the switch."""
         return self.allocator.free_capacity
 
+    def as_spine(self) -> SwitchCapacity:
+        """Return the same switch for a spine's part: what hinders a spine is then its obstacle."""
+        return self._replace(obstacle=self.spine_obstacle)
+
+    def why_not(self, request: JobRequest) -> str:
+        """Return why a part of the job cannot go there, an empty string when it can."""
+        free = self.free_capacity
+        if self.obstacle:
+            return self.obstacle
+        if free.jobs == 0:
+            return f"all {MAX_JOBS} jobs are taken"
+        if free.largest_range < request.slots:
+            of = f"{free.largest_range} of {self.config.slots} slots"
+            return f"the largest free range has {of}, {free.slots} are free in all"
+        return ""
+
+
+_Candidates = tuple[SwitchCapacity, ...]
+"""The switches that a job needs together: one switch, its shards, or a spine and then its leaves."""
+
 
 class Placement(NamedTuple):
     """The place of a job: its switch or spine, with its place there, and leaves below the spine or further shards."""
@@ -47,30 +67,6 @@ class Placement(NamedTuple):
     switch: str
     allocation: Allocation
     branches: tuple[BranchAssignment, ...] = ()
-
-
-class _Candidate(NamedTuple):
-    """A switch that would take a part of a job, as a spine or not."""
-
-    switch: SwitchCapacity
-    is_spine: bool
-
-    def why_not(self, request: JobRequest) -> str:
-        """Return why it cannot, an empty string when it can."""
-        config, free = self.switch.config, self.switch.free_capacity
-        obstacle = self.switch.spine_obstacle if self.is_spine else self.switch.obstacle
-        if obstacle:
-            return obstacle
-        if free.jobs == 0:
-            return f"all {MAX_JOBS} jobs are taken"
-        if free.largest_range < request.slots:
-            of = f"{free.largest_range} of {config.slots} slots"
-            return f"the largest free range has {of}, {free.slots} are free in all"
-        return ""
-
-
-_Candidates = tuple[_Candidate, ...]
-"""The switches that a job needs together: one switch, or a spine and then its leaves."""
 
 
 def allocator_from_records(
@@ -117,17 +113,17 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
         raise _no_room(request, choices)
     # max() takes the first of equals.
     # A tree is as free as its fullest switch.
-    best = max(fitting, key=lambda choice: min(each.switch.free_capacity.slots for each in choice))
-    top, *below = [(each.switch.config.name, each.switch.allocator.take(request.slots)) for each in best]
+    best = max(fitting, key=lambda choice: min(each.free_capacity.slots for each in choice))
+    top, *below = [(each.config.name, each.allocator.take(request.slots)) for each in best]
     return Placement(*top, tuple(BranchAssignment(name, *allocation) for name, allocation in below))
 
 
 def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> _Candidates:
     """Return the switches of a job over several shards. Raises InvalidRequestError and ResourceExhaustedError."""
-    by_name = {each.config.name: _Candidate(each, False) for each in switches}
+    by_name = {each.config.name: each for each in switches}
     if request.shard_switches:
         chosen = [by_name[name] for name in request.shard_switches]
-        bare = [each.switch.config.name for each in chosen if not each.switch.config.ports]
+        bare = [each.config.name for each in chosen if not each.config.ports]
         if bare:
             hint = "a shard is one switch, not the tree below a spine: name switches that have ports"
             raise InvalidRequestError(f"no worker stands at switch {bare[0]!r}", hint=hint)
@@ -143,7 +139,7 @@ def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequ
     fitting = [each for each in reaching if not each.why_not(request)]
     if len(fitting) < request.shards:
         return tuple(reaching)
-    most = sorted(fitting, key=lambda each: -each.switch.free_capacity.slots)[: request.shards]
+    most = sorted(fitting, key=lambda each: -each.free_capacity.slots)[: request.shards]
     return tuple(each for each in reaching if each in most)
 
 
@@ -166,13 +162,13 @@ def replacement(
             raise InvalidRequestError(what, hint="name another switch: a shard has a switch of its own")
         if not by_name[to].config.ports:
             raise InvalidRequestError(f"no worker stands at switch {to!r}", hint="name a switch that has ports")
-        others = [_Candidate(by_name[to], False)]
+        others = [by_name[to]]
     else:
         kind = away in by_name and by_name[away].config.registered
         alike = [each for each in switches if each.config.registered is kind]
-        flat, _ = _reaching([(_Candidate(each, False),) for each in alike], alike, links)
-        others = [each for (each,) in flat if each.switch.config.name not in record.places]
-    fitting = [each.switch for each in others if not each.why_not(record.request)]
+        flat, _ = _reaching([(each,) for each in alike], alike, links)
+        others = [each for (each,) in flat if each.config.name not in record.places]
+    fitting = [each for each in others if not each.why_not(record.request)]
     if not fitting:
         if not others:
             what = f"job {record.name!r} is on {', '.join(record.places)}, and there is no other switch for it"
@@ -181,12 +177,12 @@ def replacement(
     return max(fitting, key=lambda each: each.free_capacity.slots)
 
 
-def seat_at(seat: ShardSeat, here: SwitchConfig | None, there: SwitchConfig) -> ShardSeat:
+def seat_at(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSeat:
     """Return where a member stands at another switch than `here`. Raises InvalidRequestError as `endpoint`."""
     at = seat.endpoint
     # The embedded switch gives workers behind a UDP port a made-up MAC address, which is another one at another
     # switch.
-    made_up = here is not None and here.driver == "native" and at.mac == _made_up_mac(here, at.port)
+    made_up = here.driver == "native" and at.mac == _made_up_mac(here, at.port)
     moved = endpoint(ShardEndpoint(at.ip, at.udp_port, None if made_up else at.mac), at.rank, there)
     return ShardSeat(moved, seat.side_port)
 
@@ -264,18 +260,21 @@ def _choices(request: JobRequest, switches: Sequence[SwitchCapacity], links: Seq
     spines = list(dict.fromkeys(link.spine for link in links))
     if request.switch is not None:
         if not request.tree and named[0].config.ports:
-            return [(_Candidate(named[0], False),)]
+            return [(named[0],)]
         if request.switch not in spines:
             hint = f"name a spine: {', '.join(spines)}" if spines else "configure links of leaves and a spine"
             raise InvalidRequestError(f"switch {request.switch!r} has no leaves below it for a tree", hint=hint)
         spines = [request.switch]
     lacking: list[str] = []
     if not request.tree and request.switch is None:
-        flat, lacking = _reaching([(_Candidate(each, False),) for each in switches], switches, links)
+        flat, lacking = _reaching([(each,) for each in switches], switches, links)
         if flat or not spines:
             return _some(flat, lacking)
     request.check_tree()
-    trees = [_tree(spine, switches, links) for spine in spines]
+    by_name = {each.config.name: each for each in switches}
+    trees = [
+        (by_name[spine].as_spine(), *(by_name[link.leaf] for link in links if link.spine == spine)) for spine in spines
+    ]
     if request.switch is not None:
         return trees
     if not trees:
@@ -284,12 +283,6 @@ def _choices(request: JobRequest, switches: Sequence[SwitchCapacity], links: Seq
         )
     reaching, also_lacking = _reaching(trees, switches, links)
     return _some(reaching, [*lacking, *also_lacking])
-
-
-def _tree(spine: str, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> _Candidates:
-    by_name = {each.config.name: each for each in switches}
-    leaves = [_Candidate(by_name[link.leaf], False) for link in links if link.spine == spine]
-    return (_Candidate(by_name[spine], True), *leaves)
 
 
 def _reaching(
@@ -306,11 +299,14 @@ def _reaching(
     }
     reaching, lacking = [], []
     for candidates in choices:
-        unreached = _unreached(_networks(candidates, links), networks)
+        # Two /25 of a switch reach a /24 of another one.
+        reached = list(collapse_addresses(_networks(candidates, links)))
+        beyond = (each for each in sorted(networks) if not any(each.subnet_of(known) for known in reached))
+        unreached = next(beyond, None)
         if unreached is None:
             reaching.append(candidates)
         else:
-            name, below = candidates[0].switch.config.name, len(candidates) > 1
+            name, below = candidates[0].config.name, len(candidates) > 1
             lacking.append(f"{f'the leaves below {name} lack' if below else f'{name} lacks'} {unreached}")
     return reaching, lacking
 
@@ -318,9 +314,9 @@ def _reaching(
 def _networks(candidates: _Candidates, links: Sequence[LinkConfig]) -> list[IPv4Network]:
     """Return the networks whose workers a choice has: those of one switch, or of a spine's leaves."""
     if len(candidates) == 1:
-        return [rule.network for rule in candidates[0].switch.config.ports]
+        return [rule.network for rule in candidates[0].config.ports]
     by_leaf = {link.leaf: link for link in links}
-    leaves = [candidate.switch.config for candidate in candidates[1:]]
+    leaves = [candidate.config for candidate in candidates[1:]]
     return [network for leaf in leaves for network in networks_of(leaf, by_leaf[leaf.name])]
 
 
@@ -333,26 +329,20 @@ def _some(reaching: list[_Candidates], lacking: Sequence[str]) -> list[_Candidat
     return reaching
 
 
-def _unreached(own: Iterable[IPv4Network], networks: Iterable[IPv4Network]) -> IPv4Network | None:
-    # Two /25 of a switch reach a /24 of another one.
-    reached = list(collapse_addresses(own))
-    return next((each for each in sorted(networks) if not any(each.subnet_of(known) for known in reached)), None)
-
-
 def _no_room(request: JobRequest, choices: Sequence[_Candidates]) -> ResourceExhaustedError:
-    named = {each.switch.config.name: each.why_not(request) for candidates in choices for each in candidates}
+    named = {each.config.name: each.why_not(request) for candidates in choices for each in candidates}
     reasons = "; ".join(f"{name}: {why}" for name, why in named.items() if why)
-    most = max((_most(candidates) for candidates in choices), default=0)
+    # A choice with an obstacle, or without a free job index, takes a job of no size.
+    most = max(
+        (
+            min(each.free_capacity.largest_range for each in candidates)
+            for candidates in choices
+            if all(each.free_capacity.jobs and not each.obstacle for each in candidates)
+        ),
+        default=0,
+    )
     hint = f"ask for up to {most} slots, or delete a job" if most else "delete a job, or see to the switches"
     return ResourceExhaustedError(f"no place for job {request.name!r} with {request.slots} slots: {reasons}", hint=hint)
-
-
-def _most(candidates: _Candidates) -> int:
-    """Return how many slots a job could have there."""
-    obstacles = [each.switch.spine_obstacle if each.is_spine else each.switch.obstacle for each in candidates]
-    if any(obstacles) or not all(each.switch.free_capacity.jobs for each in candidates):
-        return 0
-    return min(each.switch.free_capacity.largest_range for each in candidates)
 
 
 def _made_up_mac(switch: SwitchConfig, port: int) -> str:

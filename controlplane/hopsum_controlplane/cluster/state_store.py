@@ -172,10 +172,14 @@ class StateStore:
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
             rows = self._database.execute(f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY name").fetchall()
-            switches = self._database.execute("SELECT name, switch FROM switches ORDER BY name").fetchall()
-            return StoredState(
-                tuple(self._record(row) for row in rows), last_generation, tuple(self._switch(*row) for row in switches)
-            )
+            switches = []
+            for name, text in self._database.execute("SELECT name, switch FROM switches ORDER BY name").fetchall():
+                try:
+                    switches.append(switch_from_json(text))
+                except (ValueError, KeyError, TypeError) as error:
+                    what = f"{self.path} is damaged: switch {name!r}: {error!r:.200}"
+                    raise StoreError(what, hint=_DAMAGED) from error
+            return StoredState(tuple(self._record(row) for row in rows), last_generation, tuple(switches))
 
     def put(self, record: JobRecord) -> None:
         """Write a record in the place of the one with its name, and count its generation as taken.
@@ -192,9 +196,15 @@ class StateStore:
                 f"ON CONFLICT (name) DO UPDATE SET {changes}",
                 _job_row(record),
             )
-            self._put_members(database, record)
-            self._put_retired(database, record)
-            self._put_earlier_token(database, record)
+            for table in ("members", "retired", "earlier_tokens"):
+                database.execute(f"DELETE FROM {table} WHERE name = ?", (record.name,))
+            columns = _marks(_MEMBER_COLUMNS.split(", "))
+            members = [_member_row(record.name, member) for member in record.members]
+            database.executemany(f"INSERT INTO members ({_MEMBER_COLUMNS}) VALUES ({columns})", members)
+            retired = [(record.name, position, incarnation) for position, incarnation in enumerate(record.retired)]
+            database.executemany("INSERT INTO retired VALUES (?, ?, ?)", retired)
+            if record.earlier_token_digest:
+                database.execute("INSERT INTO earlier_tokens VALUES (?, ?)", (record.name, record.earlier_token_digest))
 
     def remove(self, name: str) -> None:
         """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
@@ -301,28 +311,6 @@ class StateStore:
             kind = StoreLockedError if _is_locked(error) else StoreError
             raise kind(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
 
-    def _put_members(self, database: sqlite3.Connection, record: JobRecord) -> None:
-        database.execute("DELETE FROM members WHERE name = ?", (record.name,))
-        rows = [_member_row(record.name, member) for member in record.members]
-        marks = _marks(_MEMBER_COLUMNS.split(", "))
-        database.executemany(f"INSERT INTO members ({_MEMBER_COLUMNS}) VALUES ({marks})", rows)
-
-    def _put_retired(self, database: sqlite3.Connection, record: JobRecord) -> None:
-        database.execute("DELETE FROM retired WHERE name = ?", (record.name,))
-        rows = [(record.name, position, incarnation) for position, incarnation in enumerate(record.retired)]
-        database.executemany("INSERT INTO retired VALUES (?, ?, ?)", rows)
-
-    def _switch(self, name: str, text: str) -> RegisteredSwitch:
-        try:
-            return switch_from_json(text)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{self.path} is damaged: switch {name!r}: {error!r:.200}", hint=_DAMAGED) from error
-
-    def _put_earlier_token(self, database: sqlite3.Connection, record: JobRecord) -> None:
-        database.execute("DELETE FROM earlier_tokens WHERE name = ?", (record.name,))
-        if record.earlier_token_digest:
-            database.execute("INSERT INTO earlier_tokens VALUES (?, ?)", (record.name, record.earlier_token_digest))
-
     def _record(self, row: tuple[str, ...]) -> JobRecord:
         name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = row
         resume, newcomers, branches, confirmed, departed = more
@@ -427,17 +415,10 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
     report = None if member.report is None else json_of(member.report)
     settings = json_of(dict(member.settings))
-    phase = (
-        member.phase.value,
-        member.joined_generation,
-        member.notified_generation,
-        report,
-        member.why,
-        member.leaf,
-        settings,
-        json_of([each._asdict() for each in member.further]),
-    )
-    return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
+    further = json_of([each._asdict() for each in member.further])
+    identity = (member.incarnation, member.secret_digest, member.version)
+    phase = (member.phase.value, member.joined_generation, member.notified_generation)
+    return (name, *where, *identity, *phase, report, member.why, member.leaf, settings, further)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
@@ -445,20 +426,11 @@ def _member(row: tuple[Any, ...]) -> Member:
     phase, joined_generation, notified_generation, report, why, leaf, settings, further = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else _report(report)
+    seats = [ShardSeat(_convert(WorkerEndpoint, each["endpoint"]), each["side_port"]) for each in json.loads(further)]
+    shared = tuple(value_of(dict[str, str], settings).items())
     identity = (endpoint, side_port, incarnation, secret, version)
-    return Member(
-        *identity,
-        MemberPhase(phase),
-        joined_generation,
-        notified_generation,
-        held,
-        why,
-        leaf,
-        settings=tuple(value_of(dict[str, str], settings).items()),
-        further=tuple(
-            ShardSeat(_convert(WorkerEndpoint, each["endpoint"]), each["side_port"]) for each in json.loads(further)
-        ),
-    )
+    generations = (MemberPhase(phase), joined_generation, notified_generation)
+    return Member(*identity, *generations, held, why, leaf, shared, tuple(seats))
 
 
 # ---- values as JSON texts -----------------------------------------------------------------------------
@@ -502,7 +474,7 @@ def _report(text: str) -> Report:
 
 
 def switch_to_json(switch: RegisteredSwitch) -> str:
-    """Return a switch that registered as text."""
+    """Write a switch that registered as JSON."""
     config = msgspec.to_builtins(switch.config, enc_hook=str)
     # No switch that registers has them.
     del config["program"], config["loop_ports"]

@@ -351,7 +351,10 @@ class SwitchReconciler:
         if self.controller is not None and self._monotonic() >= self._probe_at_s:
             self._probe()
         controller = self.controller or self._take_over()
-        if self._audit_is_due():
+        # Between two sessions anybody may have written the switch: each new session begins with an audit.
+        before, self._sessions = self._sessions, self.sessions
+        is_due = self._reconcile_interval_s > 0 and self._monotonic() >= self._audit_at_s
+        if is_due or before != self._sessions:
             self._audit(controller)
         # Before the generation: its members fetch results from each other through the switch as soon as they are
         # told.
@@ -426,19 +429,20 @@ class SwitchReconciler:
 
     def _begin(self, controller: SwitchController, record: JobRecord) -> None:
         self._forward()
+
         # The generation is on disk before the first entry is written: after a crash the database says what may be on
         # the switch.
-        begun = self._cache.apply(record.name, self._take_generation, missing_ok=True)
+        def begin(now: JobRecord) -> JobRecord:
+            now = lifecycle.evict_laggards(now)
+            if not now.ready:
+                return now
+            return lifecycle.start_generation(now, *self._parts(now, self._cache.allot_generation(self._clock())))
+
+        begun = self._cache.apply(record.name, begin, missing_ok=True)
         # A worker may have left, or the job been deleted, since `record` was read.
         if begun is not None and begun.state is JobState.INSTALLING:
             self._pace.begun(record.name)
             self._write(controller, begun)
-
-    def _take_generation(self, record: JobRecord) -> JobRecord:
-        record = lifecycle.evict_laggards(record)
-        if not record.ready:
-            return record
-        return lifecycle.start_generation(record, *self._parts(record, self._cache.allot_generation(self._clock())))
 
     def _write(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part, unless it stands already. A generation that cannot be written is over."""
@@ -542,7 +546,12 @@ class SwitchReconciler:
             clock=self._clock,
             keep_existing=True,
             removable=self._condemned,
-            adopt=[job for record in self._cache.records(name) if (job := _job_at(record, name)) is not None],
+            # Where a job has moved away, its entries may still be here: they are removed as a leftover.
+            adopt=[
+                job
+                for record in self._cache.records(name)
+                if (job := record.parts.get(name) or record.leftover(name)) is not None
+            ],
             slots=self.config.slots,
         )
 
@@ -593,14 +602,6 @@ class SwitchReconciler:
             what = "switch %s: took off a program with cookie %#x, and all that stood there; pushed ours"
             _log.warning(what, name, cookie, extra={"switch": name})
 
-    def _audit_is_due(self) -> bool:
-        """Return whether it is time, or the switch may have changed in the time between two sessions."""
-        sessions = self.sessions
-        # Between two sessions anybody may have written the switch.
-        fresh = sessions != self._sessions
-        self._sessions = sessions
-        return fresh or (self._reconcile_interval_s > 0 and self._monotonic() >= self._audit_at_s)
-
     def _audit(self, controller: SwitchController) -> None:
         if self._forwarding is not None:
             self._forwarding.invalidate()
@@ -638,11 +639,6 @@ def _first(lines: Sequence[str], most: int = 5) -> list[str]:
     """Return the first lines, and how many more there are."""
     more = [f"and {len(lines) - most} more"] if len(lines) > most else []
     return [*lines[:most], *more]
-
-
-def _job_at(record: JobRecord, switch: str) -> Job | None:
-    """Return the job whose entries are on a switch, or may be, also where it has moved away."""
-    return record.parts.get(switch) or record.leftover(switch)
 
 
 def _has(controller: SwitchController, job: Job) -> bool:

@@ -96,17 +96,15 @@ class ReconnectingDevice(Device):
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """See Device. From now on this program is expected."""
-        self._call(lambda device: self._push(device, pipeline), program=False)
+        self._call(lambda device: device.set_pipeline_config(pipeline), program=False)
+        if self._device is not None:
+            self.program = self._device.program
         self._cookie = pipeline.cookie
         self._forgotten = False
 
     def close(self) -> None:
         self._closed = True
         self._drop()
-
-    def _push(self, device: Device, pipeline: PipelineConfig) -> None:
-        device.set_pipeline_config(pipeline)
-        self.program = device.program
 
     def _call(self, action: Callable[[Device], _T], *, program: bool = True) -> _T:
         device = self._ready(program)
@@ -157,19 +155,16 @@ class ReconnectingDevice(Device):
             self._depose(error)
             raise
         except ControlPlaneError as error:
-            self._pause(error)
+            # Half of the pause is random, so that controllers do not come back in step.
+            longest_s = min(FIRST_PAUSE_S * 2**self._failed, LONGEST_PAUSE_S)
+            self._failed += 1
+            self._why = error.what
+            self._not_before_s = self._monotonic() + longest_s * self._chance.uniform(0.5, 1)
             raise
         self._device, self._failed = device, 0
         self.program = device.program
         self.sessions += 1
         return device
-
-    def _pause(self, error: ControlPlaneError) -> None:
-        # Half of the pause is random, so that controllers do not come back in step.
-        longest_s = min(FIRST_PAUSE_S * 2**self._failed, LONGEST_PAUSE_S)
-        self._failed += 1
-        self._why = error.what
-        self._not_before_s = self._monotonic() + longest_s * self._chance.uniform(0.5, 1)
 
     def _depose(self, error: NotPrimaryError) -> None:
         self._deposed = error

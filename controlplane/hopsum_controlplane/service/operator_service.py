@@ -44,10 +44,10 @@ class Jobs:
         """Return an answer for each method."""
         answers: Mapping[str, Callable[[Any, Call], Any]] = {
             "CreateJob": self._create_job,
-            "ListJobs": self._list_jobs,
+            "ListJobs": lambda _request, _call: pb.ListJobsResponse(jobs=self._controller.jobs()),
             "GetJob": self._get_job,
             "DeleteJob": self._delete_job,
-            "ListSwitches": self._list_switches,
+            "ListSwitches": lambda _request, _call: pb.ListSwitchesResponse(switches=self._controller.switches()),
             "MoveJob": self._move_job,
             "RotateJobToken": self._rotate_token,
         }
@@ -125,9 +125,6 @@ class Jobs:
                 return {"state": word_of(pb.JobState.DESCRIPTOR, view.state), "generation": view.generation, **size}
         return None
 
-    def _list_jobs(self, request: Any, call: Call) -> Any:
-        return pb.ListJobsResponse(jobs=self._controller.jobs())
-
     def _get_job(self, request: Any, call: Call) -> Any:
         if self._controller.knows(call.token):
             # `locate` refuses another job's token.
@@ -149,9 +146,6 @@ class Jobs:
         for begin in range(0, len(content), PART_BYTES):
             part = pb.BackupPart(content=content[begin : begin + PART_BYTES], total_bytes=len(content))
             yield bytes(part.SerializeToString())
-
-    def _list_switches(self, request: Any, call: Call) -> Any:
-        return pb.ListSwitchesResponse(switches=self._controller.switches())
 
 
 def _from(call: Call, identity: str) -> dict[str, str]:
