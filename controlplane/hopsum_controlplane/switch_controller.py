@@ -65,6 +65,24 @@ class DropStats(NamedTuple):
     egress: int
 
 
+def set_loss(device: Device, port: int, ingress_probability: float, egress_probability: float) -> None:
+    """Set the loss of a port, as SwitchController.set_loss, on a device whose jobs another process controls."""
+    wanted = {
+        Direction.INGRESS: loss(Direction.INGRESS, port, ingress_probability),
+        Direction.EGRESS: loss(Direction.EGRESS, port, egress_probability),
+    }
+    updates: list[Update] = []
+    for direction, entries in wanted.items():
+        actual = [entry for entry in device.read_table(direction.table) if entry.match["port"] == port]
+        # A port has one entry in each direction, or none.
+        if not entries:
+            updates += [Delete(entry) for entry in actual]
+        elif actual != entries:
+            updates += [Modify(entry) if actual else Insert(entry) for entry in entries]
+    if updates:
+        device.write(updates)
+
+
 @dataclass
 class _InstalledJob:
     """A job that holds slots: live, or `ending` until the switch has confirmed that nothing of it stands."""
@@ -268,20 +286,7 @@ class SwitchController:
         Probabilities are 0 .. 1, in steps of 2^-32. Raises ControlPlaneError when port or probability are none, with
         nothing written, or the switch fails.
         """
-        wanted = {
-            Direction.INGRESS: loss(Direction.INGRESS, port, ingress_probability),
-            Direction.EGRESS: loss(Direction.EGRESS, port, egress_probability),
-        }
-        updates: list[Update] = []
-        for direction, entries in wanted.items():
-            actual = [entry for entry in self._device.read_table(direction.table) if entry.match["port"] == port]
-            # A port has one entry in each direction, or none.
-            if not entries:
-                updates += [Delete(entry) for entry in actual]
-            elif actual != entries:
-                updates += [Modify(entry) if actual else Insert(entry) for entry in entries]
-        if updates:
-            self._device.write(updates)
+        set_loss(self._device, port, ingress_probability, egress_probability)
 
     def clear_losses(self) -> None:
         """Switch the loss simulator off on all ports. Raises ControlPlaneError when the switch fails."""

@@ -145,7 +145,7 @@ SETTINGS = st.dictionaries(st.sampled_from(["codec", "seed", "on_nonfinite"]), s
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(told=st.lists(SETTINGS, min_size=3, max_size=3), order=st.permutations(range(3)))
 def test_a_generation_begins_if_and_only_if_all_agree(told: list[dict[str, str]], order: list[int]) -> None:
-    """In every order of arrival, each rank is in the generation or has an error that names two ranks and their values."""
+    """In every order of arrival, each rank is in the generation, or an error names two ranks and their values."""
     with TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder), (switch_config(),), {"s1": FakeDevice()})
         cluster.start()
