@@ -63,7 +63,9 @@ GROUPS = {
 COMMANDS = {
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "controller": Command(
-        "run the controller: jobs, slots and leases on switches", "hopsum_cli.controller", "controller"
+        "run the controller: jobs, slots and leases on switches",
+        "hopsum_cli.controller.controller_command",
+        "controller",
     ),
     "worker-switch": Command(
         "run a switch beside a worker; it registers with the controller",
@@ -71,8 +73,8 @@ COMMANDS = {
         "switch,controller",
     ),
     "controller backup": Command("write a running controller's database to a file", "hopsum_cli.controller.backup"),
-    "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job"),
-    "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top"),
+    "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job.job_command"),
+    "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top.top_command"),
     "doctor": Command("diagnose a worker's way to its switch", "hopsum_cli.doctor"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
     "switch-ctl": Command(
@@ -86,8 +88,12 @@ COMMANDS = {
         "hopsum_evaluation.selftest",
         "switch,controller",
     ),
-    "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
-    "packet": Command("send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet", "scapy"),
+    "topology": Command(
+        "draw a network, or run a command on each of its workers", "hopsum_cli.topology.topology_command", "demo"
+    ),
+    "packet": Command(
+        "send one packet by hand, or list the rounds in a capture", "hopsum_cli.packet.packet_command", "scapy"
+    ),
     "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf,shell"),
     "lab": Command(
         "write a P4 switch that aggregates, in levels, and have it graded",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
 
 from scapy.layers.l2 import Ether
 
@@ -100,8 +99,6 @@ class Testbed(ControlPlane):
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the switch."""
         self._stack.close()

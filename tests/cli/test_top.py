@@ -16,9 +16,8 @@ from rich.console import Console
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.operator import take_snapshot
-from hopsum_cli.top import main
 from hopsum_cli.top.screen import screen
-from hopsum_cli.top.top_command import _forget
+from hopsum_cli.top.top_command import _forget, main
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_ptf.fake_device import FakeDevice

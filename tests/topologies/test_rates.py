@@ -27,7 +27,7 @@ BURSTS_BYTES = {"native": BURST_BYTES, "mininet": (15 << 10) + FRAME_BYTES}
 """Of tbf as we set it; of Mininet's htb, which may owe a frame."""
 DEADLINE_S = 60.0
 LINK = Link(("h1", "s1"), RATE_BPS)
-ONE = Topology("one", "one link with a rate", hosts=("h1",), switches=("s1",), links=(LINK,))
+ONE = Topology("one", summary="one link with a rate", hosts=("h1",), switches=("s1",), links=(LINK,))
 
 
 def send(namespace: Namespace, interface: str) -> None:

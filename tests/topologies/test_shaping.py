@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hopsum_topologies import Namespace, TopologyError
 from hopsum_topologies.description import topology

@@ -25,7 +25,7 @@ case "$*" in *"$REFUSED"*) echo "Error: Specified qdisc kind is unknown." >&2; e
 NETEM, BUCKET = "netem limit 100000 delay", "burst 131072 limit 2097152"
 PLAN = Topology(
     "plan",
-    "every kind of link",
+    summary="every kind of link",
     hosts=("h1", "h2", "h3", "h4"),
     switches=("s1",),
     links=(
@@ -102,6 +102,6 @@ def test_what_mininet_cannot_set_is_no_network(
 
 @pytest.mark.usefixtures("mininet")
 def test_a_rate_that_mininet_does_not_set_is_refused(tmp_path: Path) -> None:
-    fast = Topology("fast", "", hosts=("h1",), switches=("s1",), links=(Link(("h1", "s1"), 1.1e9),))
+    fast = Topology("fast", hosts=("h1",), switches=("s1",), links=(Link(("h1", "s1"), 1.1e9),))
     with pytest.raises(TopologyError, match=r"Mininet sets no rate above 1 Gbit/s, and h1-s1 would have none"):
         MininetNetwork(fast, tmp_path)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_cli.topology import main
+from hopsum_cli.topology.topology_command import main
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_labs.levels import LEVELS
 from hopsum_topologies.commands import Ended, OutputLine
@@ -45,15 +45,7 @@ def run_counted(path: Path, *arguments: str) -> tuple[subprocess.CompletedProces
     done = run(*arguments[:1], "--output", str(path), *arguments[1:])
     assert path.exists(), done.stderr
     counts = json.loads(path.read_text())
-    uplinks = {each["links"]: each for job in counts["jobs"] for each in job["uplinks"]}
-    return done, {each["link"]: each for each in counts["links"]} | {"lost": counts["lost"], "uplinks": uplinks}
-
-
-def told(done: subprocess.CompletedProcess[str], links: str, way: str, part: str) -> tuple[str, str]:
-    """Return what the table of a job's uplinks says was sent first, and again; `part` is of what flat would take."""
-    found = re.search(rf"^ {re.escape(links)} +{way} +\S+ +(\d+) +(\d+) +\d+ +{part} *$", done.stderr, re.MULTILINE)
-    assert found is not None, done.stderr
-    return found[1], found[2]
+    return done, {each["link"]: each for each in counts["links"]} | {"lost": counts["lost"]}
 
 
 def means(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -170,13 +162,6 @@ def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(target: str, tmp_p
         there, back = (sum(links[f"{host}-{leaf}"][way] for host in hosts) for way in ("frames_there", "frames_back"))
         # A busy machine may lose some on the way, and send them again; links are counted one after the other.
         assert min(up["frames_there"], there, up["frames_back"], back) >= 2 * CHUNKS
-    (both,) = links["uplinks"].values()
-    assert both["up"]["first"] == both["contributions"] == both["down"]["first"]
-    assert both["contributions"] % 4 == 0
-    assert both["contributions"] > 4 * CHUNKS, "ranges, too"
-    first, again = (int(count) for count in told(done, "leaf1-spine + leaf2-spine", "up", "1"))
-    assert (first, again) == (both["up"]["first"], both["up"]["again"])
-    assert both["up"]["frames"] >= first + again
 
 
 @pytest.mark.parametrize("target", ["native", "bmv2", "mininet"], indirect=True)
@@ -191,12 +176,6 @@ def test_two_racks_sum_in_a_tree(target: str, tmp_path: Path) -> None:
     for leaf, hosts in (("leaf1", ("h1", "h2")), ("leaf2", ("h3", "h4"))):
         frames, below = links[f"{leaf}-spine"], sum(links[f"{host}-{leaf}"]["frames_there"] for host in hosts)
         assert CHUNKS < frames["frames_there"] < below
-        counted = links["uplinks"][f"{leaf}-spine"]
-        for way, passed in (("up", "frames_there"), ("down", "frames_back")):
-            assert counted["contributions"] == 2 * counted[way]["first"] > 2 * CHUNKS, "whatever was sent again"
-            assert counted[way]["first"] + counted[way]["again"] <= counted[way]["frames"] == frames[passed]
-            first, again = (int(count) for count in told(done, f"{leaf}-spine", way, "1/2"))
-            assert (first, again) == (counted[way]["first"], counted[way]["again"])
 
 
 @pytest.mark.parametrize("target", ["native"], indirect=True)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
@@ -123,9 +122,7 @@ class Bmv2Switch:
     def __enter__(self) -> Bmv2Switch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _inside(self) -> AbstractContextManager[None]:

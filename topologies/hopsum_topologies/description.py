@@ -14,16 +14,16 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from hopsum_topologies.errors import TopologyError
 
-T = TypeVar("T")
-_TEXT, _TEXTS, _NUMBER = "a text", "a list of texts", "a number"
-_REQUIRED: Final = object()
 HOST_INTERFACE: Final = "eth0"
 # That of Ethernet without jumbo frames, in which a chunk of every codec fits.
 MTU_BYTES: Final = 1500
@@ -39,8 +39,7 @@ class DescriptionError(TopologyError):
     """A description of an invalid network. The message names the fault and a valid form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cable between two nodes, the same both ways.
 
     `rate_bps` is in bits per second, None for no limit. `delay_s` is in seconds one way. `loss` is the probability, 0
@@ -61,23 +60,21 @@ class Link:
         return self.ends[1] if node == self.ends[0] else self.ends[0]
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlan:
+class JobPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job: its workers are hosts, whose ranks are their places in this list."""
 
     name: str
     workers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A valid network: one tree of switches with hosts at its switches. Construction raises DescriptionError."""
 
     name: str
-    summary: str
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
     links: tuple[Link, ...]
+    summary: str = ""
     jobs: tuple[JobPlan, ...] = ()
 
     def __post_init__(self) -> None:
@@ -219,52 +216,44 @@ UPLINK_BPS: Final = 1e8
 
 
 class NetworkEntry(NamedTuple):
-    """A named network in several sizes: `make` takes the number of workers, a multiple of `step`."""
+    """A named network in several sizes: `make` takes the number of workers, a multiple of `step`, and its summary."""
 
     summary: str
-    make: Callable[[int], Topology]
+    make: Callable[[int, str], Topology]
     workers: int = 4
     step: int = 1
+
+
+def _star(
+    workers: int, summary: str, name: str = "star", loss: float = 0.0, jobs: tuple[str, ...] = ("train",)
+) -> Topology:
+    """Make a network of one switch, whose hosts are shared out evenly to jobs of these names."""
+    hosts = _hosts(workers)
+    each = workers // len(jobs)
+    plans = tuple(JobPlan(job, hosts[number * each : (number + 1) * each]) for number, job in enumerate(jobs))
+    return Topology(name, hosts, ("s1",), tuple(Link((host, "s1"), loss=loss) for host in hosts), summary, plans)
+
+
+def _two_rack(workers: int, summary: str) -> Topology:
+    hosts, rack = _hosts(workers), workers // 2
+    down = tuple(Link((host, "leaf1" if number < rack else "leaf2")) for number, host in enumerate(hosts))
+    up = tuple(Link((leaf, "spine"), UPLINK_BPS) for leaf in ("leaf1", "leaf2"))
+    return Topology("two_rack", hosts, ("leaf1", "leaf2", "spine"), down + up, summary, (JobPlan("train", hosts),))
 
 
 def _hosts(count: int) -> tuple[str, ...]:
     return tuple(f"h{number + 1}" for number in range(count))
 
 
-def _star(workers: int) -> Topology:
-    hosts = _hosts(workers)
-    links = tuple(Link((host, "s1")) for host in hosts)
-    return Topology("star", CATALOGUE["star"].summary, hosts, ("s1",), links, (JobPlan("train", hosts),))
-
-
-def _lossy_star(workers: int) -> Topology:
-    hosts = _hosts(workers)
-    links = tuple(Link((host, "s1"), loss=LOSS) for host in hosts)
-    summary = CATALOGUE["lossy_star"].summary
-    return Topology("lossy_star", summary, hosts, ("s1",), links, (JobPlan("train", hosts),))
-
-
-def _shared(workers: int) -> Topology:
-    hosts = _hosts(workers)
-    jobs = JobPlan("blue", hosts[: workers // 2]), JobPlan("red", hosts[workers // 2 :])
-    links = tuple(Link((host, "s1")) for host in hosts)
-    return Topology("shared", CATALOGUE["shared"].summary, hosts, ("s1",), links, jobs)
-
-
-def _two_rack(workers: int) -> Topology:
-    hosts, rack = _hosts(workers), workers // 2
-    down = tuple(Link((host, "leaf1" if number < rack else "leaf2")) for number, host in enumerate(hosts))
-    up = tuple(Link((leaf, "spine"), UPLINK_BPS) for leaf in ("leaf1", "leaf2"))
-    summary = CATALOGUE["two_rack"].summary
-    return Topology("two_rack", summary, hosts, ("leaf1", "leaf2", "spine"), down + up, (JobPlan("train", hosts),))
-
-
 CATALOGUE: Final = {
     "star": NetworkEntry("one switch, one job", _star),
     "lossy_star": NetworkEntry(
-        f"one switch, one job, {LOSS * 100:g} % of frames lost on every link each way", _lossy_star
+        f"one switch, one job, {LOSS * 100:g} % of frames lost on every link each way",
+        partial(_star, name="lossy_star", loss=LOSS),
     ),
-    "shared": NetworkEntry("one switch, two jobs of half the hosts each", _shared, step=2),
+    "shared": NetworkEntry(
+        "one switch, two jobs of half the hosts each", partial(_star, name="shared", jobs=("blue", "red")), step=2
+    ),
     "two_rack": NetworkEntry(
         f"two racks joined by a spine, uplinks of {UPLINK_BPS / 1e6:g} Mbit/s", _two_rack, 8, step=2
     ),
@@ -284,7 +273,7 @@ def topology(name: str, workers: int | None = None) -> Topology:
     count = entry.workers if workers is None else workers
     if count < entry.step or count % entry.step:
         raise DescriptionError(f"topology {name!r} of {count} workers: it has a multiple of {entry.step}")
-    return entry.make(count)
+    return entry.make(count, entry.summary)
 
 
 # ---- descriptions as JSON ----------------------------------------------------------------------------
@@ -292,7 +281,7 @@ def topology(name: str, workers: int | None = None) -> Topology:
 
 def as_document(topology: Topology) -> dict[str, Any]:
     """Return the JSON form. `from_document` turns it into the same description again."""
-    document: dict[str, Any] = json.loads(json.dumps(asdict(topology)))
+    document: dict[str, Any] = msgspec.to_builtins(topology)
     return document
 
 
@@ -320,63 +309,9 @@ def load_topology(path: Path) -> Topology:
 
 
 def from_document(document: Any) -> Topology:
-    """Return the description of a JSON form. Raises DescriptionError naming the first key that is wrong."""
-    reader = _Reader(document, "the topology", {"name", "hosts", "switches", "links"}, {"summary", "jobs"})
-    return Topology(
-        reader.get("name", _TEXT),
-        reader.get("summary", _TEXT, ""),
-        tuple(reader.get("hosts", _TEXTS)),
-        tuple(reader.get("switches", _TEXTS)),
-        tuple(reader.each("links", _link)),
-        tuple(reader.each("jobs", _job)),
-    )
-
-
-def _link(document: Any, where: str) -> Link:
-    reader = _Reader(document, where, {"ends"}, {"rate_bps", "delay_s", "loss"})
-    ends = reader.get("ends", _TEXTS)
-    if len(ends) != 2:
-        raise DescriptionError(f"{where}: ends {ends}; a link has two")
-    rate_bps = reader.get("rate_bps", _NUMBER, None)
-    return Link((ends[0], ends[1]), rate_bps, reader.get("delay_s", _NUMBER, 0.0), reader.get("loss", _NUMBER, 0.0))
-
-
-def _job(document: Any, where: str) -> JobPlan:
-    reader = _Reader(document, where, {"name", "workers"}, set())
-    return JobPlan(reader.get("name", _TEXT), tuple(reader.get("workers", _TEXTS)))
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    _TEXT: lambda value: isinstance(value, str),
-    _TEXTS: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-    _NUMBER: lambda value: type(value) in (int, float),
-}
-
-
-class _Reader:
-    """Reads a JSON object with known keys. Raises DescriptionError naming the first wrong key."""
-
-    def __init__(self, document: Any, where: str, required: set[str], optional: set[str]) -> None:
-        if not isinstance(document, dict):
-            raise DescriptionError(f"{where} is {document!r:.80}, no JSON object")
-        self._document, self._where = document, where
-        if unknown := sorted(document.keys() - required - optional):
-            known = ", ".join(sorted(required | optional))
-            raise DescriptionError(f"{where} has an unknown key {unknown[0]!r}; there are {known}")
-        if missing := sorted(required - document.keys()):
-            raise DescriptionError(f"{where} has no key {missing[0]!r}; it needs {', '.join(sorted(required))}")
-
-    def get(self, key: str, kind: str, default: Any = _REQUIRED) -> Any:
-        value = self._document.get(key, default)
-        # Left out, or null where the default is None.
-        if value is default:
-            return default
-        if not _FITS[kind](value):
-            raise DescriptionError(f"{self._where}: {key} is {value!r:.80}, not {kind}")
-        return value
-
-    def each(self, key: str, make: Callable[[Any, str], T]) -> list[T]:
-        entries = self._document.get(key, [])
-        if not isinstance(entries, list):
-            raise DescriptionError(f"{self._where}: {key} is {entries!r:.80}, not a list")
-        return [make(entry, f"{key}[{number}]") for number, entry in enumerate(entries)]
+    """Read the description of a JSON form. Raises DescriptionError naming the key that is wrong, by its path."""
+    try:
+        return msgspec.convert(document, Topology)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        raise DescriptionError(f"{path.rstrip('`') or 'the topology'}: {what}") from error

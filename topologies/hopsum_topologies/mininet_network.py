@@ -17,7 +17,6 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from hopsum_topologies.bmv2_process import bmv2_unavailable
@@ -149,9 +148,7 @@ class MininetNetwork:
     def __enter__(self) -> MininetNetwork:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _settle(self) -> None:

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
@@ -76,9 +75,7 @@ class NativeSwitch:
     def __enter__(self) -> NativeSwitch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _ready(self) -> bool:

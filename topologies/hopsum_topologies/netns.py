@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from hopsum_topologies.errors import TopologyError
@@ -264,6 +263,13 @@ class Namespace:
         with self.inside():
             switch_offloads_off(interface)
 
+    def settle(self, interface: str, mac: str, ip: str, neighbour: tuple[str, str]) -> None:
+        """Give an interface its MAC and IPv4 address in a /24, and tell it those of its switch, (IPv4, MAC)."""
+        self.ip("link", "set", "dev", interface, "address", mac)
+        self.ip("addr", "add", f"{ip}/24", "dev", interface)
+        with self.inside():
+            add_neighbour(interface, *neighbour)
+
     def close(self) -> None:
         """Remove the namespace and every interface in it."""
         if self.name in _owned:
@@ -273,9 +279,7 @@ class Namespace:
     def __enter__(self) -> Namespace:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from hopsum_controlplane import (
@@ -64,20 +63,15 @@ class NetworkControl:
     Call it in the network's home (see `Network.home`). Raises ControlPlaneError when a switch fails.
     """
 
-    def __init__(self, topology: Topology, driver: str, addresses: Mapping[str, str]) -> None:
-        self.topology = topology
+    def __init__(self, network: Network) -> None:
+        self.topology = network.topology
         self.controllers: dict[str, SwitchController] = {}
         # One allocator for all switches, since the parts of a tree have the same generation.
         self._generations = GenerationAllocator()
         with ExitStack() as stack:
-            for switch in topology.switches:
-                self.controllers[switch] = self._take(stack, driver, switch, addresses[switch])
+            for switch in self.topology.switches:
+                self.controllers[switch] = self._take(stack, network.driver, switch, network.addresses[switch])
             self._stack = stack.pop_all()
-
-    @classmethod
-    def of(cls, network: Network) -> NetworkControl:
-        """Return the control plane of a network."""
-        return cls(network.topology, network.driver, network.addresses)
 
     def install(
         self,
@@ -158,13 +152,9 @@ class NetworkControl:
         return sum(each.ingress + each.egress for ports in counters for each in ports)
 
     def __enter__(self) -> NetworkControl:
-        """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the sessions with all switches."""
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _rack(self, plan: JobPlan, leaf: str, spine: str, places: Places | None) -> LeafGroup:

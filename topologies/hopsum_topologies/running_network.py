@@ -12,7 +12,6 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from hopsum_controlplane.artifacts import compiled_program
@@ -21,7 +20,7 @@ from hopsum_topologies.commands import Event, HostTask, OutputLine, run_in_names
 from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
-from hopsum_topologies.netns import Namespace, add_neighbour
+from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import launched
 from hopsum_topologies.shaping import require_shapes, shape
 
@@ -61,9 +60,7 @@ class Network(Protocol):
 
     def __enter__(self) -> Network: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 def traffic(network: Network) -> dict[Link, LinkTraffic]:
@@ -136,9 +133,7 @@ class NamespaceNetwork:
     def __enter__(self) -> NamespaceNetwork:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _at(self, node: str) -> Namespace:
@@ -152,11 +147,9 @@ class NamespaceNetwork:
             shape(namespace, interface, link)
 
     def _settle(self, host: str) -> None:
-        namespace, switch = self.hosts[host], self.topology.switch_of(host)
-        namespace.ip("link", "set", "dev", HOST_INTERFACE, "address", self.topology.mac(host))
-        namespace.ip("addr", "add", f"{self.topology.ip(host)}/24", "dev", HOST_INTERFACE)
-        with namespace.inside():
-            add_neighbour(HOST_INTERFACE, self.topology.ip(switch), self.topology.mac(switch))
+        topology, switch = self.topology, self.topology.switch_of(host)
+        service = topology.ip(switch), topology.mac(switch)
+        self.hosts[host].settle(HOST_INTERFACE, topology.mac(host), topology.ip(host), service)
 
     def _start(self, stack: ExitStack, switch: str, folder: Path) -> str:
         interfaces, device_id = interfaces_of(self.topology, switch), self.topology.device_id(switch)

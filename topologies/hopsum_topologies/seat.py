@@ -41,11 +41,6 @@ class Seat:
         return WorkerEndpoint(self.rank, self.port, self.mac, *address)
 
 
-def open_link(seat: Seat) -> UdpLink:
-    """Open the worker's data socket where it belongs. Raises OSError or TopologyError when that fails."""
-    return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch))
-
-
 def open_seat_link(seat: Seat, kind: LinkKind, view: PacketView | None = None) -> UdpLink | ScapyLink:
     """Open the worker's link of a kind where it belongs.
 
@@ -53,7 +48,7 @@ def open_seat_link(seat: Seat, kind: LinkKind, view: PacketView | None = None) -
     Raises OSError, TopologyError, or ScapyMissingError when that fails.
     """
     if kind == "udp":
-        return open_link(seat)
+        return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch))
 
     def make() -> ScapyLink:
         interface = None if seat.namespace is None else _interface_with(seat.ip)
@@ -75,7 +70,10 @@ def _interface_with(ip: str) -> str:
 
 
 def open_batch_link(seat: Seat) -> UdpLink:
-    """Open a socket for many datagrams a call, or a plain one where the switch has a veth. Raises as `open_link`."""
+    """Open a socket for many datagrams a call, or a plain one where the switch has a veth.
+
+    Raises OSError or TopologyError when that fails.
+    """
     # Segments that a veth hands to a raw socket are not cut: a switch on veths would see one long frame.
     return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch, gso="auto" if seat.namespace is None else "off"))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from hopsum_topologies.delay_link import DelayLink
@@ -116,9 +115,7 @@ class Star:
     def __enter__(self) -> Star:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _add_host(self, number: int) -> None:

@@ -155,17 +155,10 @@ def _seat(stack: ExitStack, home: Namespace, rank: int, interface: str) -> Seat:
     port, mac, ip = rank + 1, f"02:00:00:00:02:{rank:02x}", f"10.0.0.{rank + 1}"
     away = stack.enter_context(Namespace())
     away.add_veth("eth0", interface, home)
-    away.ip("link", "set", "dev", "eth0", "address", mac)
-    away.ip("addr", "add", f"{ip}/24", "dev", "eth0")
-    # A lost ARP packet would delay a sum by the second until the kernel asks again.
-    away.ip("neigh", "add", SWITCH.ip, "lladdr", SWITCH.mac, "dev", "eth0", "nud", "permanent")
+    away.settle("eth0", mac, ip, (SWITCH.ip, SWITCH.mac))
     return Seat(rank, port, mac, ip, (SWITCH.ip, HOPSUM_UDP_PORT), away.name)
 
 
 def open_testbed(target: str, workers: int) -> AbstractContextManager[Testbed]:
     """Open the testbed of a target, `native` or `bmv2`."""
-    testbeds: dict[str, Callable[[int], AbstractContextManager[Testbed]]] = {
-        "native": native_testbed,
-        "bmv2": bmv2_testbed,
-    }
-    return testbeds[target](workers)
+    return bmv2_testbed(workers) if target == "bmv2" else native_testbed(workers)

@@ -5,9 +5,3 @@ job_command   the words: create, list, show, move, ...
 create        a job from a codec or tables, and where its token goes
 report        tables for people
 """
-
-from __future__ import annotations
-
-from hopsum_cli.job.job_command import build_parser, main
-
-__all__ = ["build_parser", "main"]

@@ -5,9 +5,3 @@ packet_exchange   key=value arguments to a packet, one packet to a switch, and i
 captured_packets  files of frames to hopsum packets
 packet_command    the words send and decode: as text and as JSON
 """
-
-from __future__ import annotations
-
-from hopsum_cli.packet.packet_command import build_parser, main
-
-__all__ = ["build_parser", "main"]

@@ -16,9 +16,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane.devices.device import PipelineConfig

@@ -10,11 +10,11 @@ and the cleanup process removes the rest.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
@@ -25,7 +25,6 @@ from rich.table import Table
 from hopsum.codec import job_tables, make_codec
 from hopsum_cli.topology.drawing import link_words
 from hopsum_cli.topology.own_program import run_program
-from hopsum_cli.topology.uplinks import Uplink, uplinks_of
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.description import JobPlan, Link, Topology
@@ -58,25 +57,20 @@ class Request(NamedTuple):
     cli: bool = False
 
 
-class Stopped(BaseException):
-    """The arrival of a signal that ends the command, so that all context managers take down what they made.
-
-    `number` is the signal's. Later signals are ignored, since the end is under way.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
-
 @contextmanager
 def stopping() -> Iterator[None]:
-    """Let the first of SIGNALS raise Stopped in the main thread, which must be the caller, during the block."""
+    """Let the first of SIGNALS raise SystemExit in the main thread, which must be the caller, during the block.
+
+    So all context managers take down what they made. The exit status is that of shells: 128 and the signal's number.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
+        # Later signals are ignored: an exception inside the end of one context manager would skip that of others.
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
+        # Not by print: the signal may have come inside a print of this thread, whose buffer takes no second writer.
+        os.write(sys.stderr.fileno(), f"hopsum topology: {signal.Signals(number).name}: taken down\n".encode())
+        raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
@@ -91,10 +85,6 @@ def run(request: Request) -> int:
     try:
         with stopping():
             return _run(request)
-    except Stopped as stop:
-        print(f"hopsum topology: {stop}: taken down", file=sys.stderr)
-        # The exit status that shells give to a process that a signal ended.
-        return 128 + stop.number
     except (TopologyError, ControlPlaneError) as error:
         print(f"hopsum topology: {error}", file=sys.stderr)
         return 1
@@ -123,9 +113,9 @@ def _run(request: Request) -> int:
             before = traffic(network)
             status = run_program(network, request.program, request.control, request.command, folder)
             _prompt(request, network, {})
-            _report(request, carried(network, before), {}, 0, status)
+            _report(request, carried(network, before), 0, status)
             return status
-        control = stack.enter_context(NetworkControl.of(network))
+        control = stack.enter_context(NetworkControl(network))
         before = traffic(network)
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
@@ -142,9 +132,7 @@ def _run(request: Request) -> int:
         _prompt(request, network, memberships)
         # Read before the switches' counters: a frame on its way then counts as lost, never as invented.
         links = carried(network, before)
-        jobs = [job for job in topology.jobs if request.command and job.name in placed]
-        uplinks = {job.name: uplinks_of(job, placed[job.name], control, links, request.aggregate_at) for job in jobs}
-        _report(request, links, uplinks, control.lost(), status)
+        _report(request, links, control.lost(), status)
         return status
 
 
@@ -194,9 +182,7 @@ def _no_spine(topology: Topology, job: JobPlan) -> str:
     )
 
 
-def _report(
-    request: Request, carried: Mapping[Link, LinkTraffic], uplinks: Mapping[str, list[Uplink]], lost: int, status: int
-) -> None:
+def _report(request: Request, carried: Mapping[Link, LinkTraffic], lost: int, status: int) -> None:
     table = Table(box=None, header_style="")
     table.add_column("link")
     for heading in ("→ frames", "→ bytes", "← frames", "← bytes"):
@@ -205,33 +191,15 @@ def _report(
     for link, counts in carried.items():
         table.add_row(str(link), *(f"{count:,}" for count in counts), ", ".join(link_words(link)))
     Console(stderr=True, highlight=False).print(table)
-    for job, found in uplinks.items():
-        if found:
-            _report_uplinks(job, found)
     if any(link.loss for link in carried):
         _say(f"{lost} frames were lost on purpose since the start")
     if request.output is not None:
         links = [{"link": str(link), **counts._asdict()} for link, counts in carried.items()]
-        jobs = [{"job": job, "uplinks": [each.as_json() for each in found]} for job, found in uplinks.items()]
-        written = {"status": status, "lost": lost, "links": links, "jobs": jobs}
+        written = {"status": status, "lost": lost, "links": links}
         try:
             request.output.write_text(json.dumps(written, indent=2) + "\n")
         except OSError as error:
             raise TopologyError(f"the counts cannot be written: {error}") from error
-
-
-def _report_uplinks(job: str, uplinks: Sequence[Uplink]) -> None:
-    """Print the packets between racks and spine: sent first, sent again, and first where the spine sums for all."""
-    table = Table(box=None, header_style="")
-    for heading in (f"job {job}", "way"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("frames", "first", "again", "flat", "part"):
-        table.add_column(heading, justify="right")
-    for each in uplinks:
-        for name, way in (("up", each.up), ("down", each.down)):
-            part = str(Fraction(way.first, each.contributions)) if each.contributions else "-"
-            table.add_row(each.name, name, *(f"{count:,}" for count in (*way, each.contributions)), part)
-    Console(stderr=True, highlight=False).print(table)
 
 
 def _say(text: str) -> None:

@@ -163,7 +163,7 @@ def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Itera
         bring_up(network, target, folder) as made,
         # gRPC's threads stay in the namespace in which they were started, and must reach the switches there.
         made.home.inside(),
-        NetworkControl.of(made) as control,
+        NetworkControl(made) as control,
     ):
         yield NetworkTestbed(made, control)
 

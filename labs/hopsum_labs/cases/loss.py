@@ -116,9 +116,7 @@ class _LossyRun:
                     self._take(answer.port - worker_port(0), Ether(answer.frame), at, contributions, when)
         expect(False, f"{when}: after {self.chunks * 200} packets the workers have {at} of {self.chunks} chunks each")
 
-    def _take(
-        self, rank: int, packet: Ether, at: list[int], contributions: list[list[list[int]]], when: str
-    ) -> None:
+    def _take(self, rank: int, packet: Ether, at: list[int], contributions: list[list[list[int]]], when: str) -> None:
         expect(0 <= rank < len(at), f"{when}: a packet came at port {worker_port(rank)}, where no worker is")
         expect(Aggregation in packet, f"{when}: rank {rank} got what is no aggregation packet: {summary(packet)}")
         part = packet[Aggregation]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum_cli.packet import main
+from hopsum_cli.packet.packet_command import main
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig

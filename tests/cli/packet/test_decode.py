@@ -15,8 +15,8 @@ from scapy.layers.l2 import ARP, CookedLinux, Dot1Q, Ether
 from scapy.packet import Raw
 from scapy.utils import PcapNgWriter, wrpcap
 
-from hopsum_cli.packet import main
 from hopsum_cli.packet.captured_packets import read_capture
+from hopsum_cli.packet.packet_command import main
 from hopsum_wire import HOPSUM_UDP_PORT, Kind
 
 from .captures import GENERATION, frame, whole_round, write

@@ -14,8 +14,8 @@ from scapy.layers.inet import ICMP
 from scapy.layers.l2 import ARP, Ether
 from scapy.utils import rdpcap
 
-from hopsum_cli.packet import main
 from hopsum_cli.packet.captured_packets import read_capture
+from hopsum_cli.packet.packet_command import main
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig

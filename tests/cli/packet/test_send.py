@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hopsum_cli.packet import main
 from hopsum_cli.packet.captured_packets import read_capture
+from hopsum_cli.packet.packet_command import main
 from hopsum_cli.packet.packet_exchange import PacketError, parse_arguments, values_of
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program

@@ -19,7 +19,7 @@ import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
-from hopsum_cli.controller import main
+from hopsum_cli.controller.controller_command import main
 from hopsum_controlplane.service.controller_process import ENOUGH, Pulse, raise_limit
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess

@@ -17,7 +17,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
-from hopsum_cli.job import main
+from hopsum_cli.job.job_command import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_controlplane import ControlPlaneError

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from hopsum_cli.job import main
+from hopsum_cli.job.job_command import main
 
 from ..cluster.world import Cluster
 

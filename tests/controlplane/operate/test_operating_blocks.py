@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_cli.job import main
+from hopsum_cli.job.job_command import main
 from hopsum_cli.worker_switch import build_parser
 from hopsum_controlplane.cluster import load_config
 

@@ -17,7 +17,7 @@ import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
-from hopsum_cli.controller import main
+from hopsum_cli.controller.controller_command import main
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import AdminAuth

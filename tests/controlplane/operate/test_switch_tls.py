@@ -194,7 +194,7 @@ def test_files_that_do_not_fit(folder: Path, options: tuple[str, ...], told: str
 
 
 def test_a_controller_drives_its_switch(folder: Path, stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
-    from hopsum_cli.controller import main
+    from hopsum_cli.controller.controller_command import main
 
     _, address = start_switch(folder, stack)
     config = write_config(folder, address)

@@ -21,7 +21,7 @@ import hopsum
 from hopsum.communicator import Communicator
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
-from hopsum_cli.job import main as job
+from hopsum_cli.job.job_command import main as job
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.audit import read_installed
 from hopsum_controlplane.devices.drivers import open_device

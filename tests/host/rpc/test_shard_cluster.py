@@ -17,8 +17,8 @@ from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import Communicator
 from hopsum_cli.doctor import main as doctor
-from hopsum_cli.job import main as job_command
-from hopsum_cli.top import main as top
+from hopsum_cli.job.job_command import main as job_command
+from hopsum_cli.top.top_command import main as top
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, PortRule, SwitchConfig

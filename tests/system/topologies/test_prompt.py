@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_cli.topology import main
+from hopsum_cli.topology.topology_command import main
 
 from ...support.targets import require_network
 
