@@ -29,9 +29,9 @@ def commands() -> Iterator[str]:
     from hopsum_cli.main import COMMANDS, SECTIONS
 
     # The order of `hopsum --help`, which groups commands by what their users do.
-    for section in SECTIONS:
-        yield f"## {section.title.capitalize()}\n"
-        for word in section.words:
+    for heading, words in SECTIONS.items():
+        yield f"## {heading.capitalize()}\n"
+        for word in words:
             for name, command in COMMANDS.items():
                 if name == word or name.startswith(f"{word} "):
                     install = f"Install: `pip install 'hopsum[{command.extra}]'`\n" if command.extra else ""

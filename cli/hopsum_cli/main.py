@@ -26,40 +26,20 @@ class Command(NamedTuple):
     """The extra that brings what it imports, empty where the distribution alone does."""
 
 
-class Group(NamedTuple):
-    """A first word that needs a second one."""
-
-    summary: str
-    description: str
-    heading: str
-    """Stands above the list of second words."""
-
-
-class Section(NamedTuple):
-    """Commands that belong together, for the list of all commands."""
-
-    title: str
-    words: tuple[str, ...]
-
-
-SECTIONS = (
-    Section(
-        "run training jobs and switches",
-        ("switch", "controller", "worker-switch", "job", "top", "doctor", "shell", "switch-ctl"),
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "run training jobs and switches": (
+        *("switch", "controller", "worker-switch", "job"),
+        *("top", "doctor", "shell", "switch-ctl"),
     ),
-    Section("try hopsum", ("demo", "selftest", "topology", "packet", "ptf", "lab")),
-    Section("evaluate", ("plan", "bench", "codec", "table", "report")),
-)
-GROUPS = {
-    "bench": Group(
-        "measure a part of hopsum on this machine", "Measure a part of hopsum on this machine.", "benchmarks"
-    ),
-    "codec": Group(
-        "compare codecs on vectors: error against bits",
-        "Compare codecs on vectors, without a network.",
-        "codec commands",
-    ),
+    "try hopsum": ("demo", "selftest", "topology", "packet", "ptf", "lab"),
+    "evaluate": ("plan", "bench", "codec", "table", "report"),
 }
+"""The first words of commands, by the heading of their list in `hopsum --help`."""
+GROUPS = {
+    "bench": "measure a part of hopsum on this machine",
+    "codec": "compare codecs on vectors: error against bits",
+}
+"""The summaries of first words that need a second one."""
 COMMANDS = {
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "controller": Command(
@@ -150,19 +130,20 @@ UNREAD = 141
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the first word. The rest belongs to the command."""
-    summaries = {word: (GROUPS.get(word) or COMMANDS[word]).summary for section in SECTIONS for word in section.words}
-    lists = [_list(section.title, {word: summaries[word] for word in section.words}) for section in SECTIONS]
-    parser = _parser("", "In-network aggregation of compressed gradients.", lists, summaries, "COMMAND")
+    summaries = {**GROUPS, **{name: command.summary for name, command in COMMANDS.items()}}
+    lists = [_list(heading, {word: summaries[word] for word in words}) for heading, words in SECTIONS.items()]
+    summaries = {word: summaries[word] for words in SECTIONS.values() for word in words}
+    parser = _parser("", "In-network aggregation of compressed gradients.", lists, summaries)
     parser.add_argument("--version", action="version", version=f"hopsum {version('hopsum')}")
     return parser
 
 
 def build_group_parser(first: str) -> argparse.ArgumentParser:
     """Return the parser of the second word of a group. The rest belongs to the command."""
-    group = GROUPS[first]
     rows = {name.partition(" "): row for name, row in COMMANDS.items()}
     summaries = {second: row.summary for (word, _, second), row in rows.items() if word == first}
-    return _parser(f" {first}", group.description, [_list(group.heading, summaries)], summaries, "COMMAND")
+    description = f"{GROUPS[first][:1].upper()}{GROUPS[first][1:]}."
+    return _parser(f" {first}", description, [_list(f"{first} commands", summaries)], summaries)
 
 
 def _list(title: str, summaries: Mapping[str, str]) -> str:
@@ -170,17 +151,15 @@ def _list(title: str, summaries: Mapping[str, str]) -> str:
     return "\n".join([f"{title}:", *(f"  {word:13} {summary}" for word, summary in summaries.items())])
 
 
-def _parser(
-    prefix: str, description: str, lists: Sequence[str], words: Iterable[str], metavar: str
-) -> argparse.ArgumentParser:
-    epilog = [*lists, EXIT_STATUSES, f"`hopsum{prefix} {metavar} --help` says more."]
+def _parser(prefix: str, description: str, lists: Sequence[str], words: Iterable[str]) -> argparse.ArgumentParser:
+    epilog = [*lists, EXIT_STATUSES, f"`hopsum{prefix} COMMAND --help` says more."]
     parser = argparse.ArgumentParser(
         prog=f"hopsum{prefix}",
         description=description,
         epilog="\n\n".join(epilog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("word", choices=list(words), metavar=metavar, help="one of the commands below")
+    parser.add_argument("word", choices=list(words), metavar="COMMAND", help="one of the commands below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hopsum_cli.top.screen import COLOURS
 from hopsum_wire.watch.snapshots import ago, state, switch_path, tone, workers_of
-
-_COLOURS: Final = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
 
 
 def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -32,7 +31,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
     for job in jobs:
         if job["health"] not in ("healthy", "idle"):
             told = f"{escape(job['name'])}:[/] {escape(job['health_reason'])}"
-            console.print(f"[{_COLOURS[tone(job)]}]{told}", soft_wrap=not console.is_terminal)
+            console.print(f"[{COLOURS[tone(job)]}]{told}", soft_wrap=not console.is_terminal)
 
 
 def print_job(job: Mapping[str, Any], console: Console) -> None:
@@ -119,7 +118,7 @@ def _members(members: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _state(job: Mapping[str, Any]) -> str:
-    return f"[{_COLOURS[tone(job)]}]{escape(state(job))}[/]"
+    return f"[{COLOURS[tone(job)]}]{escape(state(job))}[/]"
 
 
 def _slots(job: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,6 @@ def _ranks(bitmap: int) -> str:
     return ",".join(str(rank) for rank in range(bitmap.bit_length()) if bitmap >> rank & 1)
 
 
-# The words after `hopsum packet`.
-
 _SEND_EPILOG = """\
 examples:
   hopsum packet send kind=PROBE worker=0 slot=3 generation=7 --to 127.0.0.1:24677 --from 127.0.0.1:6000
@@ -176,16 +175,14 @@ def _add_send(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     word.add_argument(
         "--wait",
-        type=_seconds,
+        type=float,
         default=1.0,
         metavar="SECONDS",
         help="collect answers for this long (default %(default)s)",
     )
-    word.add_argument(
-        "--answers", type=_positive, metavar="N", help="stop after so many answers (default: only by --wait)"
-    )
+    word.add_argument("--answers", type=int, metavar="N", help="stop after so many answers (default: only by --wait)")
     word.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    word.set_defaults(run=_send)
+    word.set_defaults(run=_send, parser=word)
 
 
 def _add_decode(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -207,23 +204,9 @@ def _add_decode(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     word.set_defaults(run=_decode)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return seconds
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of answers, 1 or more")
-    return int(text)
-
-
 def _send(options: argparse.Namespace) -> int:
+    if not 0 <= options.wait < inf or (options.answers or 1) < 1:
+        options.parser.error("--wait takes a number of seconds, 0 or more; --answers a number of 1 or more")
     arguments, patience = parse_arguments(options.fields), AnswerLimits(options.wait, options.answers)
     if options.to is not None:
         exchange = over_udp(arguments, options.to, options.source, patience)

@@ -17,10 +17,9 @@ from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
 from hopsum.codec.lookup_table import best_table, expected_nmse, pareto_front
+from hopsum_evaluation.baselines.thc_published import PUBLISHED
 
 SUMMARY: Final = "the Pareto front of a job: expected error against workers that a lane holds"
-PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
-"""The default that was published with the codec (g = 30, p = 1/32)."""
 _SHOWN_BITS: Final = 4
 
 

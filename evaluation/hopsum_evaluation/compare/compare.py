@@ -15,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from math import floor, log10
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,10 +199,8 @@ def _said(defaults: Sequence[object]) -> str:
     return f"(default {','.join(str(each) for each in defaults)})"
 
 
-WIDE = 120
-"""Columns of a terminal that has room for standard errors."""
 TINY = 1e-9
-"""The error below which narrow tables stop to tell errors apart."""
+"""The error below which tables stop to tell errors apart."""
 _EMPTY = "-"
 
 
@@ -249,13 +246,12 @@ def _cell(cell: Cell) -> dict[str, Any]:
 def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
     """Print the tables, and below them why some cells are empty."""
     for kind in plan.vectors:
-        console.print(_table([cell for cell in cells if cell.vectors == kind], plan, kind, console.width >= WIDE))
+        console.print(_table([cell for cell in cells if cell.vectors == kind], plan, kind))
     for line in _reasons(cells):
         console.print(line, highlight=False)
-    error = " 2.84(3)e-3 is 2.84e-3 with standard error 0.03e-3." if console.width >= WIDE else ""
     console.print(
-        f"NMSE of the mean over {plan.steps} all-reduces.{error} Bits per element and worker, in payloads: ranges, "
-        "index and side information included, headers and the filling of the last chunk not.",
+        f"NMSE of the mean over {plan.steps} all-reduces; --json has standard errors. Bits per element and worker, in "
+        "payloads: ranges, index and side information included, headers and the filling of the last chunk not.",
         highlight=False,
     )
     if plan.identical:
@@ -266,12 +262,12 @@ def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
         )
 
 
-def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str, wide: bool) -> Table:
+def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str) -> Table:
     whose = "all workers have the same vector" if plan.identical else "one vector per worker"
     table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
     # 80 columns have room for the bits down or for the column of theory, not for both.
-    down = wide or not plan.identical
+    down = not plan.identical
     for name in ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers)):
         table.add_column(name, justify="right", no_wrap=True)
     if plan.identical:
@@ -280,21 +276,17 @@ def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str, wide: bool) -
         row = [cell for cell in cells if cell.method == candidate.label]
         ups = [cell.bits.up for cell in row if cell.bits is not None]
         downs = [cell.bits.down for cell in row if cell.bits is not None]
-        figures = [_nmse(cell, wide) for cell in row]
+        figures = [_nmse(cell) for cell in row]
         verdict = [_verdict(row)] if plan.identical else []
         bits = [_span(ups), *([_span(downs)] if down else [])]
         table.add_row(candidate.label, *bits, *figures, *verdict)
     return table
 
 
-def _nmse(cell: Cell, wide: bool) -> str:
-    if cell.nmse is None or cell.nmse_se is None:
+def _nmse(cell: Cell) -> str:
+    if cell.nmse is None:
         return _EMPTY
-    if cell.nmse == 0.0:
-        return "0"
-    if wide:
-        return with_error(cell.nmse, cell.nmse_se)
-    return f"<{TINY:.0e}".replace("e-0", "e-") if cell.nmse < TINY else short(cell.nmse)
+    return short(cell.nmse) if cell.nmse == 0.0 or cell.nmse >= TINY else f"<{TINY:.0e}".replace("e-0", "e-")
 
 
 def short(value: float) -> str:
@@ -305,18 +297,6 @@ def short(value: float) -> str:
     if int(exponent) not in (-1, 0, 1):
         return f"{digits}e{int(exponent)}"
     return f"{value:.0f}" if value >= 10 else f"{value:#.2g}"
-
-
-def with_error(value: float, se: float) -> str:
-    """Write a positive value with its standard error in units of its last digit: 2.84(3)e-3, or 1.41e-19 without."""
-    exponent = floor(log10(value))
-    scaled, error = value / 10.0**exponent, se / 10.0**exponent
-    if error < 1e-3:
-        text = f"{scaled:.2f}"
-    else:
-        digits = max(0, -floor(log10(float(f"{error:.0e}"))))
-        text = f"{scaled:.{digits}f}({max(1, round(error * 10**digits))})"
-    return text if exponent == 0 else f"{text}e{exponent}"
 
 
 def _span(values: Sequence[float]) -> str:

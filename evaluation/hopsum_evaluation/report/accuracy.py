@@ -8,7 +8,6 @@ from the same parameters on the same batches, and share this machine's cores. Me
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import tempfile
@@ -18,15 +17,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import isnan
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec import job_tables, make_codec
-from hopsum.errors import HopsumError
 from hopsum.transport.worker_loop import compiled_kernel
-from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.report.accuracy_plan import (
@@ -40,7 +36,7 @@ from hopsum_evaluation.report.accuracy_plan import (
     TrainingRun,
 )
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Tell
+from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Tell, measure_apart
 from hopsum_evaluation.report.time_to_target import (
     at_hosts,
     curves,
@@ -50,7 +46,6 @@ from hopsum_evaluation.report.time_to_target import (
     step_table,
 )
 from hopsum_topologies import Star
-from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 RATE: Final = "200mbit"
@@ -110,7 +105,6 @@ CLAIMS: Final = (
 )
 _FABRIC_SHARE: Final = 0.85
 """Share of the section's time for the trainings with one switch in the middle, for the progress bar."""
-_END_S: Final = 20.0
 
 Keep = Callable[[dict[str, Any]], None]
 """Called with the figures of each training when it ends."""
@@ -155,12 +149,13 @@ def run(settings: Settings, tell: Tell) -> Result:
     repeats = max(repeats for course in courses for repeats in course.rates.values())
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(repeats))
     trainings = Trainings(settings.pick(2, 4, 4), courses, seeds)
-    whole = run_apart(trainings, lambda done, now: tell(_FABRIC_SHARE * done, now))
+    whole = measure_apart(train_all, trainings, lambda done, now: tell(_FABRIC_SHARE * done, now))
     # Other schemes use no switch: their trainings would be the same again.
     hosts = replace(
         trainings, courses=tuple(replace(course, schemes=(PAIRED,)) for course in courses), placement="hosts"
     )
-    beside = run_apart(hosts, lambda done, now: tell(_FABRIC_SHARE + (1 - _FABRIC_SHARE) * done, f"hosts: {now}"))
+    rest = 1 - _FABRIC_SHARE
+    beside = measure_apart(train_all, hosts, lambda done, now: tell(_FABRIC_SHARE + rest * done, f"hosts: {now}"))
     runs = whole["runs"] + [{**run, "scheme": at_hosts(run["scheme"])} for run in beside["runs"]]
     return {"workers": trainings.workers, **whole, "runs": runs}
 
@@ -201,52 +196,7 @@ def unavailable() -> str | None:
     return f"{' and '.join(missing)} not found: install iproute2" if missing else None
 
 
-def run_apart(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
-    """Do `train_all` in a process of its own. Raises NotRunError with the error of that process.
-
-    gRPC's threads stay in the network namespace in which they were started, and a process has one set of them.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_train_apart, args=(trainings, theirs))
-    process.start()
-    # Only the child holds its end now, so that its death reads as EOFError here.
-    theirs.close()
-    try:
-        while True:
-            kind, *rest = ours.recv()
-            if kind == "told":
-                tell(rest[0], rest[1])
-            elif kind == "ran":
-                keep(rest[0])
-            elif kind == "failed":
-                raise NotRunError(rest[0])
-            else:
-                found: dict[str, Any] = rest[0]
-                return found
-    except EOFError:
-        raise NotRunError("the process of the trainings ended early; its last words are above") from None
-    finally:
-        ours.close()
-        process.join(_END_S)
-        if process.is_alive():
-            process.terminate()
-            process.join()
-
-
-def _train_apart(trainings: Trainings, pipe: Connection) -> None:
-    try:
-        found = train_all(
-            trainings,
-            lambda done, now: pipe.send(("told", done, now)),
-            lambda each: pipe.send(("ran", each)),
-        )
-        pipe.send(("found", found))
-    except (ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
-        pipe.send(("failed", f"{type(error).__name__}: {error}"))
-
-
-def train_all(trainings: Trainings, tell: Tell, keep: Keep) -> dict[str, Any]:
+def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
     """Start links, switches and workers, and do all trainings, schemes by turns. Return "models" and "runs".
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.

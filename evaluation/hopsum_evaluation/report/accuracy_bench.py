@@ -22,9 +22,9 @@ from rich.table import Table
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import codec_argument
-from hopsum_evaluation.report.accuracy import PAIRED, Trainings, run_apart, unavailable
+from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
-from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
+from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
 from hopsum_evaluation.report.reporting import write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, reached_s, time_ratios
 from hopsum_evaluation.units import rate_bits_per_s, said_rate
@@ -106,7 +106,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         write_report(document, options.output)
 
     trainings = Trainings(options.workers, (course,), seeds, options.placement)
-    run_apart(trainings, lambda done, now: progress.print(f"{done:4.0%}  {now}", highlight=False), keep)
+    measure_apart(train_all, trainings, lambda done, now: progress.print(f"{done:4.0%}  {now}", highlight=False), keep)
     return document
 
 

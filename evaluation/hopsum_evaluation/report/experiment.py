@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from math import isfinite
-from typing import Any, TypeVar
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
 _T = TypeVar("_T")
+_END_S: Final = 20.0
+"""The time in which the process of a measurement ends by itself once nobody listens."""
 
 Result = dict[str, Any]
 """Figures of one section, in values that JSON can hold: all that `show` needs."""
@@ -76,25 +78,47 @@ def _number(name: str | int) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
-def measure_apart(measure: Callable[..., _T], *arguments: Any) -> _T:
-    """Call `measure` in a process of its own and return its result. Raises NotRunError with the error of that process.
+def measure_apart(measure: Callable[..., _T], argument: Any, *calls: Callable[..., None]) -> _T:
+    """Call `measure(argument, *calls)` in a process of its own and return its result. `calls` run in this process.
 
     gRPC's threads stay in the network namespace in which they were started, and a process has one set of them. So two
-    measurements in namespaces cannot share a process.
+    measurements in namespaces cannot share a process. Raises NotRunError with the error of that process.
     """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(_portable, measure, *arguments).result()
-        except BrokenProcessPool as error:
-            raise NotRunError(f"the process of the measurement ended early: {error}") from error
-
-
-def _portable(measure: Callable[..., _T], *arguments: Any) -> _T:
-    """Call `measure`, with its expected errors as NotRunError: not every error can be pickled for the parent."""
+    # spawn, not fork: this process may have gRPC's threads, whose locks a forked child would inherit.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run_apart, args=(measure, argument, len(calls), theirs))
+    process.start()
+    # Only the child holds its end now, so that its death reads as EOFError here.
+    theirs.close()
     try:
-        return measure(*arguments)
-    except (ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
-        raise NotRunError(f"{type(error).__name__}: {error}") from None
+        while True:
+            kind, *rest = ours.recv()
+            if kind == "failed":
+                raise NotRunError(rest[0])
+            if kind == "found":
+                found: _T = rest[0]
+                return found
+            calls[kind](*rest)
+    except EOFError:
+        raise NotRunError("the process of the measurement ended early; its last words are above") from None
+    finally:
+        ours.close()
+        process.join(_END_S)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+
+
+def _run_apart(measure: Callable[..., Any], argument: Any, calls: int, pipe: Connection) -> None:
+    def forward(number: int, *arguments: Any) -> None:
+        pipe.send((number, *arguments))
+
+    try:
+        pipe.send(("found", measure(argument, *(partial(forward, number) for number in range(calls)))))
+    # As text: not every error can be pickled for the parent.
+    except (NotRunError, ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
+        pipe.send(("failed", str(error) if isinstance(error, NotRunError) else f"{type(error).__name__}: {error}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopsum.errors import HopsumError
 from hopsum_evaluation.bench.timing import commit, machine, versions
@@ -32,7 +31,6 @@ from hopsum_evaluation.report import (
     estimation,
     lossless_claims,
     packet_loss,
-    switch_rates,
 )
 from hopsum_evaluation.report.claims import Judged, judge
 from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell
@@ -45,7 +43,6 @@ SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
     "lossless": ("LHC: throughput against density, and what peels", lossless_claims),
     "estimation": ("Suresh et al.: mean estimation, k-means, PCA", estimation),
     "delay": ("Rate by delay", delay),
-    "dataplane": ("Data plane: native code and bmv2", switch_rates),
 }
 """Title and module of each section, in the order of the page of claims."""
 FORMAT: Final = 1
@@ -139,7 +136,7 @@ def collect(
     save: Callable[[dict[str, Any]], None] = lambda report: None,
     earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run the wanted sections in the order of SECTIONS, with a progress bar each. Return the report.
+    """Run the wanted sections in the order of SECTIONS. Return the report.
 
     A section that cannot run has the reason in place of figures. The others continue.
 
@@ -153,38 +150,27 @@ def collect(
     report, tree = earlier or begin(settings), commit()
     found = report["sections"]
     missing = [name for name in SECTIONS if name in wanted and NOT_RUN in found.get(name, {NOT_RUN: ""})]
-    columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        tasks = {name: progress.add_task(name, total=1.0, now="", start=False) for name in missing}
-        for name, task in tasks.items():
-            progress.start_task(task)
-
-            plain = _lines(name, console)
-
-            # Defaults bind this turn of the loop: a closure would see the variables of the next one.
-            def tell(done: float, now: str, task: Any = task, plain: Tell = plain) -> None:
-                progress.update(task, completed=done, now=now)
-                plain(done, now)
-
-            load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
-            result = _run_section(name, settings, tell)
-            found[name] = {
-                **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
-                "commit": tree, "machine": report["machine"], "versions": report["versions"],
-            }  # fmt: skip
-            report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
-            tell(1.0, "not run" if NOT_RUN in found[name] else "")
-            save(report)
+    for name in missing:
+        load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
+        tell = _lines(name, console)
+        result = _run_section(name, settings, tell)
+        found[name] = {
+            **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
+            "commit": tree, "machine": report["machine"], "versions": report["versions"],
+        }  # fmt: skip
+        report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
+        tell(1.0, "not run" if NOT_RUN in result else "done")
+        save(report)
     return report
 
 
 def _lines(name: str, console: Console) -> Tell:
-    """Make a Tell that prints a line at each twentieth of a section, for a console that shows no bar: a file."""
+    """Make a Tell that prints a line at each twentieth of a section, which a terminal and a file can hold."""
     printed = -1
 
     def tell(done: float, now: str) -> None:
         nonlocal printed
-        if not console.is_terminal and int(20 * done) > printed:
+        if int(20 * done) > printed:
             printed = int(20 * done)
             console.print(f"{name:12} {done:4.0%}  {now}", highlight=False, markup=False)
 

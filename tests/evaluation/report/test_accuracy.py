@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hopsum_evaluation.report import accuracy
-from hopsum_evaluation.report.accuracy import Trainings, run_apart, turned
+from hopsum_evaluation.report.accuracy import Trainings, train_all, turned
 from hopsum_evaluation.report.accuracy_plan import MODELS, Course
 from hopsum_evaluation.report.claims import Verdict, judge
-from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
+from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
 from hopsum_evaluation.report.time_to_target import paced_seconds, seconds_to_target, steps_to_target, with_seconds
 
 MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
@@ -141,7 +141,7 @@ def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytes
     asked: list[Trainings] = []
     monkeypatch.setattr(accuracy, "unavailable", lambda: None)
     monkeypatch.setattr(
-        accuracy, "run_apart", lambda trainings, _: asked.append(trainings) or {"models": {}, "runs": []}
+        accuracy, "measure_apart", lambda _, trainings, *__: asked.append(trainings) or {"models": {}, "runs": []}
     )
     accuracy.run(Settings(1, size), lambda *_: None)
     middle, hosts = asked
@@ -208,8 +208,9 @@ def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.system
 def test_what_fails_in_the_other_process_is_told_here() -> None:
+    trainings = Trainings(0, (Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)),), (1,))
     with pytest.raises(NotRunError, match="0 workers"):
-        run_apart(Trainings(0, (Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)),), (1,)), lambda *_: None)
+        measure_apart(train_all, trainings, lambda *_: None)
 
 
 def test_another_scheme_begins_with_each_seed() -> None:

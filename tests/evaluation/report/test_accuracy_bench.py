@@ -63,14 +63,16 @@ def run(monkeypatch: pytest.MonkeyPatch, path: Path, *arguments: str) -> tuple[i
     """Run the command with made-up trainings; return its status, what it trained, and what the file had before."""
     asked: list[tuple[Trainings, dict[str, Any]]] = []
 
-    def train(given: Trainings, tell: Callable[..., None], keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    def train(
+        _: object, given: Trainings, tell: Callable[..., None], keep: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:
         asked.append((given, json.loads(path.read_text())))
         for each in trainings():
             keep(each)
         return {}
 
     monkeypatch.setattr(accuracy_bench, "unavailable", lambda: None)
-    monkeypatch.setattr(accuracy_bench, "run_apart", train)
+    monkeypatch.setattr(accuracy_bench, "measure_apart", train)
     status = accuracy_bench.main(["--output", str(path), *arguments])
     return status, *asked[0]
 
