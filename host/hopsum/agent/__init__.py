@@ -2,8 +2,8 @@
 """Sums float32 vectors over all workers of a job, through its switch.
 
 agent             `Agent`, the communicator at a switch
-allreduce_engine  its thread: codecs, futures, failures, and the order of phases, the same on all ranks
-network_thread    the thread that has the socket
+allreduce_engine  codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
+network           the transport from one generation to the next, and the watch over what does not come
 shards            an agent's transports to several switches
 stats_recorder    counts of all-reduces: times, codes by op, quantisation error; heartbeats carry them
 """

@@ -26,7 +26,6 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -35,8 +34,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, AllReduceEngine
-from hopsum.agent.network_thread import Failed, ResumeCommand
+from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, AllReduceEngine, Ended
+from hopsum.agent.network import ResumeCommand
 from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
 from hopsum.communicator import Communicator
@@ -84,7 +83,7 @@ class Agent(Communicator):
         gso: many datagrams per system call, see `UdpLink`, for the agent's own link.
         overlap: the codec works on one vector while the network has another, else strictly one after the other. The
             same on all ranks.
-        trace: called with every span of time, in the agent's thread (`hopsum_evaluation.bench.timeline` draws them).
+        trace: called with every span of time, where all is served (`hopsum_evaluation.bench.timeline` draws them).
 
     Raises:
         MembershipError: no membership file, a malformed one, or no such rank.
@@ -189,7 +188,7 @@ class Agent(Communicator):
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
         """Go on with the newcomers. See `Communicator.resume`."""
-        if threading.current_thread() is self._thread:
+        if self._serves_here():
             raise RuntimeError(f"resume in a callback of a future of {self._who} would wait for itself")
         super().resume(state)
         if self._generations.replaced is not None:
@@ -204,14 +203,14 @@ class Agent(Communicator):
             message, replaced = answer
             self._submitted = replaced.allreduces
             self._followed_by_other = None
-            self._engine.inbox.put(message)
+            self._engine.put(message)
         if state is not None:
             self._shards[0].offer_state(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
         """End the generation for this agent: all-reduces in progress and later ones fail with the error. Any thread."""
         self._ended = True
-        self._engine.inbox.put(Failed(None, error))
+        self._engine.put(Ended(error))
 
     def seal(self) -> tuple[Sealed, int]:
         """Seal the generation, which is over. Return the results held, and the number of all-reduces begun.
@@ -250,7 +249,7 @@ class Agent(Communicator):
             if not self._closed and not self._unfinished:
                 self._unfinished = self._why_unfinished()
         super().close()
-        if threading.current_thread() is not self._thread:
+        if not self._serves_here():
             atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
@@ -285,19 +284,27 @@ class Agent(Communicator):
 
     def _queue_task(self, task: Task) -> None:
         self._futures = [*self._under_way(), weakref.ref(task.future)]
-        self._engine.inbox.put(task)
+        self._engine.put(task, ring=not task.awaited)
+
+    def _complete(self, task: Task) -> AllReduceResult:
+        """Return the result of a task. Serve it in this thread where nobody serves."""
+        self._engine.help(task)
+        return super()._complete(task)
+
+    def _serves_here(self) -> bool:
+        return self._engine.is_driven_here
 
     def _queue_end_of_group(self) -> None:
-        self._engine.inbox.put(END_GROUP)
+        self._engine.put(END_GROUP)
 
     def _stop(self) -> None:
-        self._engine.inbox.put(CLOSE)
+        self._engine.put(CLOSE)
 
     def _why_over(self) -> HopsumError | None:
         return self._engine.over() if self._failed else None
 
     def _note_silence(self) -> None:
-        """Hear that nothing comes back, in the network's thread."""
+        """Hear that nothing comes back, in the thread that serves."""
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

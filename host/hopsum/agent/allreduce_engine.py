@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's thread: codecs, the order of phases, futures, and what becomes of all of them when something fails.
+"""The engine of an agent: codecs, the order of phases, the network, futures, and what becomes of all in a failure.
 
-The network has a thread of its own (network_thread.py), so that codes are made, and sums read, while others are on
-their way: those of other vectors, and of a long vector's other parts.
+One thread at a time drives the engine: the agent's own, or a caller of `allreduce` who finds nothing under way and so
+needs nobody to wake up. Whoever drives makes codes and reads sums while others are on their way, and looks after the
+network in between; it waits only where nothing else is to be done.
+
+    who drives      input                                     next
+    nobody          `put`                                     the agent's thread, which the bell wakes
+    nobody          `help` (allreduce)                        the caller, until its own future is done
+    a caller        its future is done, something is left     the agent's thread
+    the agent's     nothing is in progress                    nobody
 
     an all-reduce       input                            next       also
     QUEUED              its turn in the stream (order)   SHARING    codec.start; first phase to the network
@@ -16,7 +23,7 @@ their way: those of other vectors, and of a long vector's other parts.
     any                 close                            over       CommunicatorClosedError
 
 When workers are replaced, all-reduces already submitted either complete (their result was decided) or fail with
-WorkersReplacedError. The network thread decides which. All-reduces that the program submits after it knows of the
+WorkersReplacedError. The network decides which. All-reduces that the program submits after it knows of the
 newcomers (after ResumeCommand) wait until the earlier ones are sealed or over.
 
 When one all-reduce fails, no further phase enters the stream. Earlier all-reduces with all phases in the stream
@@ -28,15 +35,17 @@ all-reduce holds.
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from hopsum.agent.network_thread import Failed, NetworkThread, ResumeCommand
+from hopsum.agent.network import Network, ResumeCommand
 from hopsum.agent.stats_recorder import StatsRecorder
 from hopsum.codec import Codec, CollectiveError, ReductionContext
 from hopsum.codec.interface import CollectivePhase, Reduction
@@ -48,9 +57,12 @@ from hopsum.communicator.allreduce_results import (
     Span,
 )
 from hopsum.communicator.signature import MismatchError, Signer, signed, unsigned
-from hopsum.communicator.task import Arrived, ArrivedPart, Task
+from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
+from hopsum.protocol.result_acceptor import AllReduceEvent
+from hopsum.protocol.worker import AllReduceFailed
+from hopsum.protocol.worker_state import AllReducePart
 from hopsum.transport.sharded import ShardedTransport
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op
@@ -62,25 +74,40 @@ CLOSE: Final = None
 """The message that `close` puts into the inbox."""
 END_GROUP: Final = "end of group"
 """The message that `group_end` puts into the inbox."""
-# 512 chunks of 1,024 elements: half a million gradients, long enough that a hand-over of some ten microseconds
-# between threads does not count.
+# A wait that no wake-up ends is a bug, or a network without any datagram: then the driver still looks around.
+_WAIT_S: Final = 1.0
+"""The longest wait for a datagram. New messages end the wait."""
+# 512 chunks of 1,024 elements: half a million gradients, long enough that a look at the network of some ten
+# microseconds does not count.
 PART_CHUNKS: Final = 512
 """The least chunks of a part of a vector that is encoded, sent and read in parts."""
 PARTS_MAX: Final = 8
-"""The most parts of a vector: each part costs its hand-overs between threads."""
-Message = Task | Arrived | ArrivedPart | Failed | ResumeCommand | Literal["end of group"] | None
+"""The most parts of a vector: each part costs a look at the network."""
+# A turn of the network costs some 0.1 ms, and a window of datagrams is on the way for longer than this.
+LOOK_EVERY_S: Final = 0.001
+RESUMED: Final = "resumed"
+"""The message that there is another generation."""
+
+
+class Ended(NamedTuple):
+    """The message that no more results come, whatever is in progress."""
+
+    error: BaseException
+
+
+Message = Task | Ended | ResumeCommand | Literal["end of group", "resumed"] | None
 
 
 class AllReduceEngine:
-    """Serves all-reduces until CLOSE comes. Only `inbox` is thread-safe.
+    """Serves all-reduces until CLOSE comes. `put`, `help` and `network` are for any thread.
 
     Args:
         context: its step is not used.
-        transport: the network's thread has it until `run` is over. Its owner closes it then.
+        transport: the engine's until `run` is over. Its owner closes it then.
         follow_s: how long an all-reduce with `more` waits for the one that was promised.
-        trace: called in this thread with every span of time.
+        trace: called with every span of time, by whoever drives.
         on_failure: called once, before any future has the error.
-        on_stall: called in the network's thread while nothing comes back.
+        on_stall: called by whoever drives while nothing comes back.
         begun: all-reduces of the job before this agent's first.
         window_chunks: chunks that the network has on its way at most.
     """
@@ -100,14 +127,31 @@ class AllReduceEngine:
         begun: int = 0,
         window_chunks: int = 0,
     ) -> None:
-        # The only way into this thread: the caller, the network thread and the lease put messages here. SimpleQueue.put
-        # is reentrant, so callbacks and signal handlers may use it.
-        self.inbox: SimpleQueue[Message] = SimpleQueue()
+        # The only way to whoever drives: callers and the lease put messages here. deque.append is reentrant, so
+        # callbacks and signal handlers may use it.
+        self._inbox: deque[Message] = deque()
+        self._driver = threading.Lock()
+        """Held by the thread that drives. All that is not `_inbox`, `_bell` or `network` belongs to that thread."""
+        self._driven_by = 0
+        """The identity of the thread that drives, 0 for nobody."""
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """Wakes the agent's thread while nobody drives."""
+        self._in_network = self._waits = False
+        """The driver waits for the network, or for a message alone, or is about to."""
+        self._came: SimpleQueue[None] = SimpleQueue()
+        """Ends the driver's wait for a message alone."""
+        self._made = False
+        """Something was put into the stream, or filled, since the network had its turn."""
+        self._moved_at = 0.0
+        self._interrupt: BaseException | None = None
+        """The error that a signal handler raised in a wait of the driver."""
         self._recorder = StatsRecorder()
         self._codec, self._context = codec, context
-        name = f"hopsum-network-{context.rank}"
-        # The network thread gets `inbox.put` and nothing else of the engine.
-        self.network: Final = NetworkThread(transport, self.inbox.put, name, on_stall=on_stall, begun=begun)
+        self.network: Final = Network(
+            transport, on_stall=on_stall, on_resumed=lambda: self.put(RESUMED), begun=begun
+        )
+        self._handles: dict[int, tuple[Task, int]] = {}
+        """By handle of the transport, the task of each phase in the stream, and the part of it."""
         self.generation = generation
         """The generation that messages name."""
         self._rank = context.rank
@@ -140,22 +184,137 @@ class AllReduceEngine:
         """The error that ended the agent before `close`, or None."""
         return self._failure
 
-    def run(self) -> None:
-        """Serve, then end what is left, and the network's thread."""
-        # Started here and not in __init__, so that an engine whose construction fails leaves no thread.
-        self.network.thread.start()
+    @property
+    def is_driven_here(self) -> bool:
+        """Say whether the calling thread drives: it must not wait for what only the driver can bring."""
+        return self._driven_by == threading.get_ident()
+
+    def put(self, message: Message, *, ring: bool = True) -> None:
+        """Let the driver have a message. Without `ring` nobody is woken to drive: the caller calls `help` next."""
+        self._inbox.append(message)
+        # Read after the message is there: the driver looks into the inbox after it changes these.
+        if self._in_network:
+            self.network.wake()
+        elif self._waits:
+            self._came.put(None)
+        if ring and not self._driver.locked():
+            self._bell.put(None)
+
+    def help(self, task: Task) -> None:
+        """Drive until a task's future is done, unless another thread drives, which does it then.
+
+        Raises what a signal handler raises in this thread. The agent's thread goes on with the task then.
+        """
+        if not self._driver.acquire(blocking=False):
+            return
+        self._driven_by = threading.get_ident()
         try:
-            while not self._closed:
-                busy = self._end_failed() if self._failure is not None else self._work()
-                self._listen(block=not busy)
-        except BaseException as error:  # no codec's and not the network's: those end an all-reduce
-            self._failure = error
-            self._on_failure(error)
+            self._drive(task)
+        except BaseException as error:
+            # Somewhere between two statements: nobody knows what is still true of the tasks.
+            self._break(error)
             raise
         finally:
-            # Before the futures end: no result may arrive for a task that is over.
-            self.network.stop()
-            self._end_closed()
+            self._let_go()
+        self._raise_interrupt()
+
+    def run(self) -> None:
+        """Drive whenever the bell rings and nobody else does, until CLOSE; then end what is left."""
+        try:
+            while not self._closed:
+                self._bell.get()
+                with self._driver:
+                    self._driven_by = threading.get_ident()
+                    self._drive(None)
+                    self._driven_by = 0
+                self._raise_interrupt()
+                if self._is_left():
+                    self._bell.put(None)
+        except BaseException as error:  # no codec's and not the network's: those end an all-reduce
+            self._break(error)
+            raise
+        finally:
+            with self._driver:
+                self._driven_by = threading.get_ident()
+                self._end_closed()
+
+    def _let_go(self) -> None:
+        """Stop driving. What is left, or came meanwhile without ringing, is for the agent's thread."""
+        self._driven_by = 0
+        self._driver.release()
+        if self._is_left():
+            self._bell.put(None)
+
+    def _is_left(self) -> bool:
+        return bool(self._closed or self._tasks or self._handles or self._inbox)
+
+    def _raise_interrupt(self) -> None:
+        error, self._interrupt = self._interrupt, None
+        if error is not None:
+            raise error
+
+    def _break(self, error: BaseException) -> None:
+        self._closed = True
+        if self._failure is None:
+            self._failure = error
+            self._on_failure(error)
+
+    def _drive(self, until: Task | None) -> None:
+        """Serve until a task's future is done; without a task, as long as anything is in progress."""
+        while True:
+            self._listen()
+            if self._closed or self._interrupt is not None or (until is not None and until.future.done()):
+                return
+            busy = self._end_failed() if self._failure is not None else self._work()
+            if busy and not self._is_network_due():
+                continue
+            if self._handles and not self.network.is_sealed:
+                self._move(0.0 if busy else _WAIT_S)
+            elif not busy:
+                if until is None and not self._tasks:
+                    return
+                self._wait_for_message()
+            if not busy:
+                self._check_alone()
+
+    def _is_network_due(self) -> bool:
+        """Say whether the network should get what was made, and give what is here, before the next codec work."""
+        if self._made:
+            # The one phase in progress is in the stream: there is no codec work, and the network's turn is next anyway.
+            return len(self._tasks) > 1 or self._tasks[:1] == [] or self._tasks[0].unfilled
+        return time.monotonic() - self._moved_at >= LOOK_EVERY_S
+
+    def _move(self, wait_s: float) -> None:
+        """Let the network send and receive, and take what became of phases."""
+        self._made = False
+        try:
+            self._in_network = wait_s > 0
+            # Looked at after `_in_network` is set: a message that comes later wakes the network.
+            if self._inbox:
+                wait_s = 0.0
+            events = self.network.move(self._alone_left_s(wait_s) or 0.0)
+        except Exception as error:
+            self._end_generation(error)
+            return
+        finally:
+            self._in_network = False
+        self._moved_at = time.monotonic()
+        self._interrupt = self.network.take_interrupt()
+        for event in events:
+            self._take_event(event)
+
+    def _take_event(self, event: AllReduceEvent) -> None:
+        task, part = self._handles[event.handle]
+        if isinstance(event, AllReducePart):
+            if task in self._tasks:
+                task.parts_here.append(event)
+                task.chunks_here = event.first + len(event.results)
+            return
+        del self._handles[event.handle]
+        if isinstance(event, AllReduceFailed):
+            self._note_failed(task, event.error)
+        else:
+            self._arrive(Arrived(task, event, SocketTraffic.of(self.network.statistics), part))
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Say whether anything was done.
@@ -198,62 +357,75 @@ class AllReduceEngine:
 
     # ---- messages -------------------------------------------------------------------------------------
 
-    def _listen(self, *, block: bool) -> None:
-        """Take all messages that are there. Wait for one first if `block`."""
-        timeout_s = None
-        if self._alone_since is not None:
-            # A promised follower that never comes must fail on this rank in time, since all other ranks wait for it in
-            # the stream.
-            timeout_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
-            if (say_in_s := self._alone.say_in_s) is not None:
-                timeout_s = min(timeout_s, say_in_s)
+    def _listen(self) -> None:
+        """Take all messages that are there."""
+        # Drained before the next piece of codec work, which takes milliseconds: orders by priority need all messages.
+        # A message is removed when it was taken, so that a signal handler that raises in between loses none.
+        while self._inbox and not self._closed:
+            self._note(self._inbox[0])
+            self._inbox.popleft()
+
+    def _wait_for_message(self) -> None:
+        self._waits = True
         try:
-            # Drain the inbox before the next piece of codec work, which takes milliseconds: orders by priority need all
-            # messages.
-            self._note(self.inbox.get(block, timeout_s))
-            while not self._closed:
-                self._note(self.inbox.get_nowait())
+            if not self._inbox:
+                self._came.get(timeout=self._alone_left_s(None))
         except Empty:
-            alone = self._alone_since is not None and time.monotonic() >= self._alone_since + self._follow_s
-            if self._alone_since is not None:
-                left_s = self._alone_since + self._follow_s - time.monotonic()
-                self._alone.check(lambda: "another all-reduce of the group, or its end, from the program", left_s)
-            if block and alone and self._failure is None:
-                self._fail(self._tasks[-1], self._nobody_followed())
+            return
+        except BaseException as error:
+            self._interrupt = error
+        finally:
+            self._waits = False
+
+    def _alone_left_s(self, wait_s: float | None) -> float | None:
+        """Return the shorter of `wait_s` and the time until an all-reduce without its follower says so, or fails.
+
+        A promised follower that never comes must fail on this rank in time, since all other ranks wait for it in the
+        stream.
+        """
+        if self._alone_since is None:
+            return wait_s
+        left_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
+        waits = [each for each in (wait_s, left_s, self._alone.say_in_s) if each is not None]
+        return min(waits)
+
+    def _check_alone(self) -> None:
+        if self._alone_since is None:
+            return
+        left_s = self._alone_since + self._follow_s - time.monotonic()
+        self._alone.check(lambda: "another all-reduce of the group, or its end, from the program", left_s)
+        if left_s <= 0 and self._failure is None and not self._inbox:
+            self._fail(self._tasks[-1], self._nobody_followed())
 
     def _note(self, message: Message) -> None:
         if message is CLOSE:
             self._closed = True
-        elif isinstance(message, Arrived):
-            self._arrive(message)
-        elif isinstance(message, ArrivedPart):
-            if message.task in self._tasks:
-                message.task.parts_here.append(message.part)
-                message.task.chunks_here = message.part.first + len(message.part.results)
-        elif isinstance(message, Failed):
-            self._note_failed(message)
+        elif isinstance(message, Ended):
+            self._end_generation(message.error)
+        elif message == RESUMED:
+            return  # it only ends a wait
         elif self._go_on is not None:
             self._behind.append(message)
         elif isinstance(message, Task):
-            append(self._tasks, message)
+            if message not in self._tasks:
+                append(self._tasks, message)
         elif isinstance(message, ResumeCommand):
             self._go_on = message
         else:
             end_group(self._tasks)
 
-    def _note_failed(self, failed: Failed) -> None:
-        if failed.task is None:
-            self._end_generation(failed.error)
-        elif isinstance(failed.error, WorkersReplacedError):
-            if failed.task in self._tasks:
-                self._sent_at.pop(failed.task.number, None)
-                self._end(failed.task, failed.error)
+    def _note_failed(self, task: Task, error: BaseException) -> None:
+        """Take the word of the network that a phase of a task has no results."""
+        if isinstance(error, WorkersReplacedError):
+            if task in self._tasks:
+                self._sent_at.pop(task.number, None)
+                self._end(task, error)
         else:
-            self._fail(failed.task, failed.error)
+            self._fail(task, error)
 
     def _arrive(self, arrived: Arrived) -> None:
         task = arrived.task
-        # The network thread did not know yet that the task was ended.
+        # The network did not know that the task was ended.
         if task not in self._tasks:  # it was ended without its results, see _let_go_on
             return
         if task.parts:
@@ -277,10 +449,11 @@ class AllReduceEngine:
 
     def _send_next(self) -> bool:
         """Put the next phase into the stream if it is there. Say whether anything was done."""
+        if self.network.is_sealed:
+            return False
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
         if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
-            self._let_go_on(self._go_on)
-            return True
+            return self._let_go_on(self._go_on)
         if not alone:
             if self._alone_since is not None:
                 self._alone.over()
@@ -291,18 +464,23 @@ class AllReduceEngine:
         if task is None:
             return False
         try:
-            self._send(task)
+            return self._send(task)
         except BaseException as error:
             self._fail(task, error)
         return True
 
-    def _let_go_on(self, message: ResumeCommand) -> None:
-        """Take what was submitted after the program knew. An older one that waits for its follower has none now."""
+    def _let_go_on(self, message: ResumeCommand) -> bool:
+        """Take what was submitted after the program knew. An older one that waits for its follower has none now.
+
+        Return False, and do nothing, while the generation is sealed.
+        """
+        if not self.network.go_on(message):
+            return False
         for task in [each for each in self._tasks if not each.sealed]:
             self._sent_at.pop(task.number, None)
             self._end(task, message.error)
-        self.network.go_on(message)
         self._take_behind()
+        return True
 
     def _take_behind(self) -> None:
         behind, self._behind, self._go_on = self._behind, [], None
@@ -313,37 +491,57 @@ class AllReduceEngine:
         while self._go_on is not None:
             self._take_behind()
 
-    def _send(self, task: Task) -> None:
-        first = task.reduction is None
+    def _send(self, task: Task) -> bool:
+        """Put the next phase of a task into the stream. Return False where a seal came first."""
         if task.reduction is None:
             task.started_s = time.perf_counter()
             task.reduction = self._start(task)
             self._note_span(task, "prepare", task.started_s)
         phase = task.reduction.phase
-        task.begun = True
         if phase is None:  # nothing to share
-            task.sealed = True
+            task.begun = task.sealed = True
             self._finish(task, task.reduction)
-            return
+            return True
+        parts: tuple[CollectivePhase, ...] = (phase,)
+        if not task.begun:
+            parts = signed(phase, self._signer.sign(replace(task.call, step=task.step)))
+        ready = task.reduction.encoded if task.reduction.encoded < len(phase.payloads) else None
+        # Only a last phase is decoded in parts, and only without a follower: the follower would need the part at once.
+        read_early = phase.last and self._overlap and task.follower is None
+        if not self._handles:
+            self.network.begin_watch()
+        handles: list[int] = []
+        try:
+            taken = self.network.submit(
+                parts, task.number, handles, ready=ready, part_chunks=_part_chunks(task) if read_early else 0
+            )
+        except Exception as error:
+            # Events of what is in the stream belong to a task that is over.
+            self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
+            self._note_failed(task, error)
+            return True
+        if not taken:
+            return False
+        self._made = True
+        self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
+        if not task.begun:
+            task.begun, task.parts = True, len(parts)
         # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
         # to stop it.
         task.waiting, task.sealed = True, phase.last
         self._sent_at[task.number] = time.perf_counter()
-        parts: tuple[CollectivePhase, ...] = (phase,)
-        if first:
-            parts = signed(phase, self._signer.sign(replace(task.call, step=task.step)))
-            task.parts = len(parts)
-        ready = task.reduction.encoded if task.unfilled else None
-        # Only a last phase is decoded in parts, and only without a follower: the follower would need the part at once.
-        read_early = phase.last and self._overlap and task.follower is None
-        self.network.submit(task, *parts, ready=ready, part_chunks=_part_chunks(task) if read_early else 0)
+        return True
 
     def _fill(self, task: Task) -> bool:
         """Make the next payloads of a phase that is in the stream. Return True."""
         assert task.reduction is not None
         start_s = time.perf_counter()
         try:
-            self.network.fill(task, task.reduction.encode_part())
+            payloads = task.reduction.encode_part()
+            for handle, (owner, _) in self._handles.items():
+                if owner is task:
+                    self.network.fill(handle, payloads)
+            self._made = True
         except BaseException as error:
             self._fail(task, error)
         self._note_span(task, "encode", start_s)
@@ -446,6 +644,7 @@ class AllReduceEngine:
     def _end_generation(self, error: BaseException) -> None:
         """Note that no more results come, whatever is in progress."""
         self._network_over = True
+        self._handles.clear()
         if self._tasks:
             self._fail(self._tasks[0], error)
         elif self._failure is None:
@@ -456,7 +655,7 @@ class AllReduceEngine:
         """After a failure: let the oldest task go on or end it. Say whether anything was done."""
         self._take_all_behind()
         if not self._tasks:
-            self.network.stop()
+            self._handles.clear()
             return False
         oldest = self._tasks[0]
         if oldest.error is None and oldest.sealed:
@@ -471,8 +670,9 @@ class AllReduceEngine:
         return True
 
     def _end_closed(self) -> None:
-        while not self.inbox.empty():
-            self._note(self.inbox.get())
+        while self._inbox:
+            self._note(self._inbox[0])
+            self._inbox.popleft()
         self._take_all_behind()
         while self._tasks:
             task = self._tasks[0]

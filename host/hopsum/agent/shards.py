@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from hopsum.agent.network_thread import ShardContinuation
+from hopsum.agent.network import ShardContinuation
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.link import DatagramLink

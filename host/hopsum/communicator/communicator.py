@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The communicator of one rank, as a program sees it. A thread of its own serves what is submitted.
 
+A communicator may let a caller of `allreduce`, who waits anyway, serve in the place of that thread.
+
 state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
 OPEN     CollectiveError            OPEN     its future has the error, on all ranks alike
@@ -121,11 +123,11 @@ class Communicator(ABC):
         on_nonfinite: OnNonfinite = "raise",
     ) -> AllReduceResult:
         """Return the mean of a vector that lies anywhere. Blocks until it is here. See `submit_vector`."""
-        if threading.current_thread() is self._thread:
+        if self._serves_here():
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
             raise RuntimeError("allreduce in a group would wait for the group's end: use submit")
-        return self.submit_vector(vector, step=step, tensors=tensors, on_nonfinite=on_nonfinite).result()
+        return self._complete(self._submit(vector, step, tensors, on_nonfinite, awaited=True))
 
     def submit(
         self,
@@ -180,6 +182,11 @@ class Communicator(ABC):
         Raises:
             CodecError: also where vectors are summed `on_host_only` and this one lies elsewhere.
         """
+        return self._submit(vector, step, tensors, on_nonfinite, awaited=False).future
+
+    def _submit(
+        self, vector: Vector, step: int | None, tensors: Tensors, on_nonfinite: OnNonfinite, *, awaited: bool
+    ) -> Task:
         require_on_nonfinite(on_nonfinite)
         if self.on_host_only:
             host_vector(vector)
@@ -191,7 +198,7 @@ class Communicator(ABC):
                     "the all-reduce before is in the same group and has the same error feedback, which serves one at a "
                     "time: use one feedback per vector, or end the group between them"
                 )
-            task = Task(vector, tensors, on_nonfinite, self._groups > 0)
+            task = Task(vector, tensors, on_nonfinite, self._groups > 0, awaited)
             # All ranks submit the same sequence, so the number is taken and the task is queued under one lock.
             task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
             self._followed_by_other = feedback if task.more else None
@@ -200,7 +207,15 @@ class Communicator(ABC):
             task.step = task.number if step is None else step
             self._submitted += 1
             self._queue_task(task)
-        return task.future
+        return task
+
+    def _complete(self, task: Task) -> AllReduceResult:
+        """Return the result of a task whose caller waits for it."""
+        return task.future.result()
+
+    def _serves_here(self) -> bool:
+        """Say whether the calling thread is the one that serves, in a callback of a future."""
+        return threading.current_thread() is self._thread
 
     def note_step(self, step_s: float, wait_s: float) -> None:
         """Count a training step, for statistics and heartbeats. Hooks do. Harmless at any time.
@@ -293,7 +308,7 @@ class Communicator(ABC):
                 self._closed = True
                 # Once only, under the lock: nothing can be queued behind the end.
                 self._stop()
-        if threading.current_thread() is not self._thread:
+        if not self._serves_here():
             self._thread.join()
 
     def __enter__(self) -> Self:

@@ -27,6 +27,8 @@ class Task:
     on_nonfinite: OnNonfinite
     more: bool
     """Another one was promised. It may be taken back. `call` keeps what was submitted."""
+    awaited: bool = False
+    """Its caller waits for it, and may help to serve."""
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
     step: int = 0
@@ -89,13 +91,6 @@ class Task:
             self.reduction.abort()  # it has the vector, also when its memory has the mean already
         else:
             self.vector.give_back()
-
-
-class ArrivedPart(NamedTuple):
-    """Results of the next chunks of a task's phase, before the phase is whole."""
-
-    task: Task
-    part: AllReducePart
 
 
 class Arrived(NamedTuple):

@@ -87,6 +87,8 @@ class ShardedTransport:
     def __init__(self, shards: Sequence[Transport]) -> None:
         self.shards: Final = tuple(shards)
         self._handles = 0
+        self.interrupt: BaseException | None = None
+        """As of `Transport`."""
         self._spread: dict[tuple[int, int], _Spread] = {}
         """The all-reduces by shard and handle there."""
         self._changed = threading.Condition()
@@ -172,7 +174,10 @@ class ShardedTransport:
         Raises HopsumError as `Transport.step`, of whichever shard.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._woken or self._failure is not None, wait_s)
+            try:
+                self._changed.wait_for(lambda: self._ended or self._woken or self._failure is not None, wait_s)
+            except BaseException as error:
+                self.interrupt = error
             ended, self._ended, self._woken = self._ended, [], False
             failure = self._failure
         found = [over for number, event in ended if (over := self._take(number, event)) is not None]

@@ -173,6 +173,8 @@ class Transport:
         self._step_lock = StepLock(link.wake)
         self._changed = threading.Condition(self._step_lock)  # type: ignore[arg-type]  # a lock of another class
         self._loop = worker_loop(link, membership.slots)
+        self.interrupt: BaseException | None = None
+        """The error that a signal handler raised while `step` waited. What `step` did is whole all the same."""
         self._put_off_at: float | None = None
         """The time since which datagrams put off the worker's timers, None while they do not."""
         self._closed = False
@@ -237,6 +239,9 @@ class Transport:
                     return event
                 if isinstance(event, AllReduceFailed):
                     raise event.error
+            if (interrupt := self.interrupt) is not None:
+                self.interrupt = None
+                raise interrupt
 
     def submit(
         self,
@@ -433,13 +438,20 @@ class Transport:
             if not loop.is_plain(self.worker):
                 return None
             unsent = loop.run(self.worker, limit_at)
+            self.interrupt, loop.interrupt = loop.interrupt, None
             emptied = loop.has_emptied
         self._send(unsent)
         return emptied
 
     def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:
         """Wait for what arrives: rows, or one datagram each."""
-        return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
+        try:
+            return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
+        except Exception:
+            raise
+        except BaseException as error:
+            self.interrupt = error
+            return ()
 
     def _hand_over(
         self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], now: float, *, emptied: bool

@@ -46,6 +46,8 @@ class WorkerLoop:
 
     def __init__(self, kernel: Any, link: UdpLink, slots: int) -> None:
         self._kernel, self._link = kernel, link
+        self.interrupt: BaseException | None = None
+        """The error that a signal handler raised while the kernel waited. Its state is as after any return."""
         self.words = np.zeros(at.WORDS, np.int64)
         self.clocks = np.zeros(at.CLOCKS)
         self.reduces = np.zeros((at.REDUCES_MAX, at.REDUCE_WORDS), np.int64)
@@ -147,7 +149,11 @@ class WorkerLoop:
             RuntimeError: the kernel in numba's cache has another layout of the memory.
         """
         words = self.words
-        self._kernel.serve(self.lend(worker, limit_at))
+        addresses = self.lend(worker, limit_at)
+        try:
+            self._kernel.serve(addresses)
+        except BaseException as error:  # of a signal handler, which runs as soon as the machine code has returned
+            self.interrupt = error
         if words[at.STOP] == at.STOP_STALE:
             raise RuntimeError(
                 "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "

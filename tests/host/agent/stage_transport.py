@@ -56,6 +56,7 @@ class StageTransport(Transport):
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics(), SideStatistics())
         self._events: list[AllReduceEvent] = []
         self._woken = False
+        self.interrupt = None
 
     # ---- as a transport ---------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
-from hopsum.agent.network_thread import Failed, ResumeCommand, ShardContinuation, StallDetector
+from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine, Ended
+from hopsum.agent.network import ResumeCommand, ShardContinuation, StallDetector
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.allreduce_results import CommunicatorClosedError
 from hopsum.communicator.task import Task
@@ -61,7 +61,7 @@ class Stand:
 
     def submit(self, number: int, feedback: ErrorFeedback | None = None, *, more: bool = False) -> Task:
         task = Task(HostVector(X, feedback), (), "raise", more, number=number, step=number)
-        self.engine.inbox.put(task)
+        self.engine.put(task)
         return task
 
     def change(self, resume: Resume, generation: int = 71) -> int:
@@ -83,7 +83,7 @@ def opened() -> Iterator[Stand]:
     try:
         yield stand
     finally:
-        stand.engine.inbox.put(CLOSE)
+        stand.engine.put(CLOSE)
         stand.thread.join(WAIT_S)
         assert not stand.thread.is_alive()
 
@@ -106,7 +106,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
         assert (sealed.submitted_to, begun) == (2, 1)
         second = stand.submit(1)
         stand.transport.do(1)
-        stand.transport.wait_until(lambda: second.begun)
+        stand.transport.wait_until(lambda: second in stand.engine._tasks)
         with stand.transport.changed:
             late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
         assert not late, "nothing behind what was reported"
@@ -133,7 +133,7 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
         assert replaced(late), "until the program goes on"
         for each in feedback[:3]:
             np.testing.assert_array_equal(each.residual, X)
-        stand.engine.inbox.put(go_on(2, 2))
+        stand.engine.put(go_on(2, 2))
         again = stand.submit(2, feedback[3])
         for handle in (2, 3):
             stand.transport.wait_for_phases(handle + 1)
@@ -150,7 +150,7 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
         older = stand.submit(0, feedback)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
-        stand.engine.inbox.put(go_on(2, 1))
+        stand.engine.put(go_on(2, 1))
         newer = stand.submit(1, feedback)
         stand.transport.do(0)
         stand.transport.wait_for_phases(2)  # its codes have their place before the newcomers
@@ -170,7 +170,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.transport.do(0)
-        stand.engine.inbox.put(go_on(2, 1))
+        stand.engine.put(go_on(2, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_array_equal(feedback.residual, X)
@@ -187,7 +187,7 @@ def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
         alone = stand.submit(0, more=True)
         stand.transport.wait_for_phases(1)
         stand.change(new(1))
-        stand.engine.inbox.put(go_on(1, 1))
+        stand.engine.put(go_on(1, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         stand.transport.do(0) if decided else stand.transport.void(0)
@@ -202,7 +202,7 @@ def test_numbers_go_on_at_the_agreed_one() -> None:
     with opened() as stand:
         stand.transport.limit = 0
         assert replaced(stand.submit(0))
-        stand.engine.inbox.put(go_on(5, 9))
+        stand.engine.put(go_on(5, 9))
         stand.transport.wait(lambda: stand.transport.calls[-1:] == [("go_on", 71, 5)])
         _, begun = stand.engine.network.seal()
         assert begun == 9
@@ -214,7 +214,7 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
         sent, kept = stand.submit(0, feedback), stand.submit(1)
         stand.transport.wait_for_phases(1)
         stand.engine.network.seal()
-        stand.engine.inbox.put(Failed(None, MembershipError("ranks 1 have not joined")))
+        stand.engine.put(Ended(MembershipError("ranks 1 have not joined")))
         for task in (sent, kept):
             with pytest.raises(MembershipError, match="ranks 1 have not joined"):
                 task.future.result(WAIT_S)
@@ -227,11 +227,11 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
         stand.submit(0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
-        stand.engine.inbox.put(go_on(2, 1))
+        stand.engine.put(go_on(2, 1))
         behind = stand.submit(1)
-        stand.engine.inbox.put(go_on(3, 2, generation=72))
+        stand.engine.put(go_on(3, 2, generation=72))
         further = stand.submit(2)
-        stand.engine.inbox.put(Failed(None, GenerationEndedError("given up")) if failed else CLOSE)
+        stand.engine.put(Ended(GenerationEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
             with pytest.raises(GenerationEndedError if failed else CommunicatorClosedError):
                 task.future.result(WAIT_S)
@@ -239,7 +239,7 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
 
 def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, transport = [100.0], StageTransport()
-    monkeypatch.setattr("hopsum.agent.network_thread.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("hopsum.agent.network.time.monotonic", lambda: clock[0])
     silence, counts = StallDetector(transport), transport.counts
     clock[0] += 5
     assert not silence.lasts(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"

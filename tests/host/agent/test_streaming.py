@@ -48,7 +48,7 @@ class Stage:
     def submit(self, x: np.ndarray, feedback: ErrorFeedback | None, number: int = 0, *, in_place: bool = False) -> Task:
         vector = HostVector(x, feedback, x if in_place else None)
         task = Task(vector, (), "raise", False, number=number, step=number)
-        self.engine.inbox.put(task)
+        self.engine.put(task)
         return task
 
     def exchange_ranges(self) -> None:
@@ -59,7 +59,7 @@ class Stage:
         self.transport.wait(lambda: len(self.transport.ready) > handle and self.transport.ready[handle] == CHUNKS)
 
     def stop(self) -> None:
-        self.engine.inbox.put(CLOSE)
+        self.engine.put(CLOSE)
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive()
 

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who drives an agent: a caller that waits and finds nothing under way, else the agent's own thread."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.agent import Agent
+from hopsum.communicator import CommunicatorClosedError
+from hopsum.communicator.allreduce_results import Span
+
+from .cluster import PATIENT, Cluster
+
+WAIT_S = 60
+X = np.arange(1, 1001, dtype=np.float32)
+
+
+class Alarm(BaseException):
+    """The error of this test's signal handler."""
+
+
+def traced(cluster: Cluster, threads: set[threading.Thread], rank: int = 0) -> Agent:
+    """Return an agent that says in which threads it works."""
+
+    def trace(_: Span) -> None:
+        threads.add(threading.current_thread())
+
+    made = Agent(cluster.membership, rank, codec="thc", timing=PATIENT, link=cluster.links[rank], trace=trace)
+    return cluster.stack.enter_context(made)
+
+
+def test_a_caller_that_waits_serves_itself_and_futures_have_the_agents_thread(stack: ExitStack) -> None:
+    threads: set[threading.Thread] = set()
+    agent = traced(Cluster(stack, 1), threads)
+    for _ in range(3):
+        agent.allreduce(X)
+    assert threads == {threading.current_thread()}
+    threads.clear()
+    agent.submit(X).result(WAIT_S)
+    assert [each.name for each in threads] == ["hopsum-agent-0"]
+
+
+def test_what_is_left_when_the_caller_has_its_mean_is_served_by_the_agents_thread(stack: ExitStack) -> None:
+    """Rank 1 submits its second vector only when rank 0's caller has returned."""
+    cluster, threads = Cluster(stack, 2), set[threading.Thread]()
+    agent, other = traced(cluster, threads), cluster.agent(1, "thc", PATIENT)
+    late: list[Any] = []
+
+    def submit() -> None:
+        while not threads:  # the caller drives
+            pass
+        late.append(agent.submit(2 * X))
+        other.submit(X)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    agent.allreduce(X)
+    thread.join(WAIT_S)
+    assert not late[0].done()
+    other.submit(2 * X)
+    np.testing.assert_allclose(late[0].result(WAIT_S).mean, 2 * X, atol=800)
+    assert {each.name for each in threads} == {threading.current_thread().name, "hopsum-agent-0"}
+
+
+def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2)
+    first, second = (
+        stack.enter_context(Agent(cluster.membership, rank, codec="thc", timing=PATIENT, link=link._link))  # type: ignore[arg-type]
+        for rank, link in enumerate(cluster.links)
+    )
+
+    def ring(*_: Any) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Alarm):
+            first.allreduce(X)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    again = first.submit(X)
+    futures = [second.submit(X) for _ in range(2)]
+    means = [future.result(WAIT_S).mean.tobytes() for future in (*futures, again)]
+    assert means[1] == means[2]
+    assert first.statistics.allreduces == 2
+
+
+def test_a_callback_in_a_callers_thread_may_close(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2)
+    agent, other = cluster.agents("thc", PATIENT)
+    closed = threading.Event()
+
+    def close(_: Any) -> None:
+        agent.close()
+        closed.set()
+
+    agent.submit(X).add_done_callback(close)
+    threading.Timer(0.2, lambda: other.submit(X)).start()
+    with pytest.raises(CommunicatorClosedError):
+        agent.allreduce(X)
+    assert closed.wait(WAIT_S)
