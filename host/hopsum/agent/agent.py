@@ -62,8 +62,9 @@ from hopsum_wire.membership import JobMembership, MembershipError, read_membersh
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 # Two: one all-reduce is repaired while the next is on its way.
-UNPROVED_MAX: Final = 2
-"""All-reduces that are kept for peers. The protocol counts their phases, the first of which has two parts."""
+UNPROVED_LEAST: Final = 2
+"""All-reduces that are kept for peers whatever their size. The protocol counts their phases, the first of which has two
+parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
@@ -113,7 +114,7 @@ class Agent(Communicator):
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
         # One more than the phases: the signature is sent as a part of its own (signature.py).
-        policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.phases + 1))
+        policy = RepairPolicy(unproved_least=UNPROVED_LEAST * (self.codec.phases + 1))
         self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
         self._shards = shards_of(self._transport)
         self._failed = False

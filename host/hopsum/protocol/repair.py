@@ -11,7 +11,10 @@ Rules
     E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the generation change
         names.
     R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
-        unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
+        unproved, and `unproved_least` where their results have `unproved_bytes`: the next one is held back until the
+        oldest is proved, or its stragglers are out after `straggler_s`.
+        DONE is cumulative, and a peer needs it before it holds an all-reduce back. So it may be told seldom, but at
+        once to a peer that asks, and after half of what may be unproved.
     R3  A worker serves until all have said LEAVE.
 
     position    input                                       next    also
@@ -54,14 +57,21 @@ class RepairPolicy:
 
     ask_after: int = 3
     """Unanswered retransmissions of a chunk before peers are asked for it."""
-    unproved_max: int = 2
+    # A worker that tells DONE once in 20 ms has delivered up to a hundred small all-reduces since it told the last one.
+    unproved_max: int = 256
     """All-reduces (submissions) that may be kept or in progress while some rank is not proved to hold them."""
+    unproved_bytes: int = 64 << 20
+    """Bytes of results from which on no more than `unproved_least` of them may be unproved."""
+    unproved_least: int = 2
+    """All-reduces that may be unproved whatever their size: large ones would else never overlap."""
     straggler_s: float = 10.0
     """The time for which a submission is held back for workers that are further behind. Then they are given up on."""
 
     def __post_init__(self) -> None:
-        if self.ask_after < 1 or self.unproved_max < 1 or self.straggler_s <= 0:
-            raise ValueError(f"ask_after and unproved_max are at least 1, straggler_s is above 0: {self}")
+        if min(self.ask_after, self.unproved_max, self.unproved_least) < 1 or self.straggler_s <= 0:
+            raise ValueError(
+                f"ask_after, unproved_max and unproved_least are at least 1, straggler_s is above 0: {self}"
+            )
 
 
 @dataclass(slots=True)
@@ -90,8 +100,11 @@ class PeerRepair:
         self._left = 1 << membership.rank
         self._held_to: dict[int, int] = {}
         """The position before which a worker that said LEAVE holds every result, by rank."""
-        self._done = 0
-        self._query_at = 0.0
+        self._done = self._told = 0
+        """The position before which all results are held here, and that of the last DONE."""
+        self._untold = self._untold_bytes = 0
+        """All-reduces, and bytes of their results, since DONE was last told at once."""
+        self._asked_until = self._query_at = 0.0
 
     def enter(self, membership: Membership, now: float) -> None:
         """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
@@ -100,7 +113,9 @@ class PeerRepair:
         self._asked.clear()
         # LEAVE was said in a generation: in the next one the same worker may take part again.
         self._held_to.clear()
-        self._left, self._done, self._query_at = 1 << membership.rank, 0, 0.0
+        self._left = 1 << membership.rank
+        self._done = self._told = 0
+        self._asked_until = self._query_at = 0.0
         self.store.enter(now)
 
     @property
@@ -193,10 +208,12 @@ class PeerRepair:
 
     # ---- who holds what -----------------------------------------------------------------------------
 
-    def take(self, message: PeerMessage) -> None:
+    def take(self, message: PeerMessage, now: float) -> None:
         """Take a PROGRESS_QUERY, DONE or LEAVE of this generation."""
         if message.kind is PeerKind.PROGRESS_QUERY:
             self._say(message.sender, PeerKind.DONE, value=self._done)
+            # The peer is held back, and asks again after this time if it still is: until then no DONE waits.
+            self._asked_until = now + PROGRESS_QUERY_INTERVAL_S
         elif message.kind is PeerKind.DONE:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
@@ -211,11 +228,29 @@ class PeerRepair:
         return self._held_to.get(rank, position + 1) <= position
 
     def announce(self, position: int) -> None:
-        """Tell everybody that all results before a position are held here, if that is news."""
-        if position > self._done:
-            self._done = position
+        """Tell all peers at once that all results before a position are held here, if that is news."""
+        self._done = max(self._done, position)
+        if self._done > self._told:
+            self._told, self._untold, self._untold_bytes = self._done, 0, 0
             for rank in self.peers:
-                self._say(rank, PeerKind.DONE, value=position)
+                self._say(rank, PeerKind.DONE, value=self._done)
+
+    def on_delivered(self, position: int, size: int, now: float) -> None:
+        """Take the end of an all-reduce: all results before `position` are held here, `size` bytes more than before."""
+        self._done = max(self._done, position)
+        self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + size
+        policy = self.policy
+        # R2: at half of what may be unproved, so that peers hear of it before they hold anything back.
+        full = 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes
+        if full or now < self._asked_until:
+            self.announce(position)
+
+    def take_done(self) -> PeerMessage | None:
+        """Take the DONE for all peers that may be told later. A later one takes its place."""
+        if self._done == self._told:
+            return None
+        self._told = self._done
+        return PeerMessage(PeerKind.DONE, self._own.rank, self._own.generation, value=self._done)
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Take the controller's word that workers were given up: keep nothing for them, await no LEAVE."""
@@ -235,9 +270,11 @@ class PeerRepair:
 
     # ---- holding back -------------------------------------------------------------------------------
 
-    def may_open(self, active_before: int) -> bool:
-        """Say whether one more all-reduce may begin. `active_before` are those in progress (R2)."""
-        return len(self.store) + active_before < self.policy.unproved_max
+    def may_open(self, active_before: int, bytes_before: int) -> bool:
+        """Say whether one more all-reduce may begin (R2), after those in progress, whose results have so many bytes."""
+        policy, unproved = self.policy, len(self.store) + active_before
+        small = unproved < policy.unproved_least or self.store.kept_bytes + bytes_before < policy.unproved_bytes
+        return small and unproved < policy.unproved_max
 
     def held_back_timer(self, reduce: AllReduce | None) -> float | None:
         """Return the time at which `handle_held_back` is due for a held-back all-reduce, or None."""

@@ -92,11 +92,13 @@ class SendScheduler:
         state = self._state
         if state.decided is not None and state.decided.end <= state.delivered_to:
             state.decided = None
+        size = 0
         for before, reduce in enumerate(state.active):
             begun, open_end = reduce.first < state.open_end, state.open_end
             # R2
-            if not begun and self._repair is not None and not self._repair.may_open(before):
+            if not begun and self._repair is not None and not self._repair.may_open(before, size):
                 return
+            size += reduce.results.nbytes
             if open_end < reduce.filled_end:
                 state.open_end = reduce.filled_end
                 at_hand = (open_end <= state.open_position) & (state.open_position < state.open_end)
@@ -207,7 +209,7 @@ class ResultAcceptor:
         self._events.append(reduce.done())
         if self._repair is not None:
             self._repair.store.keep(reduce, now)
-            self._repair.announce(self._state.delivered_to)
+            self._repair.on_delivered(self._state.delivered_to, reduce.results.nbytes, now)
             self.scheduler.release()
 
     def _refuse_op(self, header: Header, reduce: AllReduce) -> None:

@@ -23,6 +23,7 @@ Rules
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -54,7 +55,10 @@ class _Kept(NamedTuple):
 
 
 class ResultStore:
-    """The results that one worker keeps for its peers."""
+    """The results that one worker keeps for its peers.
+
+    An all-reduce with all workers in all its results, as most are, costs the same for any number of workers.
+    """
 
     def __init__(self, membership: Membership, stream: Stream) -> None:
         self._own, self._stream = membership, stream
@@ -62,11 +66,21 @@ class ResultStore:
         self._skipped: list[tuple[int, int]] = []
         """Void positions that are not dropped yet, first and end, in the order of the stream."""
         self._dropped_to = stream.end
+        self.kept_bytes = 0
+        """The bytes of all results in the store."""
+        self._everybody = np.uint64((1 << membership.workers) - 1)
+        self._complete = np.empty(membership.slots, np.int64)
+        """Per slot, the latest position with the contributions of all ranks in this generation, or -1 for none."""
         self._latest = np.empty((membership.slots, membership.workers), np.int64)
-        """Per slot and rank, the latest position with its contribution in this generation, or -1 for none."""
+        """Per slot and rank, the latest position with its contribution in this generation, or -1 for none; without the
+        all-reduces that `_complete` has."""
+        self._newest = 0
+        """The end of the last all-reduce of this generation that is in one of both."""
         self._done = np.empty(membership.workers, np.int64)
         """Per rank, the position before which it said in this generation that it holds everything."""
         self._out = np.empty(membership.workers, np.bool_)
+        self._said_to = 0
+        """The least of `_done` among the ranks that are not out."""
         self.enter(0.0)
 
     def __len__(self) -> int:
@@ -75,8 +89,10 @@ class ResultStore:
 
     def enter(self, now: float) -> None:
         """Begin a generation, in which no rank has proved anything yet, nor is late."""
-        self._latest[:], self._done[:], self._out[:] = -1, 0, False
+        self._complete[:], self._latest[:], self._newest = -1, -1, 0
+        self._done[:], self._out[:] = 0, False
         self._done[self._own.rank] = _EVERYTHING
+        self._note_said()
         self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
 
     @property
@@ -92,13 +108,16 @@ class ResultStore:
     def keep(self, reduce: AllReduce, now: float) -> None:
         """Take a complete all-reduce. Its results are not copied, since they do not change any more."""
         kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
-        self._kept.append(kept)
-        self._kept.sort(key=lambda each: each.first)
-        positions = np.arange(kept.first, kept.end)
-        slots = positions % self._stream.slots
-        for rank in range(self._own.workers):
-            inside = (kept.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
-            np.maximum.at(self._latest[:, rank], slots[inside], positions[inside])
+        insort(self._kept, kept, key=lambda each: each.first)
+        self.kept_bytes += kept.results.nbytes
+        self._newest = max(self._newest, kept.end)
+        if (kept.contributors == self._everybody).all():
+            # The last round of each slot: no slot is there twice, and it proves at least what those before it prove.
+            positions = np.arange(max(kept.first, kept.end - self._stream.slots), kept.end)
+            slots = positions % self._stream.slots
+            self._complete[slots] = np.maximum(self._complete[slots], positions)
+        else:
+            self._note_contributors(kept)
         self._drop()
 
     def skip(self, first: int, end: int) -> None:
@@ -112,6 +131,7 @@ class ResultStore:
         if position > self._done[rank]:
             self._done[rank] = min(position, _EVERYTHING)
             self._out[rank] = False
+            self._note_said()
         self._drop()
 
     def note_left(self, rank: int) -> None:
@@ -126,12 +146,14 @@ class ResultStore:
         """Drop the oldest kept all-reduce unproved, and return the ranks that were not proved to hold it."""
         lacking = self.unproved()
         self._out[lacking] = True
+        self._note_said()
         self._drop()
         return lacking
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Need no proof of workers that were given up elsewhere."""
         self._out[list(ranks)] = True
+        self._note_said()
         self._drop()
 
     def find(self, position: int) -> StoredResult | None:
@@ -150,17 +172,43 @@ class ResultStore:
         while True:
             if self._skipped and self._skipped[0][0] == self._dropped_to:
                 self._dropped_to = self._skipped.pop(0)[1]
-            elif self._kept and self._kept[0].first == self._dropped_to and self._proved(self._kept[0]).all():
-                self._dropped_to = self._kept.pop(0).end
+            elif self._kept and self._kept[0].first == self._dropped_to and self._is_proved(self._kept[0]):
+                dropped = self._kept.pop(0)
+                self._dropped_to = dropped.end
+                self.kept_bytes -= dropped.results.nbytes
             else:
                 return
+
+    def _note_contributors(self, kept: _Kept) -> None:
+        """Note who contributed to an all-reduce whose results do not all have all workers."""
+        slots, ranks = self._stream.slots, np.arange(self._own.workers, dtype=np.uint64)
+        # Round by round: no slot is there twice, and the memory for it does not grow with the all-reduce.
+        for first in range(kept.first, kept.end, slots):
+            positions = np.arange(first, min(first + slots, kept.end))
+            contributors = kept.contributors[positions - kept.first, None]
+            inside = (contributors >> ranks & np.uint64(1)).astype(np.bool_)
+            at = positions % slots
+            self._latest[at] = np.maximum(self._latest[at], np.where(inside, positions[:, None], -1))
+
+    def _note_said(self) -> None:
+        self._said_to = int(self._done[~self._out].min())  # the own rank is never out
+
+    def _is_proved(self, kept: _Kept) -> bool:
+        """Say whether all ranks are proved to hold an all-reduce, or given up."""
+        if kept.end <= self._said_to:
+            return True
+        # Only a later round of its last slot proves anything, and none has been noted yet.
+        if kept.end + self._stream.slots > self._newest:
+            return False
+        return bool(self._proved(kept).all())
 
     def _proved(self, kept: _Kept) -> NDArray[np.bool_]:
         """Return, per rank, whether it is proved to hold an all-reduce, or given up."""
         # W1: a later result of a slot proves all earlier ones of it, so the last round of each slot is enough.
         first = max(kept.first, kept.end - self._own.slots)  # the last round of each slot stands for those before
         positions = np.arange(first, kept.end)
-        latest = self._latest[positions % self._stream.slots]
+        slots = positions % self._stream.slots
+        latest = np.maximum(self._latest[slots], self._complete[slots, None])
         later = np.logical_and.reduce(latest > positions[:, None])
         said: NDArray[np.bool_] = self._done >= kept.end
         proved: NDArray[np.bool_] = later | said | self._out

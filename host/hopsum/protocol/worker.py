@@ -2,8 +2,8 @@
 """A worker of one job, in one generation after the other, without I/O.
 
 The caller owns sockets and clock. After every input (`submit`, `receive_datagram` or `receive_rows`, `receive_peer`,
-`handle_timer`) it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
-`next_event`, and waits for more or until `get_timer`.
+`handle_timer`) it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, some time
+later `done_for_peers`, drains `next_event`, and waits for more or until `get_timer`.
 
 `receive_datagram` is the reference. `receive_rows` does by the batch what most datagrams need (result_batch.py) and
 leaves the worker as if they had come one by one at that time.
@@ -407,6 +407,10 @@ class Worker:
         """Take the messages to peers that are due now, as (rank, message)."""
         return [] if self.repair is None else self.repair.take_outgoing()
 
+    def done_for_peers(self) -> PeerMessage | None:
+        """Take the DONE that all peers should have soon, if there is one. The next one takes its place (R2)."""
+        return None if self.repair is None else self.repair.take_done()
+
     @property
     def is_idle(self) -> bool:
         """True while no all-reduce is in progress."""
@@ -652,7 +656,7 @@ class PeerMessageHandler:
             if self._repair.note_gone(position, message.sender, now):
                 return fell_behind(self._own, self._stream.place(position))
         else:
-            self._repair.take(message)
+            self._repair.take(message, now)
         return None
 
     def _accept(self, found: PeerMessage, now: float) -> None:

@@ -27,6 +27,8 @@ for a rank, never to whoever asked.
 
 No more than `UNPROVED_MAX` connections are UNPROVED: the oldest makes room. What is lost is asked for again: that is
 the protocol's business (hopsum.protocol.repair).
+
+News are told seldom (`tell_all`): all peers hear the latest of them when an interval is over.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hopsum.errors import HopsumError
@@ -75,6 +77,13 @@ CLOSE_LINGER_S: Final = 0.5
 PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
+# News save memory at the peers, which need them before they have kept megabytes: nobody waits for them. Each costs a
+# message, its MAC and a turn of a thread at both ends. So a worker has 200 a second to say and to hear, however many
+# peers it has.
+TELL_EVERY_S: Final = 0.02
+"""The least seconds between two news."""
+TELL_EVERY_PER_PEER_S: Final = 0.005
+"""Seconds for each peer, where these are more."""
 # As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
 UNPROVED_MAX: Final = 64
 
@@ -116,6 +125,12 @@ class SideChannel:
         self._proved: dict[int, Incoming] = {}
         """The connections with a proof, by rank."""
         self._moved = False
+        self._news: deque[PeerMessage] = deque(maxlen=1)
+        """The latest news that no peer has been told."""
+        self._tell_at: float | None = None
+        """The end of the interval that the thread waits for, None after an interval without news."""
+        self._quiet = True
+        """True while the thread does not look for news by itself: the next ones have to wake it."""
         self._thread: threading.Thread | None = None
         self._deliver: Callable[[PeerMessage], None] = lambda message: None
 
@@ -154,22 +169,27 @@ class SideChannel:
 
     def send(self, rank: int, message: PeerMessage) -> None:
         """Say something to a peer, sooner or later or never. Raises KeyError for a rank without an address."""
-        data = message.pack()
-        out = self._outgoing[rank]
-        with self._lock:
-            if out.queued_bytes + len(data) > QUEUE_BYTES_MAX:
-                # Dropping all of the queue keeps memory bounded, and the peer asks again for what it still lacks.
-                self.statistics.closed["slow"] += 1
-                out.queue.clear()
-                out.queued_bytes = 0
-            out.queue.append(data)
-            out.queued_bytes += len(data)
+        self._put(self._outgoing[rank], message.pack())
         self._look_up()
 
-    def send_all(self, messages: Iterable[tuple[int, PeerMessage]]) -> None:
+    def send_all(self, messages: Sequence[tuple[int, PeerMessage]]) -> None:
         """Say something to several peers: (rank, message) each, as `send`."""
         for rank, message in messages:
-            self.send(rank, message)
+            self._put(self._outgoing[rank], message.pack())
+        if messages:
+            self._look_up()
+
+    def tell_all(self, news: PeerMessage) -> None:
+        """Say something to all peers within some `TELL_EVERY_S`, or not at all where later news take its place.
+
+        For one thread at a time.
+        """
+        self._news.append(news)
+        # Read after the news are there: the thread looks for news after it changes this. So they cost a wake-up only
+        # after an interval without any.
+        if self._quiet:
+            self._quiet = False
+            self._look_up()
 
     def require_open(self) -> None:
         """Raise HopsumError if the channel has ended. Its cause is attached."""
@@ -198,9 +218,11 @@ class SideChannel:
             while not self._closing.is_set():
                 self._retire()
                 self._expire()
+                self._tell()
                 self._write_all()
                 for key, events in self._selector.select(self._patience_s()):
                     self._happened(key, events)
+            self._put_news()
             self._drain_before_close()
         except BaseException as failure:
             self.failure = failure
@@ -248,17 +270,62 @@ class SideChannel:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(READ_BYTES)
 
+    def _put(self, out: Outgoing, data: bytes) -> None:
+        """Queue a message for a peer."""
+        with self._lock:
+            if out.queued_bytes + len(data) > QUEUE_BYTES_MAX:
+                # Dropping all of the queue keeps memory bounded, and the peer asks again for what it still lacks.
+                self.statistics.closed["slow"] += 1
+                out.queue.clear()
+                out.queued_bytes = 0
+            out.queue.append(data)
+            out.queued_bytes += len(data)
+
+    def _tell(self) -> None:
+        """Queue news for all peers when it is time."""
+        now = time.monotonic()
+        if self._tell_at is None:
+            if not self._quiet:
+                self._tell_at = now + self._tell_every_s
+        elif now >= self._tell_at:
+            if self._put_news():
+                self._tell_at = now + self._tell_every_s
+                return
+            # An interval without news. `_quiet` is set first, then the news are looked for: see `tell_all`.
+            self._tell_at, self._quiet = None, True
+            if self._news:
+                self._tell_at, self._quiet = now + self._tell_every_s, False
+
+    def _put_news(self) -> bool:
+        """Queue the latest news, if there are any. Say whether there were."""
+        if not self._news:
+            return False
+        news = self._news.popleft()
+        # News of the generation before are of no use to anybody.
+        if news.generation == self._members[0].generation:
+            data = news.pack()
+            for out in self._outgoing.values():
+                self._put(out, data)
+        return True
+
+    @property
+    def _tell_every_s(self) -> float:
+        return max(TELL_EVERY_S, TELL_EVERY_PER_PEER_S * len(self._outgoing))
+
     def _look_up(self) -> None:
-        """Make the thread look at what is to be sent."""
+        """Make the thread look at what is to be sent. It looks by itself at what it has queued."""
+        if threading.current_thread() is self._thread:
+            return
         with contextlib.suppress(OSError):  # full: it will look anyway; closed: nobody does
             self._wake.send(b"\0")
 
     def _patience_s(self) -> float | None:
-        """Return the seconds until the next dial or proof is due, None without any."""
+        """Return the seconds until the next dial, proof or news are due, None without any."""
         outgoing = self._outgoing.values()
         dials = [out.dial_at for out in outgoing if out.connection is None and out.queue]
         proves = [out.until for out in outgoing if out.connection is not None and out.seal is None]
-        return left_s([*dials, *proves, *(each.until for each in self._unproved.values())])
+        tells = [] if self._tell_at is None else [self._tell_at]
+        return left_s([*dials, *proves, *tells, *(each.until for each in self._unproved.values())])
 
     # ---- incoming -------------------------------------------------------------------------------------
 
@@ -373,7 +440,7 @@ class SideChannel:
         for out in self._outgoing.values():
             if out.connection is None and out.queue and out.dial_at <= now:
                 self._dial(out)
-            elif out.seal is not None:
+            elif out.seal is not None and (out.rest or out.queue):
                 self._write(out)
 
     def _dial(self, out: Outgoing) -> None:
@@ -451,11 +518,18 @@ class SideChannel:
                 out.rest = out.rest[sent:]
                 self.statistics.bytes_sent += sent
         except BlockingIOError:
-            self._selector.modify(out.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, out)
+            self._watch(out, selectors.EVENT_READ | selectors.EVENT_WRITE)
         except OSError:
             self._hang_up(out)
         else:
-            self._selector.modify(out.connection, selectors.EVENT_READ, out)
+            self._watch(out, selectors.EVENT_READ)
+
+    def _watch(self, out: Outgoing, events: int) -> None:
+        """Let `select` return when one of these events happens on a connection."""
+        assert out.connection is not None
+        # A system call, and nearly always for what is watched already.
+        if self._selector.get_key(out.connection).events != events:
+            self._selector.modify(out.connection, events, out)
 
     def _next(self, out: Outgoing) -> bool:
         """Take the next message to send. Say whether there is one."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ LINGER_SHORT_S: Final = 0.5
 # Longer than a process waits for a processor, and short against deadlines.
 TIMERS_WAIT_S: Final = 1.0
 """The longest time for which datagrams that keep coming put off the worker's timers."""
-_ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
+_ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.LEAVE)
 """The messages that may let the caller's thread go on."""
 
 
@@ -178,6 +178,10 @@ class Transport:
         self._put_off_at: float | None = None
         """The time since which datagrams put off the worker's timers, None while they do not."""
         self._closed = False
+        self._dones: deque[PeerMessage] = deque()
+        """DONEs that the worker has not taken yet."""
+        self._waits = False
+        """True while a message of a peer would help a `step`."""
         self._others = [other for other in range(membership.workers) if other != membership.rank]
         self._peers, self._linger_s = peers, 0.0
         self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
@@ -278,6 +282,10 @@ class Transport:
         """
         worker = self.worker
         with self._changed:
+            # Set before the DONEs are taken: `_hear` looks after it has put one there. So it is taken here, or ends the
+            # wait.
+            self._waits = worker.waits_for_peers
+            self._take_dones()
             # Decided under the lock, sent without it: a system call must not keep the side channel from answering
             # peers. What is on its way out when `seal` runs counts as sent before the seal.
             batches = worker.segments_to_send(time.monotonic())
@@ -480,9 +488,15 @@ class Transport:
         """Put what the worker has to say into the channel; with the lock."""
         if self._peers is not None:
             self._peers.channel.send_all(self.worker.messages_to_peers())
+            done = self.worker.done_for_peers()
+            if done is not None:
+                self._peers.channel.tell_all(done)
 
     def _hear(self, message: PeerMessage) -> None:
         """Take one message, in the channel's thread."""
+        if message.kind is PeerKind.DONE:
+            self._hear_done(message)
+            return
         with self._changed:
             if message.kind in STATE_KINDS:
                 self._states.hear(message)
@@ -492,6 +506,23 @@ class Transport:
             self._changed.notify_all()
         if message.kind in _ANSWERS:
             self.wake()
+
+    def _hear_done(self, message: PeerMessage) -> None:
+        """Take a DONE, in the channel's thread. It frees memory, and is not worth the end of a wait for the network."""
+        self._dones.append(message)
+        if self._waits:
+            self.wake()
+        elif self._step_lock.acquire(blocking=False):
+            # No step is in progress, and perhaps none will be for a long time.
+            try:
+                self._take_dones()
+            finally:
+                self._step_lock.release()
+
+    def _take_dones(self) -> None:
+        """Give the worker the DONEs of its peers; with the lock."""
+        while self._dones:
+            self.worker.receive_peer(self._dones.popleft(), time.monotonic())
 
     def _take_leave(self, channel: SideChannel, *, linger: bool) -> None:
         """Serve peers until everybody has left, or it is time."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Worker
 from hopsum.protocol.worker_state import AllReducePart, WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
@@ -47,6 +47,7 @@ class Plan:
     replaced: float = 0.4
     """Probability that a fault takes a worker; else the switch restarts."""
     positions: int = 60
+    policy: RepairPolicy = POLICY
     breaks: float = 0.02
 
 
@@ -187,7 +188,7 @@ class ChangeWorld:
         if is_new:
             own = Membership(generation, seat.rank, self.plan.workers, self.plan.slots)
             timing = replace(TIMING, flush_after_s=self.plan.flush_after_s)
-            seat.worker = Worker(own, timing, repair=POLICY, resume=resume)
+            seat.worker = Worker(own, timing, repair=self.plan.policy, resume=resume)
             seat.begin = seat.worker.stream.end
             self.begins[seat.rank] += [seat.begin] * (seat.incarnation - len(self.begins[seat.rank]) + 1)
             self.begins[seat.rank][seat.incarnation] = seat.begin
@@ -247,6 +248,10 @@ class ChangeWorld:
             self.network.send(partial(self._at_switch, seat.rank, bytes(datagram)))
         for to, message in each.messages_to_peers():
             self._say(to, message)
+        if (done := each.done_for_peers()) is not None and self.rng.random() < 0.5:  # see repair_world.py
+            for to in range(self.plan.workers):
+                if to != seat.rank:
+                    self._say(to, done)
         timer = each.get_timer()
         return again if timer is None else [*again, timer]
 

@@ -26,6 +26,8 @@ from .network import Network, Weather
 
 TIMING = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=600.0, retransmit_min_s=0.01)
 POLICY = RepairPolicy(ask_after=2, unproved_max=2, straggler_s=500.0)
+# DONE is told seldom: after half of so many all-reduces, or of so many bytes.
+SELDOM = RepairPolicy(ask_after=2, unproved_max=12, unproved_bytes=24 << 10, straggler_s=500.0)
 STEPS_MAX = 60_000
 UNION = {Op.ADD32: np.add, Op.MAX32: np.maximum, Op.OR: np.bitwise_or}
 PEER_DELAY_S = 0.01
@@ -121,7 +123,7 @@ class RepairGeneration:
 
     def _serve(self, rank: int) -> list[float]:
         """Take the events of one worker, submit what comes next, send what it wants; return when to come back."""
-        each, now = self.workers[rank], self.network.now
+        each, now, rng = self.workers[rank], self.network.now, self.network.rng
         if self.stands(rank):
             return [self.stall_to]
         while (event := each.next_event()) is not None:
@@ -139,6 +141,11 @@ class RepairGeneration:
             self.network.send(partial(self._at_switch, rank, bytes(datagram)))
         for to, message in each.messages_to_peers():
             self._say(to, message)
+        # What may be told later has half a chance only: then the next DONE takes its place, or a question brings it.
+        if (done := each.done_for_peers()) is not None and rng.random() < 0.5:
+            for to in range(len(self.workers)):
+                if to != rank:
+                    self._say(to, done)
         timer = each.get_timer()
         return [*([] if timer is None else [timer]), *([self._leaves_at[rank]] if leaves else [])]
 

@@ -26,6 +26,7 @@ from hopsum_wire import Header, Kind, Op
 from hopsum_wire.generations import Decided, Sealed
 
 from .change_world import POLICY, TIMING, ChangeWorld, Plan, change_scenario, decide
+from .repair_world import SELDOM
 
 pytestmark = pytest.mark.system
 MODES: dict[str, dict[str, Any]] = {"n": {}, "n - 1": {"quorum_below": 1}, "FLUSH": {"flush_after_s": 0.3}}
@@ -49,6 +50,12 @@ def world_of(seed: int, mode: str) -> ChangeWorld:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_that_stay_end_alike(seed: int, mode: str) -> None:
     world_of(seed, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_that_stay_end_alike_where_done_is_told_seldom(mode: str) -> None:
+    for seed in SEEDS:
+        change_scenario(seed, replace(plan_of(seed, mode), policy=SELDOM))
 
 
 @pytest.mark.parametrize("mode", MODES)

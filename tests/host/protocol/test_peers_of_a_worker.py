@@ -19,7 +19,7 @@ Said = tuple[int, PeerKind, int, int]
 
 
 def make(slots: int = 2, timing: Timing = TIMING, **policy: Any) -> Worker:
-    return Worker(Membership(7, 1, 4, slots), timing, repair=RepairPolicy(**policy))
+    return Worker(Membership(7, 1, 4, slots), timing, repair=RepairPolicy(**{"unproved_max": 2, **policy}))
 
 
 def submit(worker: Worker, chunks: int = 1, now: float = 0.0, op: int = Op.ADD32) -> int:
@@ -250,6 +250,69 @@ def test_the_third_waits_for_the_first() -> None:
     assert said(worker) == [(3, PeerKind.DONE, 0, 2)]
 
 
+def test_done_is_told_seldom_and_before_anybody_waits_for_it() -> None:
+    """At once after half of the all-reduces that may be unproved; until then the last one counts."""
+    worker = make(unproved_max=8)
+    told = []
+    for position in range(8):
+        submit(worker)
+        from_switch(worker, position)
+        told.append((len(said(worker)), worker.done_for_peers()))
+    at_once = [number for number, _ in told]
+    assert at_once == [0, 0, 0, 3, 0, 0, 0, 3]
+    assert [done and done.value for _, done in told] == [1, 2, 3, None, 5, 6, 7, None]
+    assert worker.done_for_peers() is None
+
+
+def test_done_is_told_at_once_after_half_of_the_bytes() -> None:
+    worker = make(slots=8, unproved_max=99, unproved_bytes=8 << 10)
+    for position in (0, 3, 6):
+        submit(worker, 3)
+        for chunk in range(3):
+            from_switch(worker, position + chunk)
+    assert said(worker) == [(rank, PeerKind.DONE, 0, 6) for rank in (0, 2, 3)]
+    done = worker.done_for_peers()
+    assert done is not None
+    assert done.value == 9
+
+
+def test_no_done_waits_while_a_peer_is_held_back() -> None:
+    """It asks again after a quarter of a second, if it still is."""
+    worker = make(unproved_max=99)
+    hear(worker, 2, PeerKind.PROGRESS_QUERY, now=1.0)
+    assert said(worker) == [(2, PeerKind.DONE, 0, 0)]
+    for position, now in enumerate((1.1, 1.24, 1.26)):
+        submit(worker, now=now)
+        from_switch(worker, position, now)
+    assert said(worker) == [(rank, PeerKind.DONE, 0, end) for end in (1, 2) for rank in (0, 2, 3)]
+    done = worker.done_for_peers()
+    assert done is not None
+    assert done.value == 3
+
+
+def test_many_small_allreduces_are_kept_and_few_large_ones() -> None:
+    worker = make(slots=64, unproved_max=6, unproved_bytes=8 << 10, unproved_least=3)
+    assert worker.repair is not None
+    for position in range(6):
+        submit(worker)
+        from_switch(worker, position)
+    submit(worker)
+    assert (len(worker.repair.store), worker.statistics.updates) == (6, 6), "the seventh is one too many"
+    for rank in (0, 2, 3):
+        hear(worker, rank, PeerKind.DONE, value=6)
+    from_switch(worker, 6)
+    submit(worker, 8)
+    for position in range(7, 15):
+        from_switch(worker, position)
+    submit(worker)
+    from_switch(worker, 15)
+    submit(worker)
+    assert worker.repair.store.kept_bytes == 10 << 10
+    assert (len(worker.repair.store), worker.statistics.updates) == (3, 16), (
+        "nine thousand bytes, and the least of three"
+    )
+
+
 def test_a_result_may_come_while_it_is_held_back() -> None:
     worker = make(slots=4)
     for position in range(3):
@@ -396,7 +459,9 @@ def test_leaving() -> None:
     assert len(worker.repair.store) == 0
 
 
-@pytest.mark.parametrize("changes", [{"ask_after": 0}, {"unproved_max": 0}, {"straggler_s": 0.0}])
+@pytest.mark.parametrize(
+    "changes", [{"ask_after": 0}, {"unproved_max": 0}, {"unproved_least": 0}, {"straggler_s": 0.0}]
+)
 def test_impossible_policies(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="are at least 1"):
         RepairPolicy(**changes)

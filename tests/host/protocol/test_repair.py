@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from hopsum.protocol.peer_messages import PeerMessage
-from hopsum.protocol.repair import PeerRepair
+from hopsum.protocol.repair import PeerRepair, RepairPolicy
 from hopsum.protocol.result_store import ResultStore
 from hopsum.protocol.worker import Timing, Worker
 from hopsum.protocol.worker_state import AllReduce
 from hopsum_wire import Header, down_bytes
 
-from .repair_world import POLICY, TIMING, Plan, repair_scenario
+from .repair_world import POLICY, SELDOM, TIMING, Plan, repair_scenario
 
 pytestmark = pytest.mark.system
 LOSSES = (0.0, 0.01, 0.05, 0.2)
@@ -30,17 +30,20 @@ def plan_of(seed: int, loss: float, timing: Timing = TIMING) -> Plan:
     return Plan(loss, workers=3 + seed % 2, slots=1 + seed % 3, timing=timing)
 
 
+@pytest.mark.parametrize("policy", [POLICY, SELDOM])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_replicas_end_alike(seed: int, loss: float) -> None:
-    repair_scenario(seed, plan_of(seed, loss))
+def test_all_replicas_end_alike(seed: int, loss: float, policy: RepairPolicy) -> None:
+    repair_scenario(seed, replace(plan_of(seed, loss), policy=policy))
 
 
+@pytest.mark.parametrize("policy", [POLICY, SELDOM])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_flush_with_everybody_needed(loss: float) -> None:
+def test_flush_with_everybody_needed(loss: float, policy: RepairPolicy) -> None:
     """The quorum is n: only FLUSH lets the others go on, and peers catch the slow one up."""
     for seed in SEEDS:
-        generations = repair_scenario(seed, replace(plan_of(seed, loss, FLUSHING), quorum_below=0, stall_s=3.0))
+        plan = replace(plan_of(seed, loss, FLUSHING), quorum_below=0, stall_s=3.0, policy=policy)
+        generations = repair_scenario(seed, plan)
         flushed = [each.statistics.flushes for generation in generations for each in generation.workers]
         assert sum(flushed) > 0
     assert any((event.contributors != 7).any() for done in generations[0].done for event in done)
@@ -110,7 +113,7 @@ def held_back(patch: Patch) -> None:
         assert len(self) <= POLICY.unproved_max, "more kept than may be"
 
     patch.setattr(ResultStore, "keep", bounded)
-    patch.setattr(PeerRepair, "may_open", lambda self, active_before: True)
+    patch.setattr(PeerRepair, "may_open", lambda self, active_before, bytes_before: True)
 
 
 def failure_of(plan: Callable[[int], Plan]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 import random
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -159,6 +160,62 @@ def test_what_is_said_last_arrives(stack: ExitStack) -> None:
         ends.channels[0].send(1, found(0, round_))
     ends.channels[0].close()
     assert [ends.heard[1].get(timeout=WAIT_S).round for _ in range(48)] == list(range(2, 50))
+
+
+def done(sender: int, position: int, generation: int = GENERATION) -> PeerMessage:
+    return PeerMessage(PeerKind.DONE, sender, generation, value=position)
+
+
+def test_of_many_news_all_peers_hear_some_and_the_last(stack: ExitStack) -> None:
+    ends = Ends(stack, 3)
+    begin = time.monotonic()
+    for position in range(1, 2001):
+        ends.channels[0].tell_all(done(0, position))
+    for heard in ends.heard[1:]:
+        positions = []
+        while positions[-1:] != [2000]:
+            positions.append(heard.get(timeout=WAIT_S).value)
+        turns = (time.monotonic() - begin) / side_channel.TELL_EVERY_S
+        assert len(positions) <= turns + 1
+        assert positions == sorted(set(positions))
+
+
+def test_news_after_a_long_silence(stack: ExitStack) -> None:
+    """The thread waits without any timer then, and has to be woken."""
+    ends = Ends(stack, 2)
+    for position in (1, 2):
+        until(lambda: ends.channels[0]._quiet, "an interval without news is over")
+        ends.channels[0].tell_all(done(0, position))
+        assert ends.heard[1].get(timeout=WAIT_S) == done(0, position)
+
+
+def test_news_are_told_before_the_end_and_not_in_another_generation(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = Ends(stack, 2)
+    here, there = ends.channels
+    here.send(1, found(0, 1))
+    ends.heard[1].get(timeout=WAIT_S)
+    monkeypatch.setattr(side_channel, "TELL_EVERY_S", 10 * WAIT_S)
+    here.tell_all(done(0, 5, generation=6))
+    until(lambda: not here._quiet and here._tell_at is not None, "it waits for the end of the interval")
+    here._put_news()
+    here.tell_all(done(0, 6))
+    here.close()
+    assert ends.heard[1].get(timeout=WAIT_S) == done(0, 6)
+    assert here.statistics.messages_sent == 2
+    assert there.statistics.other_generations == 0
+
+
+def test_what_is_said_to_all_wakes_the_thread_once(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends(stack, 4)
+    calls = []
+    look_up = ends.channels[0]._look_up
+    monkeypatch.setattr(ends.channels[0], "_look_up", lambda: (calls.append(1), look_up()))
+    ends.channels[0].send_all([(rank, found(0, rank)) for rank in (1, 2, 3)])
+    ends.channels[0].send_all([])
+    assert [ends.heard[rank].get(timeout=WAIT_S).round for rank in (1, 2, 3)] == [1, 2, 3]
+    assert len(calls) == 1
 
 
 def reason_of(stack: ExitStack, data: Callable[[Seal], bytes], *, ends: Ends | None = None) -> str:
