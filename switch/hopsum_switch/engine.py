@@ -7,18 +7,14 @@ clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from typing import ClassVar, NamedTuple
 
 from .interp.observer import Observer
 from .interp.v1model import Interpreter
 from .program.ir import ProgramIR
-from .state.cells import CounterStore, MeterStore, RegisterStore
-from .state.copies import CloneStore, MulticastStore
-from .state.digest_store import DigestStore
+from .state.program_state import ProgramState
 from .state.randomness import RandomStream
-from .state.table_store import TableStore
 
 
 class Output(NamedTuple):
@@ -28,19 +24,8 @@ class Output(NamedTuple):
     frame: bytes
 
 
-class Engine:
+class Engine(ProgramState):
     """Runs one program with the reference interpreter."""
-
-    program: ProgramIR
-    tables: TableStore
-    multicast: MulticastStore
-    clones: CloneStore
-    counters: CounterStore
-    registers: RegisterStore
-    meters: MeterStore
-    digests: DigestStore
-    faults: Counter[str]  # what programs should not do, by kind (`program.ir`); the owner may put another here
-    dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
     backend: ClassVar[str] = "interpreter"
 
@@ -55,33 +40,11 @@ class Engine:
             seed: the seed of the program's `random()` calls, see `state.randomness`.
             observer: the observer of every packet's events. Packets take several times longer with an observer.
         """
-        self.program = program
-        self.tables = TableStore(program)
-        self.multicast = MulticastStore()
-        self.clones = CloneStore()
-        self.counters = CounterStore(program, self.tables)
-        self.registers = RegisterStore(program)
-        self.meters = MeterStore(program, self.tables)
-        self.digests = DigestStore(program)
-        self.dropped = Counter()
-        self.faults = Counter()
+        super().__init__(program)
         self._ports = frozenset(ports)
         self._seed = seed
         self._rng = RandomStream(seed)
-        self._interpreter = Interpreter(
-            program,
-            self.tables,
-            self.multicast,
-            self.clones,
-            self.counters,
-            self.registers,
-            self.meters,
-            self.digests,
-            self._rng,
-            self._count_drop,
-            self._count_fault,
-            observer,
-        )
+        self._interpreter = Interpreter(self, self._rng, observer)
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run one received frame through parser, ingress, replication, egress and deparser.
@@ -99,17 +62,7 @@ class Engine:
 
     def reset_state(self) -> None:
         """Forget everything but the program: as if it had just been loaded."""
-        self.tables.reset()
-        self.multicast.reset()
-        self.clones.reset()
-        self.counters.reset()
-        self.registers.reset()
-        self.meters.reset()
+        for store in (self.tables, self.multicast, self.clones, self.counters, self.registers, self.meters):
+            store.reset()
         self.digests.reset()
         self._rng.seed(self._seed)
-
-    def _count_drop(self, reason: str) -> None:
-        self.dropped[reason] += 1
-
-    def _count_fault(self, kind: str) -> None:
-        self.faults[kind] += 1

@@ -62,19 +62,15 @@ class RecordingDevice(Device):
         self._recording.steps.append(Write(tuple(text_format.MessageToString(item) for item in encoded)))
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """Read all entries of a table."""
         return self._device.read_table(table)
 
     def read_groups(self) -> list[MulticastGroup]:
-        """Read all multicast groups."""
         return self._device.read_groups()
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read cells of a counter."""
         return self._device.read_counter(counter, start, count)
 
     def cookie(self) -> int | None:
-        """Read the cookie of the program that runs."""
         return self._device.cookie()
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:

@@ -73,7 +73,6 @@ class FakeDevice(Device):
         self._reachable = True
 
     def write(self, updates: Sequence[Update]) -> None:
-        """Apply a batch, or fail as told."""
         if self._p4info is not None:
             for update in updates:
                 encode_update(self._p4info, update)
@@ -94,14 +93,12 @@ class FakeDevice(Device):
             raise WriteError(updates, failures, where=self.where)
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """Return the table's entries in the order of insertion."""
         if self._p4info is not None:
             table = self._p4info.tables[table].alias
         entries = [item for item in self.entities.values() if isinstance(item, TableEntry)]
         return [entry for entry in entries if entry.table == table]
 
     def read_groups(self) -> list[MulticastGroup]:
-        """Return the multicast groups in ascending order of their ids."""
         groups = [item for item in self.entities.values() if isinstance(item, MulticastGroup)]
         return sorted(groups, key=lambda group: group.id)
 
@@ -113,11 +110,9 @@ class FakeDevice(Device):
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
     def cookie(self) -> int | None:
-        """Return the cookie of what was pushed."""
         return self._cookie
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """Forget everything, as a switch does."""
         self.entities.clear()
         self.counters.clear()
         self._cookie = pipeline.cookie

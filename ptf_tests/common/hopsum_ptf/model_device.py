@@ -99,7 +99,6 @@ class ModelDevice(FakeDevice):
         return [LeftFrame(each.port - self._chip.first_port, each.frame) for each in left]
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read cells of a counter of the program."""
         told = find_table(self._context, counter)
         stop = int(told["size"]) if count is None else start + count
         packets: Counter[int] = Counter()
@@ -110,7 +109,6 @@ class ModelDevice(FakeDevice):
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
     def close(self) -> None:
-        """End the processes."""
         self._harness.close()
         self._spare.close()
         shutil.rmtree(self._folder, ignore_errors=True)

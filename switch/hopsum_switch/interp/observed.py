@@ -200,7 +200,6 @@ class ObservedWriter(OperationWriter):
         return f"{self._bind(f'branch_{len(self.namespace)}', tell)}({text}, v)"
 
     def write(self, operation: p4.Operation) -> None:
-        """Append the lines of one operation."""
         self._operation = operation
         _, self._observed.source = self._place(operation)
         changes = _changes(operation) if self._observer.values else _NONE

@@ -14,8 +14,8 @@ from typing import Any
 from ..program import ir as p4
 from ..program.frame_budget import MAX_STEPS
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
-from ..state.cells import CounterStore, MeterStore, RegisterStore
 from ..state.copies import MAX_SESSION_ID
+from ..state.program_state import ProgramState
 from ..state.randomness import RandomStream
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
@@ -54,23 +54,24 @@ class Environment:
     def __init__(
         self,
         layout: ValueLayout,
-        counters: CounterStore,
-        registers: RegisterStore,
-        meters: MeterStore,
+        state: ProgramState,
         calculations: Calculations,
         rng: RandomStream,
-        count_fault: Callable[[str], None],
         observer: Observer | None = None,
     ) -> None:
         self.layout = layout
-        self.counters = counters
-        self.registers = registers
-        self.meters = meters
+        self.counters = state.counters
+        self.registers = state.registers
+        self.meters = state.meters
         self.calculations = calculations
         self.rng = rng
-        self.count_fault = count_fault
         self.observer = observer
         self.steps = Steps()
+        self._state = state
+
+    def count_fault(self, kind: str) -> None:
+        """Count a fault of the program."""
+        self._state.faults[kind] += 1
 
 
 class OperationWriter:

@@ -41,18 +41,15 @@ dropped, since there is one queue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ..program.frame_budget import OUT_OF_STEPS
 from ..program.ir import DeparserIR, DigestIR, ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from ..state.cells import CounterStore, MeterStore, RegisterStore
-from ..state.copies import CloneStore, MulticastStore, PortCopy
-from ..state.digest_store import DigestStore
+from ..state.copies import PortCopy
+from ..state.program_state import ProgramState
 from ..state.randomness import RandomStream
-from ..state.table_store import TableStore
 from .calculations import Calculations, Checksum
 from .expressions import compile_tuple
 from .observed import expression_writer, observed_counters, observed_registers
@@ -133,39 +130,26 @@ class _Work:
 class Interpreter:
     """A program bound to its state."""
 
-    def __init__(
-        self,
-        program: ProgramIR,
-        tables: TableStore,
-        multicast: MulticastStore,
-        clones: CloneStore,
-        counters: CounterStore,
-        registers: RegisterStore,
-        meters: MeterStore,
-        digests: DigestStore,
-        rng: RandomStream,
-        count_drop: Callable[[str], None],
-        count_fault: Callable[[str], None],
-        observer: Observer | None = None,
-    ) -> None:
+    def __init__(self, state: ProgramState, rng: RandomStream, observer: Observer | None = None) -> None:
+        program, tables = state.program, state.tables
         self._layout = ValueLayout(program)
         calculations = Calculations(self._layout)
+        environment = Environment(self._layout, state, calculations, rng, observer)
         if observer is not None:
-            counters = observed_counters(program, tables, counters, observer)
-            registers = observed_registers(program, registers, observer)
-        environment = Environment(self._layout, counters, registers, meters, calculations, rng, count_fault, observer)
+            environment.counters = observed_counters(program, tables, state.counters, observer)
+            environment.registers = observed_registers(program, state.registers, observer)
         bound = [(c, Checksum(c, self._layout, calculations)) for c in program.checksums]
+        self._state = state
         self._program = program
         self._observer = observer
         self._metadata = _Metadata(program)
-        self._multicast = multicast
-        self._clones = clones
-        self._digests = digests
+        self._multicast = state.multicast
+        self._clones = state.clones
+        self._digests = state.digests
         self._members = {
             each.name: compile_tuple(each.members, each.bits, expression_writer(environment, each.source), each.name)
             for each in program.digests.values()
         }
-        self._count_drop = count_drop
         self._steps = environment.steps
         self._parser = Parser(program, environment)
         self._verified = [checksum for ir, checksum in bound if ir.verify]
@@ -192,7 +176,7 @@ class Interpreter:
         try:
             self._work_off(packet, work)
         except OutOfStepsError:
-            self._count_drop(OUT_OF_STEPS)
+            self._state.dropped[OUT_OF_STEPS] += 1
             self._tell_drop(OUT_OF_STEPS)
         return work.outputs
 
@@ -294,7 +278,7 @@ class Interpreter:
     def _may_turn(self, work: _Work) -> bool:
         # Turns are counted for the received frame with all its copies, so copies cannot multiply them.
         if work.turns == MAX_TURNS:
-            self._count_drop(TOO_MANY_TURNS)
+            self._state.dropped[TOO_MANY_TURNS] += 1
             self._tell_drop(TOO_MANY_TURNS)
             return False
         work.turns += 1

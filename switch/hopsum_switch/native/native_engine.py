@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterable, MutableSequence, Sequence
 from typing import ClassVar, overload
 
@@ -16,12 +15,12 @@ from ..errors import ProgramError
 from ..frame_batch import Batch, Outputs, address
 from ..program.frame_budget import OUT_OF_STEPS
 from ..program.ir import INDEX_OUT_OF_RANGE, ActionCall, MatchKind, ProgramIR
-from ..state.cells import CounterCells, CounterStore, MeterStore, RegisterStore
-from ..state.copies import CloneStore, MulticastStore
-from ..state.digest_store import DigestStore
+from ..state.cells import CounterCells
+from ..state.copies import MulticastStore
 from ..state.entry_lookup import Entry, Exact, Lpm, Match, Range, Ternary, prefix_mask
+from ..state.program_state import ProgramState
 from ..state.randomness import MASK
-from ..state.table_store import TableState, TableStore
+from ..state.table_store import TableState
 from .calculation_code import scratch_bytes
 from .compiler import Code, CodeCache, compile_program
 from .control_code import HASH_FACTOR, HASH_SHIFT
@@ -246,22 +245,11 @@ class NativeEngine(Engine):
     def __init__(
         self, program: ProgramIR, *, ports: Collection[int] = (), seed: int = 0, cache: CodeCache | None = None
     ) -> None:
-        """Compile (or load from the cache) and start with empty state.
-
-        Raises UnsupportedError where only the interpreter runs this program. The message names the construct.
-        """
         self._code: Code = compile_program(program, cache)
         layout = self._layout = self._code.unit.layout
         self._registers_memory, self._counters_memory = words(layout.register_words), words(layout.counter_words)
-        self.program = program
-        self.tables = TableStore(program)
-        self.multicast = MulticastStore()
-        self.clones = CloneStore()
-        self.meters = MeterStore(program, self.tables)
-        self.digests = DigestStore(program)
-        self.dropped, self.faults = Counter(), Counter()
-        self.counters = CounterStore(program, self.tables, self._counter_cells(program))
-        self.registers = RegisterStore(program, self._register_cells(program))
+        # Not `Engine.__init__`, which would build an interpreter.
+        ProgramState.__init__(self, program, self._counter_cells(program), self._register_cells(program))
         # Two states: the packet, and what replication keeps of it for the next replica.
         self._control, self._state = words(layout.control_words), words(2 * layout.state_words)
         self._tables = {name: NativeTable(state) for name, state in self.tables.items()}

@@ -55,37 +55,30 @@ class Coverage(Observer):
         return "\n".join([*lines, *(f"missed {part}" for part in self.missed())])
 
     def state_entered(self, state: p4.StateIR) -> None:
-        """Note a state."""
         self._met.add(_state(state))
 
     def state_left(self, state: p4.StateIR, following: str | None) -> None:
-        """Note a transition."""
         self._met.add(_transition(state, following))
 
     def condition_met(self, node: p4.ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
-        """Note an outcome."""
         self._met.add(_condition(node, holds))
 
     def action_called(self, node: p4.ActionNodeIR) -> None:
-        """Note a call."""
         self._met.add(_call(node))
 
     def table_applied(
         self, table: p4.TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: p4.ActionCall | None
     ) -> None:
-        """Note the outcome and the action."""
         if key is not None:
             self._met.add(_table(table, "miss" if entry is None else "hit"))
         if call is not None:
             self._met.add(_table(table, call.action.name))
 
     def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
-        """Note a cell."""
         if counter.size <= MAX_COUNTER_CELLS:
             self._met.add(_cell(counter, index))
 
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
-        """Note a mark."""
         self._met.add(_drop(action, source))
 
 

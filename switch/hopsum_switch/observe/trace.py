@@ -66,22 +66,20 @@ def _parser(parser: Record) -> list[str]:
 def _ingress(ingress: Record) -> list[str]:
     lines = ["  ingress", *(f"    {_event(event)}" for event in ingress["events"])]
     if "multicast" in ingress:
-        lines.append(f"  {_multicast(ingress['multicast'])}")
+        group = ingress["multicast"]
+        lines.append(f"  multicast group {group['group']}: {_replicas(group)}")
     if "dropped" in ingress:
         lines.append(f"  {_dropped(ingress['dropped'])}")
     return lines
 
 
 def _event(event: Record) -> str:
+    # The first key of an event is its kind, and has the name of the object that the event is about.
     return _EVENTS[next(iter(event))](event)
 
 
-def _condition(event: Record) -> str:
-    return f"if {event['condition']}{_at(event)}: {str(event['holds']).lower()}{_values(event)}"
-
-
-def _branch(event: Record) -> str:
-    return f"if in {event['branch']}{_at(event)}: {str(event['holds']).lower()}{_values(event)}"
+def _outcome(event: Record) -> str:
+    return str(event["holds"]).lower() + _values(event)
 
 
 def _values(event: Record) -> str:
@@ -89,25 +87,8 @@ def _values(event: Record) -> str:
     return f" [{values}]" if values else ""
 
 
-def _assign(event: Record) -> str:
-    return f"assign {event['assign']}{_at(event)}: {shortened(event['old'])} -> {shortened(event['new'])}"
-
-
-def _validity(event: Record) -> str:
-    return f"header {event['validity']} {'valid' if event['valid'] else 'invalid'}{_at(event)}"
-
-
-def _invalid_read(event: Record) -> str:
-    place = f"read {event['invalid_read']}{_at(event)}"
-    return f"{place}: the header is invalid; {shortened(event['value'])} here, undefined in P4"
-
-
-def _statements(event: Record) -> str:
-    return f"statements{_at(event)}: {event['action']}()"
-
-
-def _call(event: Record) -> str:
-    return f"call {event['call']}{_at(event)}"
+def _change(event: Record) -> str:
+    return f"{shortened(event['old'])} -> {shortened(event['new'])}"
 
 
 def _table(event: Record) -> str:
@@ -121,56 +102,13 @@ def _table(event: Record) -> str:
     return f"{text}: {event['action']}({params})"
 
 
-def _read(event: Record) -> str:
-    return f"read {event['read']}[{event['index']}]: {shortened(event['value'])}"
-
-
-def _write(event: Record) -> str:
-    return f"write {event['write']}[{event['index']}]: {shortened(event['old'])} -> {shortened(event['new'])}"
-
-
 def _count(event: Record) -> str:
     sides = (f"{unit} {event[unit][0]} -> {event[unit][1]}" for unit in ("packets", "bytes") if unit in event)
     return f"count {event['count']}[{event['index']}]: {', '.join(sides)}"
 
 
-def _outside(event: Record) -> str:
-    place = f"{event['access']} {event['outside']}[{event['index']}]{_at(event)}"
-    return f"{place}: index out of range, there are {event['size']} cells, 0..{event['size'] - 1}; nothing happens"
-
-
-def _mark_to_drop(event: Record) -> str:
-    return f"mark_to_drop in {event['mark_to_drop']}{_at(event)}"
-
-
 def _at(event: Record) -> str:
     return f" ({event['source']})" if event["source"] else ""
-
-
-def _clone(event: Record) -> str:
-    return f"clone to session {event['clone']}: {_replicas(event)}"
-
-
-def _digest(event: Record) -> str:
-    return f"digest {event['digest']}({', '.join(map(shortened, event['values']))})"
-
-
-def _again(event: Record) -> str:
-    return f"{event['again']}: the packet starts again"
-
-
-def _too_many_turns(event: Record) -> str:
-    del event
-    return "dropped: this packet has come round or was cloned too often"
-
-
-def _out_of_steps(event: Record) -> str:
-    del event
-    return "dropped: this frame has gone round loops of the program too often"
-
-
-def _multicast(group: Record) -> str:
-    return f"multicast group {group['group']}: {_replicas(group)}"
 
 
 def _replicas(group: Record) -> str:
@@ -199,29 +137,33 @@ def _copy(copy: Record) -> list[str]:
 
 
 _STEPS = {"parser": _parser, "ingress": _ingress, "copy": _copy}
-_EVENTS = {
-    "condition": _condition,
-    "branch": _branch,
-    "assign": _assign,
-    "validity": _validity,
-    "invalid_read": _invalid_read,
-    "statements": _statements,
-    "call": _call,
+_EVENTS: dict[str, Callable[[Record], str]] = {
+    "condition": lambda event: f"if {event['condition']}{_at(event)}: {_outcome(event)}",
+    "branch": lambda event: f"if in {event['branch']}{_at(event)}: {_outcome(event)}",
+    "assign": lambda event: f"assign {event['assign']}{_at(event)}: {_change(event)}",
+    "validity": lambda event: f"header {event['validity']} {'valid' if event['valid'] else 'invalid'}{_at(event)}",
+    "invalid_read": lambda event: (
+        f"read {event['invalid_read']}{_at(event)}: the header is invalid; {shortened(event['value'])} here,"
+        " undefined in P4"
+    ),
+    "statements": lambda event: f"statements{_at(event)}: {event['action']}()",
+    "call": lambda event: f"call {event['call']}{_at(event)}",
     "table": _table,
-    "read": _read,
-    "write": _write,
+    "read": lambda event: f"read {event['read']}[{event['index']}]: {shortened(event['value'])}",
+    "write": lambda event: f"write {event['write']}[{event['index']}]: {_change(event)}",
     "count": _count,
-    "outside": _outside,
-    "mark_to_drop": _mark_to_drop,
+    "outside": lambda event: (
+        f"{event['access']} {event['outside']}[{event['index']}]{_at(event)}: index out of range, there are"
+        f" {event['size']} cells, 0..{event['size'] - 1}; nothing happens"
+    ),
+    "mark_to_drop": lambda event: f"mark_to_drop in {event['mark_to_drop']}{_at(event)}",
     "log": lambda event: f"log {event['log']!r}",
-    "clone": _clone,
-    "digest": _digest,
-    "again": _again,
-    "too_many_turns": _too_many_turns,
-    "out_of_steps": _out_of_steps,
+    "clone": lambda event: f"clone to session {event['clone']}: {_replicas(event)}",
+    "digest": lambda event: f"digest {event['digest']}({', '.join(map(shortened, event['values']))})",
+    "again": lambda event: f"{event['again']}: the packet starts again",
+    "too_many_turns": lambda _: "dropped: this packet has come round or was cloned too often",
+    "out_of_steps": lambda _: "dropped: this frame has gone round loops of the program too often",
 }
-
-
 _log = logging.getLogger("hopsum_switch.trace")
 
 _BOUNDS = {TOO_MANY_TURNS: "too_many_turns", OUT_OF_STEPS: "out_of_steps"}
@@ -240,7 +182,6 @@ class Trace(Observer):
         self._parsing = False  # whether the last step is a parser's that goes on
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
-        """Start a record."""
         # A record that is still open belongs to a packet on which the engine raised.
         self._hand_over_failed()
         self._packets += 1
@@ -256,7 +197,6 @@ class Trace(Observer):
         }
 
     def packet_ends(self) -> None:
-        """Hand the record over."""
         assert self._record is not None, "no packet has begun"
         record, self._record = self._record, None
         self._take(record)
@@ -266,43 +206,34 @@ class Trace(Observer):
         self._hand_over_failed()
 
     def state_entered(self, state: p4.StateIR) -> None:
-        """Extend the path."""
         self._parser()["path"].append(state.name)
 
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
-        """Close the parser's part. Later events belong to ingress."""
         self._parser().update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
         self._start({"step": "ingress", "events": []})
 
     def condition_met(self, node: p4.ConditionalIR, holds: bool, values: Mapping[str, int | bool]) -> None:
-        """Note a condition."""
         event: Record = {"condition": node.name, "source": _place(node.source), "holds": holds}
         self._note({**event, "values": _shown(values)} if self.values else event)
 
     def branched(self, action: str, source: SourceInfo | None, holds: bool, values: Mapping[str, int | bool]) -> None:
-        """Note a condition inside of an action."""
         self._note({"branch": action, "source": _place(source), "holds": holds, "values": _shown(values)})
 
     def assigned(self, field: FieldIR, old: int, new: int, source: SourceInfo | None) -> None:
-        """Note an assignment."""
         self._note({"assign": field.qualified, "old": hex(old), "new": hex(new), "source": _place(source)})
 
     def validity_set(self, header: HeaderIR, valid: bool, source: SourceInfo | None) -> None:
-        """Note a header that becomes valid or invalid."""
         self._note({"validity": header.name, "valid": valid, "source": _place(source)})
 
     def invalid_header_read(self, field: FieldIR, value: int, source: SourceInfo | None) -> None:
-        """Note a read of an invalid header."""
         self._note({"invalid_read": field.qualified, "value": hex(value), "source": _place(source)})
 
     def action_called(self, node: p4.ActionNodeIR) -> None:
-        """Note an action that a control calls directly, without a table."""
         self._note({"call": node.action.name, "source": _place(node.source)})
 
     def table_applied(
         self, table: p4.TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: p4.ActionCall | None
     ) -> None:
-        """Note a table with the action that it runs."""
         if _is_made_by_compiler(table) and call is not None:
             self._note({"statements": table.name, "source": _place(table.source), "action": call.action.name})
             return
@@ -318,15 +249,12 @@ class Trace(Observer):
         self._note(event)
 
     def register_read(self, register: p4.RegisterIR, index: int, value: int) -> None:
-        """Note a read."""
         self._note({"read": register.name, "index": index, "value": hex(value)})
 
     def register_written(self, register: p4.RegisterIR, index: int, old: int, new: int) -> None:
-        """Note a write."""
         self._note({"write": register.name, "index": index, "old": hex(old), "new": hex(new)})
 
     def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
-        """Note a count. Both units of one count are one event."""
         events = self._steps[-1]["events"]
         last = events[-1] if events else {}
         # A counter of packets and bytes tells of its units one after the other.
@@ -336,41 +264,32 @@ class Trace(Observer):
             self._note({"count": counter.name, "index": index, unit: [old, new]})
 
     def index_out_of_range(self, access: str, array: p4.CellArray, index: int, source: SourceInfo | None) -> None:
-        """Note an index outside an array."""
         place = {"size": array.size, "source": _place(source)}
         self._note({"outside": array.name, "access": access, "index": index, **place})
 
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
-        """Note a mark."""
         self._note({"mark_to_drop": action, "source": _place(source)})
 
     def logged(self, text: str) -> None:
-        """Note a message of the program."""
         self._note({"log": text})
 
     def multicast(self, group: int, replicas: Sequence[PortCopy]) -> None:
-        """Note a group."""
         self._last("ingress")["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
 
     def cloned(self, session: int, replicas: Sequence[PortCopy]) -> None:
-        """Note a clone."""
         self._note({"clone": session, "replicas": [list(replica) for replica in replicas]})
 
     def digest_sent(self, digest: p4.DigestIR, values: Sequence[int]) -> None:
-        """Note a digest."""
         self._note({"digest": digest.name, "values": [hex(value) for value in values]})
 
     def starts_again(self, kind: str) -> None:
-        """Note that the packet starts again. The next state is a new parse."""
         self._note({"again": kind})
         self._parsing = False
 
     def copy_begins(self, port: int, instance: int) -> None:
-        """Start a copy. Later events belong to it."""
         self._start({"step": "copy", "port": port, "instance": instance, "events": []})
 
     def dropped(self, reason: str) -> None:
-        """Note a drop, and which mark_to_drop was the last before it."""
         if reason in _BOUNDS:
             self._note({_BOUNDS[reason]: True})
             return
@@ -380,11 +299,9 @@ class Trace(Observer):
         step["dropped"] = {"by": reason, "action": last["mark_to_drop"], "source": last["source"]}
 
     def not_emitted(self, headers: Sequence[str]) -> None:
-        """Note headers that get lost."""
         self._steps[-1]["not_emitted"] = list(headers)
 
     def sent(self, port: int, frame: bytes) -> None:
-        """Note the frame that left."""
         self._steps[-1].update(sent=len(frame), frame=frame.hex())
 
     def _parser(self) -> Record:

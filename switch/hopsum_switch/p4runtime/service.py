@@ -42,14 +42,14 @@ from hopsum_switch.p4runtime.pipeline_config import (
 )
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.ports.port import PortCounters
+from hopsum_switch.ports.port import Port, PortCounters
 from hopsum_switch.state.digest_store import DigestList
 from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
 
 # The CPU port: frames that the program sends there become packet-ins.
 
 
-class CpuPort:
+class CpuPort(Port):
     """A port whose other side is the controller. Packet-outs enter through the data plane's `inject`."""
 
     def __init__(self, deliver: Callable[[bytes], str | None]) -> None:
@@ -62,11 +62,9 @@ class CpuPort:
         return None
 
     def receive(self) -> list[bytes]:
-        """Return nothing: packet-outs do not wait here."""
         return []
 
     def send(self, frame: bytes) -> None:
-        """Hand one frame to the controller."""
         reason = self._deliver(frame)
         if reason is None:
             self.counters.count_sent(frame)

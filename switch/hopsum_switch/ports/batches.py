@@ -118,19 +118,17 @@ class BatchPort(Protocol):
         ...
 
 
-class OneByOne:
+class OneByOne(BatchPort):
     """The batch form of a port that handles single frames."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
 
     def receive_batch(self, frames: FrameBuffer) -> None:
-        """Append the frames of one call of the port's `receive`."""
         for frame in self._port.receive():
             frames.add(frame)
 
     def send_batch(self, frames: Frames) -> None:
-        """Send one frame after the other."""
         for number in range(len(frames.lengths)):
             self._port.send(frames.frame(number))
 

@@ -108,7 +108,7 @@ class CaptureFile:
                 file.close()
 
 
-class CapturedPort:
+class CapturedPort(Port):
     """A port whose frames are also written to a file. All else is done by the port, frame by frame."""
 
     def __init__(self, port: Port, file: CaptureFile) -> None:
@@ -122,7 +122,6 @@ class CapturedPort:
         return self._port.fileno()
 
     def receive(self) -> list[bytes]:
-        """Return waiting frames."""
         frames = self._port.receive()
         for frame in frames:
             self._file.add(frame, inbound=True)
@@ -145,7 +144,6 @@ class CapturedPort:
         self._file.flush()
 
     def send(self, frame: bytes) -> None:
-        """Send one frame."""
         self._send(frame)
         self._file.flush()
 

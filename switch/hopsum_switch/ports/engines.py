@@ -34,7 +34,7 @@ class BatchEngine(Protocol):
         ...
 
 
-class FrameByFrame:
+class FrameByFrame(BatchEngine):
     """The batch form of an engine that takes single frames. A frame is reported and dropped if it fails."""
 
     def __init__(self, engine: PacketEngine, failed: Callable[[int, int], None]) -> None:
@@ -43,7 +43,6 @@ class FrameByFrame:
         self._failed = failed
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
-        """Return zeros: outputs are enlarged as needed."""
         return 0, 0
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:

@@ -26,7 +26,7 @@ import socket
 import struct
 from typing import Any
 
-from hopsum_switch.ports.port import RECEIVE_BATCH, PortCounters, PortError
+from hopsum_switch.ports.port import RECEIVE_BATCH, Port, PortCounters, PortError
 
 _log = logging.getLogger("hopsum_switch.ports")
 
@@ -68,7 +68,7 @@ _SEND_REASONS = {
 }
 
 
-class InterfacePort:
+class InterfacePort(Port):
     """A port over one network interface of the namespace in which it was opened."""
 
     def __init__(self, interface: str) -> None:
@@ -87,7 +87,6 @@ class InterfacePort:
         return self._sock.fileno()
 
     def receive(self) -> list[bytes]:
-        """Return waiting frames."""
         frames: list[bytes] = []
         for _ in range(RECEIVE_BATCH):
             try:
@@ -105,7 +104,6 @@ class InterfacePort:
         return frames
 
     def send(self, frame: bytes) -> None:
-        """Send one frame. The kernel pads short ones where the medium wants that."""
         try:
             self._sock.sendmsg([_NOTHING_LEFT_TO_DO, frame])
         except OSError as error:

@@ -86,7 +86,7 @@ def check_port_number(number: int) -> int:
 # A port inside this process: frames are put in and taken out by function calls.
 
 
-class MemoryPort:
+class MemoryPort(Port):
     """Two queues of frames. `inject` and `take` may be called from any thread."""
 
     def __init__(self) -> None:
@@ -114,14 +114,12 @@ class MemoryPort:
         return None
 
     def receive(self) -> list[bytes]:
-        """Return injected frames, at most RECEIVE_BATCH."""
         frames = [self._incoming.popleft() for _ in range(min(len(self._incoming), RECEIVE_BATCH))]
         for frame in frames:
             self.counters.count_received(frame)
         return frames
 
     def send(self, frame: bytes) -> None:
-        """Keep `frame` for `take`."""
         self.counters.count_sent(frame)
         self._outgoing.append(frame)
 

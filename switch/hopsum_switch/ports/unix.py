@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from hopsum_switch.ports.port import RECEIVE_BATCH, PortCounters, PortError
+from hopsum_switch.ports.port import RECEIVE_BATCH, Port, PortCounters, PortError
 
 PEER_SUFFIX = ".peer"
 MAX_FRAME_BYTES = 65536
@@ -24,7 +24,7 @@ _MAX_PATH_BYTES = 107  # sun_path holds 108 with the closing zero
 _NO_PEER = {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTCONN, errno.ECONNRESET, errno.EPIPE}
 
 
-class UnixPort:
+class UnixPort(Port):
     """A port over an AF_UNIX datagram socket."""
 
     def __init__(self, sock: socket.socket, path: str | None = None) -> None:
@@ -47,7 +47,6 @@ class UnixPort:
         return self._sock.fileno()
 
     def receive(self) -> list[bytes]:
-        """Return waiting frames."""
         frames: list[bytes] = []
         while len(frames) < RECEIVE_BATCH:
             try:
@@ -61,7 +60,6 @@ class UnixPort:
         return frames
 
     def send(self, frame: bytes) -> None:
-        """Send one frame to the peer's end."""
         try:
             if self._path is None:
                 self._sock.send(frame)

@@ -54,14 +54,15 @@ def lower_pipeline(pipeline: js.PipelineJson, scope: ProgramScope) -> p4.Pipelin
             conditional.name, condition, conditional.true_next, conditional.false_next, conditional.source
         )
     for call in pipeline.action_calls:
-        action = scope.action(call.action_id, call.source)
+        action = scope.actions_by_id.find(call.action_id, call.source)
         nodes[call.name] = p4.ActionNodeIR(call.name, action, call.next_node, call.source)
     return p4.PipelineIR(pipeline.name, pipeline.init_table, nodes)
 
 
 def _table(table: js.TableJson, scope: ProgramScope) -> p4.TableIR:
     _refuse_table(table)
-    actions = {scope.action(i, table.source).name: scope.action(i, table.source) for i in table.action_ids}
+    permitted = [scope.actions_by_id.find(number, table.source) for number in table.action_ids]
+    actions = {action.name: action for action in permitted}
     keys = tuple(_key(key, scope, table.source) for key in table.key)
     direct = [c.name for c in scope.counters.values() if c.table == table.name]
     default = table.default_entry
@@ -96,7 +97,7 @@ def _table(table: js.TableJson, scope: ProgramScope) -> p4.TableIR:
 def _direct_meter(table: js.TableJson, scope: ProgramScope) -> p4.MeterIR | None:
     if table.direct_meters is None:
         return None
-    meter = scope.meter(table.direct_meters, table.source)
+    meter = scope.meters.find(table.direct_meters, table.source)
     if meter.table != table.name:
         raise ProgramError(f"table {table.name}: the meter {meter.name} is not its own{at(table.source)}")
     return meter
@@ -129,7 +130,7 @@ def _key(key: js.KeyJson, scope: ProgramScope, source: SourceInfo | None) -> p4.
         raise ProgramError(f"a key of match type {key.match_type} is not a field{at(source)}")
     name = key.name or f"{key.target.header}.{key.target.field}"
     target = lower_data(key.target, place)
-    header = scope.header(key.target.header, source)
+    header = scope.headers.find(key.target.header, source)
     # Validity can always be read. A field of an invalid header reads 0 in a key, as in bmv2.
     always = header.metadata or key.target.field == VALIDITY_FIELD
     bits = 1 if key.target.field == VALIDITY_FIELD else scope.field(key.target, source).bits
@@ -137,7 +138,7 @@ def _key(key: js.KeyJson, scope: ProgramScope, source: SourceInfo | None) -> p4.
 
 
 def _call(entry: js.ActionEntryJson, scope: ProgramScope, source: SourceInfo | None) -> p4.ActionCall:
-    action = scope.action(entry.action_id, source)
+    action = scope.actions_by_id.find(entry.action_id, source)
     if len(entry.action_data) != len(action.params):
         raise ProgramError(
             f"{action.name}: {len(entry.action_data)} arguments for {len(action.params)} parameters{at(source)}"
@@ -257,7 +258,7 @@ def _op(op: js.PrimitiveJson, scope: ProgramScope, state: js.ParseStateJson) -> 
 def _extract(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
     target = _arg(op, 0, place)
     if isinstance(target, js.NamedOperand) and target.type == "header_stack":
-        return p4.ExtractNext(place.scope.stack(target.name, place.source))
+        return p4.ExtractNext(place.scope.stacks.find(target.name, place.source))
     if isinstance(target, js.OtherOperand):
         construct = "header union" if target.type == "union_stack" else "operand"
         raise refuse(construct, f"extract to {target.type}", place.source)
@@ -366,7 +367,7 @@ def _deparser(program: js.ProgramJson, scope: ProgramScope) -> p4.DeparserIR:
     deparser = program.deparsers[0]
     for primitive in deparser.primitives:
         raise refuse("primitive", f"{primitive.op} in the deparser", primitive.source)
-    return p4.DeparserIR(tuple(scope.header(name, None) for name in deparser.order))
+    return p4.DeparserIR(tuple(scope.headers.find(name, None) for name in deparser.order))
 
 
 def _tables(pipelines: dict[str, p4.PipelineIR]) -> dict[str, p4.TableIR]:

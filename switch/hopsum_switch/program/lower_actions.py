@@ -72,24 +72,24 @@ def _mark_to_drop(args: Arguments, place: ExpressionContext) -> p4.Operation:
 
 
 def _register_read(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    register = place.scope.register(_name(args[1], "register_array", place), place.source)
+    register = place.scope.registers.find(_name(args[1], "register_array", place), place.source)
     return p4.RegisterRead(_target(args[0], place), register, lower_data(args[2], place))
 
 
 def _register_write(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    register = place.scope.register(_name(args[0], "register_array", place), place.source)
+    register = place.scope.registers.find(_name(args[0], "register_array", place), place.source)
     return p4.RegisterWrite(register, lower_data(args[1], place), lower_data(args[2], place))
 
 
 def _count(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    counter = place.scope.counter(_name(args[0], "counter_array", place), place.source)
+    counter = place.scope.counters.find(_name(args[0], "counter_array", place), place.source)
     if counter.table is not None:
         raise ProgramError(f"count() on the direct counter {counter.name}{at(place.source)}")
     return p4.Count(counter, lower_data(args[1], place))
 
 
 def _hash(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    calculation = place.scope.calculation(_name(args[2], "calculation", place), place.source)
+    calculation = place.scope.calculations.find(_name(args[2], "calculation", place), place.source)
     base, size = lower_data(args[1], place), lower_data(args[3], place)
     return p4.Hash(_target(args[0], place), base, calculation, size)
 
@@ -99,7 +99,7 @@ def _random(args: Arguments, place: ExpressionContext) -> p4.Operation:
 
 
 def _stack(arg: js.Operand, place: ExpressionContext) -> p4.StackIR:
-    return place.scope.stack(_name(arg, "header_stack", place), place.source)
+    return place.scope.stacks.find(_name(arg, "header_stack", place), place.source)
 
 
 def _shift_stack(args: Arguments, place: ExpressionContext, sign: int) -> p4.Operation:
@@ -132,7 +132,7 @@ def _assign_variable(args: Arguments, place: ExpressionContext) -> p4.Operation:
 
 def _variable(arg: js.Operand, place: ExpressionContext) -> VariableIR:
     field = _target(arg, place)
-    variable = place.scope.header(field.header, place.source).variable
+    variable = place.scope.headers.find(field.header, place.source).variable
     if variable is None or variable.field != field:
         raise ProgramError(f"{field.qualified} is no variable-length field{at(place.source)}")
     return variable
@@ -149,7 +149,7 @@ def _log_message(args: Arguments, place: ExpressionContext) -> p4.Operation:
 
 
 def _preserved(arg: js.Operand, place: ExpressionContext) -> p4.FieldListIR:
-    return place.scope.field_list(_constant(arg, "a field list", place), place.source)
+    return place.scope.field_lists.find(_constant(arg, "a field list", place), place.source)
 
 
 def _clone(args: Arguments, place: ExpressionContext) -> p4.Operation:
@@ -158,26 +158,14 @@ def _clone(args: Arguments, place: ExpressionContext) -> p4.Operation:
 
 def _send_digest(args: Arguments, place: ExpressionContext) -> p4.Operation:
     # The first argument is a receiver, which no target of v1model reads.
-    return p4.SendDigest(place.scope.digest(_constant(args[1], "a learn list", place), place.source))
+    return p4.SendDigest(place.scope.digests.find(_constant(args[1], "a learn list", place), place.source))
 
 
 def _execute_meter(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    meter = place.scope.meter(_name(args[0], "meter_array", place), place.source)
+    meter = place.scope.meters.find(_name(args[0], "meter_array", place), place.source)
     if meter.table is not None:
         raise ProgramError(f"execute_meter() on the direct meter {meter.name}{at(place.source)}")
     return p4.ExecuteMeter(meter, lower_data(args[1], place), _target(args[2], place))
-
-
-def _jump(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    return p4.Jump(_offset(args[0], place))
-
-
-def _jump_if_zero(args: Arguments, place: ExpressionContext) -> p4.Operation:
-    return p4.JumpIfZero(lower_data(args[0], place), _offset(args[1], place))
-
-
-def _offset(arg: js.Operand, place: ExpressionContext) -> int:
-    return _constant(arg, "a jump's offset", place)
 
 
 def _constant(arg: js.Operand, what: str, place: ExpressionContext) -> int:
@@ -203,8 +191,11 @@ def _name(arg: js.Operand, kind: str, place: ExpressionContext) -> str:
 
 
 _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, ExpressionContext], p4.Operation]]] = {
-    "_jump": (1, _jump),
-    "_jump_if_zero": (2, _jump_if_zero),
+    "_jump": (1, lambda args, place: p4.Jump(_constant(args[0], "a jump's offset", place))),
+    "_jump_if_zero": (
+        2,
+        lambda args, place: p4.JumpIfZero(lower_data(args[0], place), _constant(args[1], "a jump's offset", place)),
+    ),
     "add_header": (1, lambda args, place: p4.AddHeader(lower_header(args[0], place))),
     "assign": (2, _assign),
     "assign_VL": (2, _assign_variable),

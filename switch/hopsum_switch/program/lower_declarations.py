@@ -86,7 +86,7 @@ def _calculation(calculation: js.CalculationJson, scope: ProgramScope) -> p4.Cal
 def _input(operand: js.Operand, place: ExpressionContext) -> p4.CalculationInput:
     if isinstance(operand, js.FieldOperand):
         field = place.scope.field(operand, place.source)
-        return p4.CalculationInput(field, place.scope.header(operand.header, place.source), 0, field.bits)
+        return p4.CalculationInput(field, place.scope.headers.find(operand.header, place.source), 0, field.bits)
     if isinstance(operand, js.HexOperand):
         return p4.CalculationInput(None, None, operand.value, operand.bits)
     if isinstance(operand, js.NamedOperand):
@@ -103,8 +103,8 @@ def lower_checksum(checksum: js.ChecksumJson, scope: ProgramScope) -> p4.Checksu
     return p4.ChecksumIR(
         name=checksum.name,
         target=scope.field(checksum.target, checksum.source),
-        header=scope.header(checksum.target.header, checksum.source),
-        calculation=scope.calculation(checksum.calculation or "", checksum.source),
+        header=scope.headers.find(checksum.target.header, checksum.source),
+        calculation=scope.calculations.find(checksum.calculation or "", checksum.source),
         condition=None if checksum.condition is None else lower_bool(checksum.condition, place),
         verify=checksum.verify,
         update=checksum.update,
@@ -151,7 +151,7 @@ def declare_unions(program: js.ProgramJson, scope: ProgramScope) -> None:
 def _headers(
     owner: js.HeaderStackJson | js.HeaderUnionJson, by_id: dict[int, str], scope: ProgramScope
 ) -> tuple[HeaderIR, ...]:
-    return tuple(scope.header(by_id.get(number, f"number {number}"), owner.source) for number in owner.header_ids)
+    return tuple(scope.headers.find(by_id.get(number, f"number {number}"), owner.source) for number in owner.header_ids)
 
 
 def declare_field_lists(program: js.ProgramJson, scope: ProgramScope) -> None:

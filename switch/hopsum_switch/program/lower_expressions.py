@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import ProgramError
@@ -21,66 +21,41 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass
+class Declarations(dict[K, V]):
+    """The declarations of one `kind` so far, by name or number."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def find(self, key: K, source: SourceInfo | None) -> V:
+        """Return the declaration that the program names at `source`. Raises: ProgramError."""
+        try:
+            return self[key]
+        except KeyError:
+            raise ProgramError(f"unknown {self._kind} {key!r}{at(source)}; compile the program again") from None
+
+
 class ProgramScope:
-    """All declarations so far. They are added in the order headers, state, actions, tables."""
+    """All declarations of a program so far. They are added in the order headers, state, actions, tables."""
 
-    headers: dict[str, ex.HeaderIR] = field(default_factory=dict)
-    fields: dict[tuple[str, str], ex.FieldIR] = field(default_factory=dict)
-    standard: dict[str, ex.FieldIR] = field(default_factory=dict)
-    stacks: dict[str, p4.StackIR] = field(default_factory=dict)
-    unions: dict[str, p4.UnionIR] = field(default_factory=dict)
-    field_lists: dict[int, p4.FieldListIR] = field(default_factory=dict)
-    digests: dict[int, p4.DigestIR] = field(default_factory=dict)
-    meters: dict[str, p4.MeterIR] = field(default_factory=dict)
-    counters: dict[str, p4.CounterIR] = field(default_factory=dict)
-    registers: dict[str, p4.RegisterIR] = field(default_factory=dict)
-    calculations: dict[str, p4.CalculationIR] = field(default_factory=dict)
-    actions_by_id: dict[int, p4.ActionIR] = field(default_factory=dict)
-
-    def header(self, name: str, source: SourceInfo | None) -> ex.HeaderIR:
-        """Return a header instance. Raises: ProgramError."""
-        return _found(self.headers, name, "header", source)
+    def __init__(self) -> None:
+        self.headers = Declarations[str, ex.HeaderIR]("header")
+        self.fields = Declarations[tuple[str, str], ex.FieldIR]("field")
+        self.standard: dict[str, ex.FieldIR] = {}
+        self.stacks = Declarations[str, p4.StackIR]("header stack")
+        self.unions = Declarations[str, p4.UnionIR]("header union")
+        self.field_lists = Declarations[int, p4.FieldListIR]("field list")
+        self.digests = Declarations[int, p4.DigestIR]("learn list")
+        self.meters = Declarations[str, p4.MeterIR]("meter")
+        self.counters = Declarations[str, p4.CounterIR]("counter")
+        self.registers = Declarations[str, p4.RegisterIR]("register")
+        self.calculations = Declarations[str, p4.CalculationIR]("calculation")
+        self.actions_by_id = Declarations[int, p4.ActionIR]("action")
 
     def field(self, operand: js.FieldOperand, source: SourceInfo | None) -> ex.FieldIR:
-        """Return a field. Validity is not a field. Raises: ProgramError."""
-        return _found(self.fields, (operand.header, operand.field), "field", source)
-
-    def stack(self, name: str, source: SourceInfo | None) -> p4.StackIR:
-        """Return a header stack. Raises: ProgramError."""
-        return _found(self.stacks, name, "header stack", source)
-
-    def union(self, name: str, source: SourceInfo | None) -> p4.UnionIR:
-        """Return a header union. Raises: ProgramError."""
-        return _found(self.unions, name, "header union", source)
-
-    def field_list(self, number: int, source: SourceInfo | None) -> p4.FieldListIR:
-        """Return a field list by its number. Raises: ProgramError."""
-        return _found(self.field_lists, number, "field list", source)
-
-    def digest(self, number: int, source: SourceInfo | None) -> p4.DigestIR:
-        """Return a digest by its number. Raises: ProgramError."""
-        return _found(self.digests, number, "learn list", source)
-
-    def meter(self, name: str, source: SourceInfo | None) -> p4.MeterIR:
-        """Return a meter array. Raises: ProgramError."""
-        return _found(self.meters, name, "meter", source)
-
-    def counter(self, name: str, source: SourceInfo | None) -> p4.CounterIR:
-        """Return a counter. Raises: ProgramError."""
-        return _found(self.counters, name, "counter", source)
-
-    def register(self, name: str, source: SourceInfo | None) -> p4.RegisterIR:
-        """Return a register array. Raises: ProgramError."""
-        return _found(self.registers, name, "register", source)
-
-    def calculation(self, name: str, source: SourceInfo | None) -> p4.CalculationIR:
-        """Return a calculation. Raises: ProgramError."""
-        return _found(self.calculations, name, "calculation", source)
-
-    def action(self, action_id: int, source: SourceInfo | None) -> p4.ActionIR:
-        """Return an action by its number. Raises: ProgramError."""
-        return _found(self.actions_by_id, action_id, "action", source)
+        """Return the field that an operand names. A header's validity is no field. Raises: ProgramError."""
+        return self.fields.find((operand.header, operand.field), source)
 
 
 @dataclass(frozen=True)
@@ -90,13 +65,6 @@ class ExpressionContext:
     scope: ProgramScope
     params: tuple[p4.ParamIR, ...]
     source: SourceInfo | None
-
-
-def _found(table: dict[K, V], key: K, kind: str, source: SourceInfo | None) -> V:
-    try:
-        return table[key]
-    except KeyError:
-        raise ProgramError(f"unknown {kind} {key!r}{at(source)}; compile the program again") from None
 
 
 # Reads of header stacks as expressions: an element that is not there reads 0.
@@ -163,7 +131,7 @@ def lower_data(operand: js.Operand | None, place: ExpressionContext) -> ex.DataE
     if isinstance(operand, js.LocalOperand):
         return _param(operand, place)
     if isinstance(operand, js.StackFieldOperand):
-        return last_field(place.scope.stack(operand.stack, place.source), operand.field, place.source)
+        return last_field(place.scope.stacks.find(operand.stack, place.source), operand.field, place.source)
     if isinstance(operand, js.ExpressionOperand) and operand.op not in _BOOL_OPERATORS:
         return _data_operator(operand, place)
     raise _misfit(operand, "an integer", place)
@@ -181,7 +149,7 @@ def lower_bool(operand: js.Operand | None, place: ExpressionContext) -> ex.BoolE
 def lower_header(operand: js.Operand | None, place: ExpressionContext) -> ex.HeaderIR:
     """Return the header instance that an operand names. Raises: ProgramError."""
     if isinstance(operand, js.NamedOperand) and operand.type == "header":
-        return place.scope.header(operand.name, place.source)
+        return place.scope.headers.find(operand.name, place.source)
     if isinstance(operand, js.ExpressionOperand) and operand.op == "dereference_header_stack":
         stack, index = _element(operand, place)
         if not isinstance(index, ex.Const) or not 0 <= index.value < len(stack.headers):
@@ -201,13 +169,13 @@ def lower_header(operand: js.Operand | None, place: ExpressionContext) -> ex.Hea
 def lower_union(operand: js.Operand | None, place: ExpressionContext) -> p4.UnionIR:
     """Return the header union that an operand names. Raises: ProgramError."""
     if isinstance(operand, js.NamedOperand) and operand.type == "header_union":
-        return place.scope.union(operand.name, place.source)
+        return place.scope.unions.find(operand.name, place.source)
     raise _misfit(operand, "a header union", place)
 
 
 def _field(operand: js.FieldOperand, place: ExpressionContext) -> ex.DataExpr:
     if operand.field == VALIDITY_FIELD:
-        return ex.BoolToInt(ex.IsValid(place.scope.header(operand.header, place.source)))
+        return ex.BoolToInt(ex.IsValid(place.scope.headers.find(operand.header, place.source)))
     field = place.scope.field(operand, place.source)
     return ex.FieldRef(field, ex.field_type(field))
 
@@ -265,7 +233,7 @@ def lower_element(operand: js.Operand, place: ExpressionContext) -> tuple[tuple[
 
 def _stack(operand: js.Operand | None, place: ExpressionContext) -> p4.StackIR:
     if isinstance(operand, js.NamedOperand) and operand.type == "header_stack":
-        return place.scope.stack(operand.name, place.source)
+        return place.scope.stacks.find(operand.name, place.source)
     raise _misfit(operand, "a header stack", place)
 
 

@@ -136,18 +136,16 @@ class Lookup(Protocol):
         """Return the winning entry for key values."""
 
 
-class ExactLookup:
+class ExactLookup(Lookup):
     """A dictionary from key values to entries."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[int, ...], Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        """Add an entry."""
         self._by_key[_exact_key(entry.match)] = entry
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry."""
         del self._by_key[_exact_key(entry.match)]
 
     def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
@@ -156,11 +154,10 @@ class ExactLookup:
         return self._by_key.get(_exact_key(match))
 
     def match(self, key: tuple[int, ...]) -> Entry | None:
-        """Return the entry of a key."""
         return self._by_key.get(key)
 
 
-class LpmLookup:
+class LpmLookup(Lookup):
     """One dictionary per prefix length, tried from the longest."""
 
     def __init__(self, table: TableIR) -> None:
@@ -170,13 +167,11 @@ class LpmLookup:
         self._order: list[tuple[int, dict[tuple[int, ...], Entry]]] = []  # (mask, entries), longest first
 
     def add(self, entry: Entry) -> None:
-        """Add an entry."""
         length, key = self._split(entry.match)
         self._by_length.setdefault(length, {})[key] = entry
         self._reorder()
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry."""
         length, key = self._split(entry.match)
         del self._by_length[length][key]
         if not self._by_length[length]:
@@ -190,7 +185,6 @@ class LpmLookup:
         return self._by_length.get(length, {}).get(key)
 
     def match(self, key: tuple[int, ...]) -> Entry | None:
-        """Return the entry with the longest matching prefix."""
         position = self._position
         before, value, after = key[:position], key[position], key[position + 1 :]
         for mask, entries in self._order:
@@ -209,7 +203,7 @@ class LpmLookup:
         self._order = [(prefix_mask(self._bits, n), self._by_length[n]) for n in lengths]
 
 
-class OrderedLookup:
+class OrderedLookup(Lookup):
     """Entries of ternary and range tables, best first: larger priority, then older."""
 
     def __init__(self, table: TableIR) -> None:
@@ -218,13 +212,11 @@ class OrderedLookup:
         self._known: dict[tuple[tuple[Match, ...], int], Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        """Add an entry."""
         # Kept sorted at the write, since packets search far more often than a controller writes.
         insort(self._entries, (_rank(entry), entry), key=lambda item: item[0])
         self._known[entry.match, entry.priority] = entry
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry."""
         self._entries.remove((_rank(entry), entry))
         del self._known[entry.match, entry.priority]
 
@@ -233,7 +225,6 @@ class OrderedLookup:
         return self._known.get((match, priority))
 
     def match(self, key: tuple[int, ...]) -> Entry | None:
-        """Return the best entry that matches in every field."""
         for _, entry in self._entries:
             fields = zip(entry.match, key, self._bits, strict=True)
             if all(_matches(m, value, bits) for m, value, bits in fields):

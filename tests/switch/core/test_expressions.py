@@ -23,7 +23,9 @@ WIDTHS = {"a": 8, "b": 16, "w": 2048, "s": 8}
 BUILDER = build(("a", 8), ("b", 16), ("w", 2048), ("s", 8, True))
 PROGRAM = BUILDER.load()
 LAYOUT = ValueLayout(PROGRAM)
-SCOPE = ProgramScope(headers=dict(PROGRAM.headers), fields={(f.header, f.name): f for f in PROGRAM.fields})
+SCOPE = ProgramScope()
+SCOPE.headers.update(PROGRAM.headers)
+SCOPE.fields.update({(f.header, f.name): f for f in PROGRAM.fields})
 PLACE = ExpressionContext(SCOPE, (), None)
 
 ARITHMETIC = ["+", "-", "*", "&", "|", "^"]
